@@ -35,63 +35,67 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
         )
 
 
-def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held_exchanges: bool, notes: Notes) -> None:
-    """Refuses a source that differs from the cache: in the offset of stamps, in a resize, in a missing unit of depth, or in the order
-    of colours if its mapping does not give it.
+def check_like_cache(
+    stream: Stream, samples: Samples, exchanges: bool | None, cache_exchanges: bool, notes: Notes
+) -> None:
+    """Refuses a stream that differs from the cache's: in the offset added to its stamps, in the size of its frames, in a unit of
+    depth that it lacks, or in the order of its colours, if the source's mapping does not declare that order.
 
     Args:
-        exchanges: whether the mapping exchanges red and blue of the source's camera; None if it does not say.
-        held_exchanges: whether the cache's mapping exchanged them.
+        exchanges: whether the source's mapping exchanges red and blue of this camera; None if it does not declare their order.
+        cache_exchanges: whether a mapping exchanged them in the cache.
 
     Raises:
-        ArgumentError: they differ.
+        ArgumentError: the streams differ.
     """
-    before_ns, now_ns = (either.attributes.get("offset_ns", 0) for either in (stream, samples))
-    if before_ns != now_ns:
+    cache_ns, source_ns = stream.attributes.get("offset_ns", 0), samples.attributes.get("offset_ns", 0)
+    if cache_ns != source_ns:
         raise ArgumentError(
-            f"stream {stream.name!r}: its stamps are moved by {now_ns / 1e9:g} s, those in the cache by {before_ns / 1e9:g} s: expected the "
-            f"same; offsets={{{stream.name!r}: {before_ns / 1e9:g}}} (--offset), or a cache of its own in a list of Sources"
+            f"stream {stream.name!r}: its stamps are moved by {source_ns / 1e9:g} s, those in the cache by {cache_ns / 1e9:g} s: expected the "
+            f"same; offsets={{{stream.name!r}: {cache_ns / 1e9:g}}} (--offset), or a cache of its own in a list of Sources"
         )
     for fact in ("unit_m", "resized") if isinstance(samples, Frames) and stream.frames is not None else ():
-        if getattr(samples, fact) is None and (held := getattr(stream.frames, fact)) is not None:
+        if getattr(samples, fact) is None and (value := getattr(stream.frames, fact)) is not None:
             raise ArgumentError(
-                f"stream {stream.name!r}: frames without {fact}, those in the cache have {fact} {held}: expected the same; a mapping's "
+                f"stream {stream.name!r}: frames without {fact}, those in the cache have {fact} {value}: expected the same; a mapping's "
                 "units declare a unit, a cache of its own in a list of Sources takes other frames"
             )
-    if stream.frames is not None and exchanges is None and held_exchanges:
+    if stream.frames is not None and exchanges is None and cache_exchanges:
         raise ArgumentError(
             f"stream {stream.name!r}: a mapping exchanged red and blue in the cache, but no mapping declares their order in this source: expected "
             "the same mapping, or channels = 'rgb' in one"
         )
-    if stream.frames is not None and exchanges is not None and exchanges != held_exchanges:
+    if stream.frames is not None and exchanges is not None and exchanges != cache_exchanges:
         notes.assume(
-            f"colours of {stream.name}", "red and blue are exchanged in the cache or here, as mappings say", stream.name
+            f"colours of {stream.name}",
+            "a mapping exchanges red and blue either in the cache or in this source, not in both",
+            stream.name,
         )
 
 
-def exchanged_in(cache: Dataset) -> set[str]:
+def find_exchanged(cache: Dataset) -> set[str]:
     """Returns the cameras whose red and blue a mapping exchanged when the cache was written."""
     mappings = [
         source["mapping"]
         for source in (cache.provenance, *cache.provenance.get("appended", []))
         if source.get("mapping")
     ]
-    found = [parse_mapping(given, "mapping").exchanges for given in mappings]
-    return {name for exchanges in found for name, is_bgr in exchanges.items() if is_bgr}
+    parsed = [parse_mapping(mapping, "mapping") for mapping in mappings]
+    return {name for mapping in parsed for name, is_bgr in mapping.exchanges.items() if is_bgr}
 
 
-def joined_provenance(source: Path, cache: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the cache's provenance with a source's facts appended to its list ``appended``. Tables of texts, to which rows refer by
-    number, are merged.
+def merge_provenance(source: Path, cache: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the cache's provenance with a source's facts appended to its list ``appended``. Merges the tables of texts; rows refer
+    to these texts by number.
 
     Raises:
-        FileError: a number has another text in the cache, or none.
+        FileError: a number of the source has another text in the cache, or occurs in the cache without a text.
     """
     provenance = cache.provenance
     appended = provenance.get("appended", [])
-    joined = {**provenance, "appended": [*appended, dict(facts)]}
+    merged = {**provenance, "appended": [*appended, dict(facts)]}
     for name in TABLES:
-        known = {k: text for before in (provenance, *appended) for k, text in find_table(before, name).items()}
+        known = {number: text for part in (provenance, *appended) for number, text in find_table(part, name).items()}
         texts = find_table(facts, name)
         for number, text in texts.items():
             if known.get(number, text) != text:
@@ -99,14 +103,14 @@ def joined_provenance(source: Path, cache: Dataset, facts: Mapping[str, Any]) ->
                     f"{source}: {name.rpartition('.')[2].removesuffix('s')}_index {number} is {text!r}, but {known[number]!r} in "
                     "the cache: expected the same numbers; a cache of its own, beside this one in a list of Sources, takes it"
                 )
-        new = [int(number) for number in texts.keys() - known.keys()]
+        new_numbers = [int(number) for number in texts.keys() - known.keys()]
         for stream in cache.streams.values():
-            if table_name(stream) == name and np.isin(stream.values, new).any():
+            if table_name(stream) == name and np.isin(stream.values, new_numbers).any():
                 raise FileError(
                     f"{source}: {name} has texts for numbers that occur without a text in the cache's {stream.name}: "
                     "expected the same numbers"
                 )
         table = name.rpartition(".")[2]
         if "lerobot" in provenance and (known or texts):
-            joined["lerobot"] = {**joined["lerobot"], table: {**known, **texts}}
-    return joined
+            merged["lerobot"] = {**merged["lerobot"], table: {**known, **texts}}
+    return merged

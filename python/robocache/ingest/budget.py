@@ -14,10 +14,10 @@ from pathlib import Path
 
 from .recording import SourceError
 
-# The most bytes that an item may take at once, if the user sets no limit.
-AT_ONCE = 256 << 20
-# The default limit of a whole file: IN_ALL bytes, and EACH bytes for each byte of the file.
-IN_ALL, EACH = 128 << 20, 100
+# The default limit of a single item, in bytes.
+_ITEM_BYTES = 256 << 20
+# The default limit of a whole file: FILE_BYTES, and _TIMES_ITS_SIZE bytes for each byte of the file.
+FILE_BYTES, _TIMES_ITS_SIZE = 128 << 20, 100
 
 _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
 
@@ -35,7 +35,7 @@ def limited(limit: int | None) -> Iterator[None]:
 def at_once() -> int:
     """Returns the most bytes that a single item may take."""
     limit = _limit.get()
-    return AT_ONCE if limit is None else limit
+    return _ITEM_BYTES if limit is None else limit
 
 
 def check_size(where: object, what: str, size: int) -> None:
@@ -76,14 +76,14 @@ class Budget:
         """Counts bytes that were allocated, or are about to be.
 
         Raises:
-            SourceError: the sum is too large.
+            SourceError: the sum of all calls is too large.
         """
         self._used += size
-        least = IN_ALL if (limit := _limit.get()) is None else limit
-        if self._used <= least:
+        fixed = FILE_BYTES if (limit := _limit.get()) is None else limit
+        if self._used <= fixed:  # within any limit, so the file's size need not be looked up
             return
         if self._limit is None:
-            self._limit = least if limit is not None else IN_ALL + EACH * _bytes_of(self._path)
+            self._limit = fixed if limit is not None else FILE_BYTES + _TIMES_ITS_SIZE * _bytes_of(self._path)
         if self._used > self._limit:
             raise _refusal(self._path, what, self._used, self._limit)
 

@@ -31,24 +31,24 @@ _LANGUAGE = Path("lang_annotations") / "auto_lang_ann.npy"
 _RATE = re.compile(r"^\s*control_freq:\s*([0-9.]+)\s*$", re.MULTILINE)
 # The most steps and bytes that are read and written at once.
 _STEPS, _BYTES = 64, 2**25
-# How many steps are compared: all steps must have the layout of most of these.
+# All steps must have the layout that is most frequent among this many of them.
 _COMPARED = 5
-# More than any pickle of CALVIN.
+# The most bytes of a pickle; CALVIN's are smaller.
 _LARGEST_PICKLE = 2**29
 
 
 def read(source: Path, options: CalvinOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every episode of every split."""
-    below = sorted(path for path in source.iterdir() if path.is_dir()) if source.is_dir() else []
-    folders = [folder for folder in [source, *below] if os.path.lexists(folder / EPISODES)]
+    subfolders = sorted(path for path in source.iterdir() if path.is_dir()) if source.is_dir() else []
+    folders = [folder for folder in [source, *subfolders] if os.path.lexists(folder / EPISODES)]
     if not folders:
         raise FileError(f"{source}: expected {EPISODES} in it, or in its folders training and validation")
     splits: list[_Split] = []
     for folder in folders:
-        rate_hz, said_by = _find_rate(folder, options, notes)
+        rate_hz, rate_from = _find_rate(folder, options, notes)
         with notes.reading(_name(folder), folder):
             splits.append(_read_split(folder, rate_hz, options, notes))
-            notes.tell(folder, **{_name(folder): {"rate_hz": rate_hz, "rate_from": said_by}})
+            notes.tell(folder, **{_name(folder): {"rate_hz": rate_hz, "rate_from": rate_from}})
     notes.total = sum(len(split.episodes) for split in splits)
     layout = _Layout.of(splits)
     for split in splits:
@@ -76,8 +76,8 @@ class _Language:
     embeddings: np.ndarray
 
     def texts_in(self, start: int, stop: int) -> tuple[np.ndarray, list[str]]:
-        """Returns the steps, counted from `start`, at which another text becomes valid, and these texts: "" if none is valid; if several
-        are, the text that began last."""
+        """Returns the steps in [start, stop), counted from `start`, at which the valid text changes, and the text from each of them on:
+        "" where no annotation is valid. Where several are valid, the text is that of the last to begin."""
         valid = np.full(stop - start, -1)
         for number in np.flatnonzero((self.starts < stop) & (self.stops > start)).tolist():
             valid[max(self.starts[number] - start, 0) : self.stops[number] - start] = number
@@ -94,9 +94,9 @@ class _Language:
 class _Split:
     """A folder of steps.
 
-    episodes: the first step of each, and the step after its last.
-    digits: the number of digits of a step in its file's name.
-    scenes: the name of each, its first step, and the step after its last.
+    episodes: each episode's first step, and the step after its last.
+    digits: how many digits a step's number has in its file's name.
+    scenes: each scene's name, its first step, and the step after its last.
     """
 
     folder: Path
@@ -114,7 +114,7 @@ class _Split:
         return self.folder / f"episode_{step:0{self.digits}d}.npz"
 
     def metadata(self, start: int, stop: int) -> dict[str, Any]:
-        """Returns an episode's columns from the pickles."""
+        """Returns the metadata of an episode that the pickles hold."""
         columns: dict[str, Any] = {}
         if self.scenes:
             columns["scene"] = next((name for name, first, last in self.scenes if first <= start < last), None)
@@ -129,7 +129,7 @@ def _name(folder: Path) -> str:
 
 
 def _find_rate(folder: Path, options: CalvinOptions, notes: Notes) -> tuple[float, str]:
-    """Returns the steps per second, and the origin of that rate."""
+    """Returns the steps per second, and where that rate comes from."""
     file = folder / _SETTINGS
     numbers: list[float] = []
     if os.path.lexists(file):
@@ -138,9 +138,9 @@ def _find_rate(folder: Path, options: CalvinOptions, notes: Notes) -> tuple[floa
             numbers = sorted({float(number) for number in _RATE.findall(file.read_text(errors="replace"))})
         except (SourceError, ValueError) as error:
             raise FileError(str(error)) from error
-    by = f"control_freq in {_SETTINGS}"
-    rates = {by if len(numbers) == 1 else f"{by} (number {k})": rate for k, rate in enumerate(numbers, 1)}
-    return find_rate(options.rate_hz, folder, f"no {by} says at what rate it was recorded", rates, notes)
+    setting = f"control_freq in {_SETTINGS}"
+    rates = {setting if len(numbers) == 1 else f"{setting} (number {k})": rate for k, rate in enumerate(numbers, 1)}
+    return find_rate(options.rate_hz, folder, f"no {setting} says at what rate it was recorded", rates, notes)
 
 
 def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Notes) -> _Split:
@@ -156,9 +156,9 @@ def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Not
             raise SourceError(f"{table}: row {bad[0]}: expected a first and a last step, got {spans[bad[0]].tolist()}")
     episodes = [(first, last + 1) for first, last in spans.tolist()]
     ordered = spans[np.argsort(spans[:, 0], kind="stable")]
-    shared = np.flatnonzero(ordered[1:, 0] <= ordered[:-1, 1])
-    if len(shared):
-        row = int(shared[0])
+    overlaps = np.flatnonzero(ordered[1:, 0] <= ordered[:-1, 1])
+    if len(overlaps):
+        row = int(overlaps[0])
         error = SourceError(f"{table}: steps {ordered[row].tolist()} and {ordered[row + 1].tolist()} overlap")
         notes.skip(f"{_name(folder)}: that episodes share no steps", error)
     digits = _count_digits(folder, ordered, notes)
@@ -175,15 +175,15 @@ def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Not
                 scenes = [(str(scene), int(first), int(last) + 1) for scene, (first, last) in content.items()]
                 continue
             language = _read_language(folder / name)
-            inside = np.searchsorted(language.starts, [spans[:, 0], spans[:, 1] + 1])
-            outside = len(language.starts) - int(np.diff(inside, axis=0).sum())
+            bounds = np.searchsorted(language.starts, [spans[:, 0], spans[:, 1] + 1])  # of each episode's annotations
+            outside = len(language.starts) - int(np.diff(bounds, axis=0).sum())
             if outside > 0:
                 notes.leave_out(f"{_name(folder)}: {outside} annotations", "they begin in no episode")
     return _Split(folder, rate_hz, episodes, digits, scenes, language)
 
 
 def _count_digits(folder: Path, spans: np.ndarray, notes: Notes) -> int:
-    """Returns the number of digits of a step in file names. Reports steps in no episode, and files that are no step."""
+    """Returns how many digits a step's number has in file names. Reports steps outside all episodes, and files that are no step."""
     steps: list[int] = []
     digits: set[int] = set()
     with os.scandir(folder) as entries:
@@ -238,10 +238,10 @@ def _read_language(file: Path) -> _Language:
 
 @dataclass
 class _Layout:
-    """The arrays that all steps must have: those of most of a few steps.
+    """The arrays that all steps must have.
 
-    arrays: the dtype and the shape of each.
-    file: a step that has them.
+    arrays: each array's dtype and shape.
+    file: the file of a step that has these arrays.
     """
 
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = field(default_factory=dict)
@@ -249,32 +249,33 @@ class _Layout:
 
     @classmethod
     def of(cls, splits: list[_Split]) -> _Layout:
-        """Compares steps from all over the splits, since the first may be odd or damaged."""
-        alike: dict[str, list[_Layout]] = {}
+        """Returns the most frequent layout of a few steps from all over the splits, since the first step may be odd or damaged."""
+        by_arrays: dict[str, list[_Layout]] = {}
         episodes = [(split, start, stop) for split in splits for start, stop in split.episodes]
         for part in range(_COMPARED):
             split, start, stop = episodes[len(episodes) * part // _COMPARED]
             file = split.file(start + (stop - start) * part // _COMPARED)
             with suppress(SourceError), naming(file):  # reported when the step is read
                 layout = cls({name: (array.dtype, array.shape) for name, array in read_npz(file).items()}, file)
-                alike.setdefault(str(layout.arrays), []).append(layout)
-        return max(alike.values(), key=len)[0] if alike else cls()
+                by_arrays.setdefault(str(layout.arrays), []).append(layout)
+        return max(by_arrays.values(), key=len)[0] if by_arrays else cls()
 
-    def odd(self, arrays: dict[str, np.ndarray], file: Path) -> dict[str, SourceError]:
-        """Returns the arrays that differ from those of most steps, or are missing, each with its error."""
-        now = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    def compare(self, arrays: dict[str, np.ndarray], file: Path) -> dict[str, SourceError]:
+        """Returns an error for each array of a step that differs from this layout, or is missing. A layout without a file takes the
+        step's arrays."""
+        step = {name: (array.dtype, array.shape) for name, array in arrays.items()}
         if self.file is None:
-            self.arrays, self.file = now, file
+            self.arrays, self.file = step, file
         return {
             name: SourceError(
-                f"{file}: {name}: {_shown(now.get(name))}, but {_shown(self.arrays.get(name))} in {self.file}"
+                f"{file}: {name}: {_describe(step.get(name))}, but {_describe(self.arrays.get(name))} in {self.file}"
             )
-            for name in now | self.arrays
-            if now.get(name) != self.arrays.get(name)
+            for name in step | self.arrays
+            if step.get(name) != self.arrays.get(name)
         }
 
 
-def _shown(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
+def _describe(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
     return f"{array[0]} {list(array[1])}" if array else "not there"
 
 
@@ -291,11 +292,11 @@ def _read_episode(
         try:
             with naming(file):
                 arrays = read_npz(file)
-        except SourceError as error:
-            lost.setdefault("", {})[step] = error
+        except SourceError as mismatch:
+            lost.setdefault("", {})[step] = mismatch
         else:
-            for name, odd in layout.odd(arrays, file).items():
-                lost.setdefault(name, {})[step] = odd
+            for name, mismatch in layout.compare(arrays, file).items():
+                lost.setdefault(name, {})[step] = mismatch
                 arrays.pop(name, None)
             chunk[step - start] = arrays
             size += sum(array.nbytes for array in arrays.values())
@@ -314,7 +315,7 @@ def _read_episode(
 def _streams(
     name: str, time_ns: np.ndarray, rows: np.ndarray, options: CalvinOptions, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields an array of the steps as streams: numbers, a camera, or the pictures of two sensors in one array."""
+    """Yields an array of several steps as streams: numbers, one camera, or a camera for each sensor whose pictures the array holds."""
     channels = {"rgb": 3, "dep": 1}.get(name[:3])
     pixels = np.uint8 if channels == 3 else np.float32
     if channels is not None and rows.dtype == pixels and rows.ndim >= 3:
@@ -329,13 +330,13 @@ def _streams(
     if rows.dtype.kind not in "biuf":
         notes.leave_out(name, f"not numeric: {rows.dtype}")
         return
-    # relative to the state before the step, and scaled to [-1, 1], by CALVIN's description of its data
+    # CALVIN describes rel_actions as relative to the state before the step, and scaled to [-1, 1].
     attributes = {"absolute": False} if name == "rel_actions" else {}
     yield name, Rows(time_ns, rows, None, "nominal", attributes)
 
 
 def _language_streams(split: _Split, start: int, stop: int) -> Iterator[tuple[str, Samples]]:
-    """Yields the annotations that begin in an episode, each a row at its first step, and the valid text as the task."""
+    """Yields the stream of the valid text as the task, and streams with a row for each annotation, at the step where it begins."""
     language = split.language
     if language is None:
         return
@@ -343,12 +344,12 @@ def _language_streams(split: _Split, start: int, stop: int) -> Iterator[tuple[st
     steps, texts = language.texts_in(start, stop)
     if len(steps):
         yield "task", Texts(clock[steps], texts, "nominal", {"task": True})
-    inside = language.within(start, stop)
-    starts = language.starts[inside]
+    annotations = language.within(start, stop)
+    starts = language.starts[annotations]
     if not len(starts):
         return
     time_ns = clock[starts - start]
-    yield "language", Texts(time_ns, language.texts[inside], "nominal")
-    yield "language/task", Texts(time_ns, language.tasks[inside], "nominal")
-    yield "language/steps", Rows(time_ns, language.stops[inside] - starts, None, "nominal", {"units": "steps"})
-    yield "language/embedding", Rows(time_ns, language.embeddings[inside], None, "nominal")
+    yield "language", Texts(time_ns, language.texts[annotations], "nominal")
+    yield "language/task", Texts(time_ns, language.tasks[annotations], "nominal")
+    yield "language/steps", Rows(time_ns, language.stops[annotations] - starts, None, "nominal", {"units": "steps"})
+    yield "language/embedding", Rows(time_ns, language.embeddings[annotations], None, "nominal")

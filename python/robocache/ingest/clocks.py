@@ -1,7 +1,7 @@
-"""Finds stamps that step back or are unset in every recording, and clocks that are off; repairs them only by a policy.
+"""Finds stamps that step back or are unset, in every recording, and repairs them only by a policy.
 
 A stream's rows come part by part in the source's order. :class:`Order` checks each recording's streams before they are
-written; :func:`shift` moves a whole clock.
+written; :func:`shift` adds the user's offset to all stamps of a stream.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from .recording import Frames, Ragged, Rows, Samples, Texts
 
 Policy = Literal["sort", "drop", "split"]
 POLICIES = ("sort", "drop", "split")
-# The column of the episodes table in which "split" counts the runs of a recording. Datasets have a column `split` of their own.
+# The column of the episodes table in which the policy "split" numbers the runs of a recording. It is not named `split`, because
+# datasets have a column of that name.
 RUN_COLUMN = "clock_run"
-# The most bytes of a recording to hold in memory, if its rows cannot be written as they come.
+# The most bytes of a recording that are held in memory, if its rows cannot be written as they come.
 HELD_BYTES = 512 << 20
 # Rows that are sorted are written in pieces of this size.
 _PIECE_BYTES = 8 << 20
 
-_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-# Stamps that recorders write for "no time": the ends of int64 always, 0 and -1 beside stamps since 2001.
-_NEVER = {_LEAST: "-2^63", _MOST: "2^63-1"}
+_INT64_MIN, _INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+# Stamps that recorders write for "no time". The ends of int64 always mean that; 0 and -1 mean it in a stream with stamps since 2001.
+_NEVER = {_INT64_MIN: "-2^63", _INT64_MAX: "2^63-1"}
 _UNSET = {0: "0", -1: "-1"}
 _SINCE_2001_NS = 10**18
 
@@ -40,12 +41,12 @@ _WAYS_OUT = (
 
 
 def offset_ns(stream: str, seconds: Any) -> int:
-    """Returns seconds, taken by their decimal digits, in whole nanoseconds: 0.1 is 100000000."""
+    """Converts seconds by their decimal digits to whole nanoseconds, so 0.1 is 100000000."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str | Decimal):
         raise ArgumentTypeError(f"offsets[{stream!r}]: expected seconds, got {seconds!r}")
     try:
         ns = Decimal(str(seconds)).scaleb(9)
-        if ns == ns.to_integral_value() and abs(ns) <= _MOST:
+        if ns == ns.to_integral_value() and abs(ns) <= _INT64_MAX:
             return int(ns)
     except InvalidOperation:
         pass
@@ -55,16 +56,16 @@ def offset_ns(stream: str, seconds: Any) -> int:
 def shift(name: str, samples: Samples, ns: int) -> Samples:
     """Returns the samples with `ns` added to every stamp."""
     time_ns = stamps(samples)
-    if len(time_ns) and not _LEAST <= int(time_ns.min()) + ns <= int(time_ns.max()) + ns <= _MOST:
+    if len(time_ns) and not _INT64_MIN <= int(time_ns.min()) + ns <= int(time_ns.max()) + ns <= _INT64_MAX:
         raise ArgumentError(f"stream {name!r}: an offset of {ns} ns leads out of int64 nanoseconds")
-    return _stamped(samples, time_ns + ns)
+    return _replace_stamps(samples, time_ns + ns)
 
 
 # ---- parts ----
 
 
 def split_chunks(samples: Samples) -> Iterator[Samples]:
-    """Yields frames chunk by chunk, each as Frames of one chunk, or once without a chunk; other samples unchanged."""
+    """Yields frames chunk by chunk, each as Frames of one chunk; frames without a chunk once, and other samples, as they are."""
     if not isinstance(samples, Frames):
         yield samples
         return
@@ -77,7 +78,7 @@ def split_chunks(samples: Samples) -> Iterator[Samples]:
 
 
 def stamps(samples: Samples) -> np.ndarray:
-    """Returns the stamps of a part, int64 ``[n]``; empty if they are no such array, which the writer refuses by name."""
+    """Returns the stamps of a part, int64 ``[n]``. They are empty if the part has another type of stamps: the writer then refuses it."""
     if isinstance(samples, Frames):
         time_ns = next(iter(samples.chunks), (np.empty(0, np.int64), None))[0]
     else:
@@ -87,14 +88,14 @@ def stamps(samples: Samples) -> np.ndarray:
     return np.empty(0, np.int64)
 
 
-def _stamped(samples: Samples, time_ns: np.ndarray) -> Samples:
+def _replace_stamps(samples: Samples, time_ns: np.ndarray) -> Samples:
     if isinstance(samples, Frames):
         return replace(samples, chunks=[(time_ns, images) for _, images in samples.chunks])
     return replace(samples, time_ns=time_ns)
 
 
 def _take(samples: Samples, rows: np.ndarray) -> Samples:
-    """Returns these rows of a part; `rows` is int64 ``[m]``."""
+    """Returns the given rows of a part; `rows` is int64 ``[m]``."""
     match samples:
         case Rows(time_ns=time_ns, values=values):
             return replace(samples, time_ns=time_ns[rows], values=values[rows])
@@ -121,15 +122,15 @@ def _take_images(images: Any, rows: np.ndarray) -> Any:
 
 
 def _gather(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the indices of these rows' elements, and the rows' new offsets."""
+    """Returns the indices of the elements of the given rows, and the offsets of these rows when the elements are taken."""
     lengths = np.diff(offsets)[rows]
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     elements = np.arange(ends[-1]) + np.repeat(np.asarray(offsets)[rows] - ends[:-1], lengths)
     return elements, ends
 
 
-def _encoded(samples: Samples) -> Samples:
-    """Returns frames as the files that are stored, which are small and of one kind."""
+def _encode(samples: Samples) -> Samples:
+    """Encodes frames in their codec, which makes them small, and leaves other samples as they are."""
     if not isinstance(samples, Frames) or not samples.chunks:
         return samples
     ((time_ns, images),) = samples.chunks
@@ -140,8 +141,8 @@ def _encoded(samples: Samples) -> Samples:
     return replace(samples, chunks=[(time_ns, images)])
 
 
-def _joined(parts: list[Samples]) -> Samples:
-    """Joins parts of one stream. Their elements must be of one dtype and shape: :func:`_kind`."""
+def _join(parts: list[Samples]) -> Samples:
+    """Joins parts of one stream. :func:`_kind` must be equal for all."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -174,7 +175,7 @@ def _join_offsets(offsets: list[np.ndarray]) -> np.ndarray:
 
 
 def _kind(samples: Samples) -> tuple[Any, ...]:
-    """Returns the properties that parts of a stream must share to be joined."""
+    """Returns the properties that parts of a stream must have in common to be joined."""
     match samples:
         case Rows(values=values) | Ragged(values=values):
             return type(samples).__name__, values.dtype, values.shape[1:]
@@ -208,17 +209,18 @@ def _size_of_images(images: Any) -> int:
 class _Clock:
     """The clock of a stream of the recording, up to the current part.
 
-    rows: the rows so far.
-    last: the latest stamp so far; without a repair, the last one.
-    real: the first stamp that is surely a time.
-    run: the number of the current run; each step back begins one.
-    source_run: the number that the source gives the run; 0 if it gives none.
-    doubtful, waiting: stamps at the beginning that may be unset; the parts with them, if the policy may drop these.
-    held: parts that are sorted at the end.
+    rows: the number of rows so far.
+    last: the stamp of the last row; with the policy "drop", the latest stamp of all rows.
+    real: the first stamp that is surely a time; None until one came.
+    run: the number of the current run, from 0; each step back begins another run.
+    source_run: the number that the source gives the current run; 0 if it gives none.
+    doubtful: stamps at the beginning that may be unset.
+    waiting: the parts at the beginning whose stamps may be unset, with the policy "drop", which then drops their rows.
+    held: the parts that are sorted at the end, with the policy "sort".
     """
 
     rows: int = 0
-    last: int = _LEAST
+    last: int = _INT64_MIN
     real: int | None = None
     run: int = 0
     source_run: int = 0
@@ -228,11 +230,11 @@ class _Clock:
 
 
 class Order:
-    """Puts the streams of one recording in the order of time.
+    """Checks the order of the stamps in the streams of one recording, and repairs it by the policy.
 
     Attributes:
-        repaired: for each repaired stream, counts of ``backward_steps``, and ``rows_moved`` (sort), ``rows_dropped`` and of
-            these ``stamps_unset`` (drop), or ``episodes`` (split).
+        repaired: for each repaired stream, the counts of ``backward_steps``, and of ``rows_moved`` (sort), of ``rows_dropped``, among
+            them those with ``stamps_unset`` (drop), or of ``episodes`` (split).
     """
 
     def __init__(self, repair: Policy | None) -> None:
@@ -246,8 +248,7 @@ class Order:
         number of its episode.
 
         Raises:
-            ArgumentError: a step back, or an unset stamp, that the policy does not repair; or the rows to hold need too much
-                memory.
+            ArgumentError: the policy does not repair a step back or an unset stamp, or the held rows need too much memory.
         """
         clock = self._clocks.setdefault(name, _Clock())
         time_ns = stamps(samples)
@@ -257,7 +258,7 @@ class Order:
         if self._repair == "split" and samples.run != clock.source_run:
             self._count(name, backward_steps=int(time_ns[0] < clock.last))
             clock.run += samples.run - clock.source_run
-            clock.source_run, clock.last = samples.run, _LEAST
+            clock.source_run, clock.last = samples.run, _INT64_MIN
         if self._repair != "sort" and _is_in_order(clock, time_ns):
             clock.last = int(time_ns[-1])
             clock.rows += len(time_ns)
@@ -275,7 +276,7 @@ class Order:
                 clock.doubtful.append(time_ns)
         waiting, clock.waiting = clock.waiting, []
         for part in (*waiting, samples):
-            yield from self._repaired(name, part, clock)
+            yield from self._repair_part(name, part, clock)
 
     def end(self) -> Iterator[tuple[str, int, Samples]]:
         """Yields the rows that were held back.
@@ -285,11 +286,11 @@ class Order:
         """
         for name, clock in self._clocks.items():
             for part in clock.waiting:
-                for episode, ready in self._repaired(name, part, clock):
+                for episode, ready in self._repair_part(name, part, clock):
                     yield name, episode, ready
         runs = {name: clock.run + 1 for name, clock in self._clocks.items() if clock.rows}
-        own_runs = {clock.run - clock.source_run for clock in self._clocks.values() if clock.rows}
-        if len(own_runs) > 1 or (any(own_runs) and any(clock.source_run for clock in self._clocks.values())):
+        steps_back = {clock.run - clock.source_run for clock in self._clocks.values() if clock.rows}
+        if len(steps_back) > 1 or (any(steps_back) and any(clock.source_run for clock in self._clocks.values())):
             counts = ", ".join(f"{name!r} {count}" for name, count in runs.items())
             raise ArgumentError(
                 f"repair='split' (--repair split) expects all streams of a recording to step back equally often, got these numbers of runs: {counts}"
@@ -299,16 +300,16 @@ class Order:
                 self._count(name, episodes=count)
         for name, clock in self._clocks.items():
             if clock.held:
-                for part in self._sorted(name, clock):
+                for part in self._sort(name, clock):
                     yield name, 0, part
 
     def hold(self, name: str, samples: Samples) -> Samples:
-        """Returns a part to hold in memory, as small as it can be.
+        """Encodes the frames of a part that is held in memory, and counts its bytes.
 
         Raises:
-            ArgumentError: the parts of the recording that are held need too much memory.
+            ArgumentError: the held parts of the recording need too much memory.
         """
-        samples = _encoded(samples)
+        samples = _encode(samples)
         self._bytes += _size(samples)
         if self._bytes > HELD_BYTES:
             raise ArgumentError(
@@ -317,7 +318,7 @@ class Order:
             )
         return samples
 
-    def _repaired(self, name: str, samples: Samples, clock: _Clock) -> Iterator[tuple[int, Samples]]:
+    def _repair_part(self, name: str, samples: Samples, clock: _Clock) -> Iterator[tuple[int, Samples]]:
         time_ns = stamps(samples)
         first_row, last = clock.rows, clock.last
         self._refuse_unset(name, time_ns, first_row, clock.real)
@@ -333,7 +334,7 @@ class Order:
             return
         if self._repair == "drop":
             unset = _find_unset(time_ns, clock.real)
-            latest = np.maximum.accumulate(np.concatenate([[last], np.where(unset, _LEAST, time_ns)]))
+            latest = np.maximum.accumulate(np.concatenate([[last], np.where(unset, _INT64_MIN, time_ns)]))
             late = time_ns < latest[:-1]
             clock.last = int(latest[-1])
             if not (late | unset).any():
@@ -360,25 +361,25 @@ class Order:
         for number, (begin, end) in enumerate(pairwise(bounds)):
             clock.run += number > 0
             if begin < end:
-                whole = end - begin == len(time_ns)
-                yield clock.run, samples if whole else _take(samples, np.arange(begin, end))
+                is_whole = end - begin == len(time_ns)
+                yield clock.run, samples if is_whole else _take(samples, np.arange(begin, end))
 
     def _refuse_unset(self, name: str, time_ns: np.ndarray, first_row: int, real: int | None) -> None:
         unset = _find_unset(time_ns, real)
         if self._repair == "drop" or not unset.any():
             return
         row = int(np.flatnonzero(unset)[0])
-        words = {**_NEVER, **_UNSET}
+        labels = {**_NEVER, **_UNSET}
         values, counts = np.unique(time_ns[unset], return_counts=True)
-        found = ", ".join(f"{words[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
+        all_unset = ", ".join(f"{labels[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
         raise ArgumentError(
-            f"stream {name!r}: row {first_row + row} is at {words[int(time_ns[row])]} ns, which is no time beside stamps such as "
-            f"{real} ns ({found}); repair='drop' (--repair drop) leaves out such rows"
+            f"stream {name!r}: row {first_row + row} is at {labels[int(time_ns[row])]} ns, which is no time beside stamps such as "
+            f"{real} ns ({all_unset}); repair='drop' (--repair drop) leaves out such rows"
         )
 
-    def _sorted(self, name: str, clock: _Clock) -> Iterator[Samples]:
+    def _sort(self, name: str, clock: _Clock) -> Iterator[Samples]:
         parts, clock.held = clock.held, []
-        joined = _joined(parts)
+        joined = _join(parts)
         time_ns = stamps(joined)
         size = _size(joined)
         self._bytes -= size
@@ -395,15 +396,18 @@ class Order:
 
 
 def _is_in_order(clock: _Clock, time_ns: np.ndarray) -> bool:
-    """Whether these stamps, at least one, are all set and none steps back, as in most parts. Sets `clock.real`."""
+    """Whether all stamps of a part are set and none steps back. Sets `clock.real` if so. Most parts need no more than this quick check.
+
+    time_ns: at least one stamp.
+    """
     first, last = int(time_ns[0]), int(time_ns[-1])
-    if clock.waiting or clock.doubtful or not max(0, clock.last) <= first or not 0 < last < _MOST:
+    if clock.waiting or clock.doubtful or not max(0, clock.last) <= first or not 0 < last < _INT64_MAX:
         return False
     if np.count_nonzero(time_ns[1:] < time_ns[:-1]):
         return False
     real = clock.real
     if real is None:
-        real = first or int(time_ns[time_ns.searchsorted(1)])
+        real = first or int(time_ns[time_ns.searchsorted(1)])  # 0 may be unset: the first stamp above it is a time
     if first == 0 and real >= _SINCE_2001_NS:
         return False
     clock.real = real
@@ -418,11 +422,11 @@ def _find_unset(time_ns: np.ndarray, real: int | None) -> np.ndarray:
 
 
 def _equals_any(time_ns: np.ndarray, values: Sequence[int]) -> np.ndarray:
-    """Returns which stamps equal one of the values, bool ``[n]``; numpy.isin takes ten times as long on a part."""
-    found: np.ndarray = time_ns == values[0]
+    """Returns which stamps equal one of the values, bool ``[n]``. numpy.isin takes ten times as long for so few values."""
+    is_equal: np.ndarray = time_ns == values[0]
     for value in values[1:]:
-        found |= time_ns == value
-    return found
+        is_equal |= time_ns == value
+    return is_equal
 
 
 def add_counts(total: dict[str, dict[str, int]], counts: Mapping[str, Mapping[str, int]]) -> None:

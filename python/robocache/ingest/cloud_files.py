@@ -25,13 +25,13 @@ Columns = dict[str, np.ndarray]
 
 # The most bytes of a header.
 _HEADER = 1 << 16
-# The most numbers of a point. In an array with few and longer rows, the points may be columns.
+# The most numbers in a point. An array with few rows that are longer than this may hold its points as columns.
 _WIDEST = 16
-# The bytes that any file may claim to hold, and how many times its own size a compressed one may.
+# The bytes of points that any compressed file may claim to hold; a larger claim may be this many times the file's size.
 _SMALL, _MOST_PACKED = 1 << 26, 100
 # Lines of text that are read at once.
 _LINES = 1 << 16
-# KITTI's x, y, z and intensity, and nuScenes' ring after them.
+# The numbers of a point in KITTI's .bin; nuScenes' have the ring too.
 _BIN_NAMES = ("x", "y", "z", "intensity", "ring")
 
 _PLY_TYPES = {
@@ -65,18 +65,18 @@ def read_cloud(file: Path, bin_columns: int, notes: Notes) -> Columns:
         SourceError: the file is damaged, or holds no points.
         Error: laspy is missing.
     """
-    kind = file.suffix.lower()
-    if kind in (".las", ".laz"):
+    suffix = file.suffix.lower()
+    if suffix in (".las", ".laz"):
         return _read_las(file, notes)
     with file.open("rb") as opened:
-        if kind == ".bin":
+        if suffix == ".bin":
             return _read_bin(file, opened, bin_columns)
-        if kind == ".npy":
+        if suffix == ".npy":
             _check_size(file, os.fstat(opened.fileno()).st_size, _size(opened))
             return _array_columns(file, np.load(file, mmap_mode="r", allow_pickle=False))
         readers: dict[str, Callable[[Path, BinaryIO, Notes], Columns]]
         readers = {".ply": _read_ply, ".pcd": _read_pcd, ".npz": _read_npz}
-        return readers[kind](file, opened, notes)
+        return readers[suffix](file, opened, notes)
 
 
 def _size(opened: BinaryIO) -> int:
@@ -85,13 +85,13 @@ def _size(opened: BinaryIO) -> int:
 
 
 def _check_size(file: Path, claimed: int, stored: int, packed: int = 1) -> None:
-    """Refuses a file that claims more bytes of points than its own can hold, if they are compressed at most `packed` times."""
+    """Refuses a file that claims more bytes of points than its `stored` bytes can hold. `packed` is the greatest ratio of compression."""
     if claimed > stored * packed and (packed == 1 or claimed > _SMALL):
         raise SourceError(f"{file}: claims {claimed} bytes of points, but has {stored}")
 
 
 def _read_columns(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
-    """Reads `count` points that are stored one after another."""
+    """Reads `count` binary points that lie one after another."""
     _check_size(file, count * dtype.itemsize, _size(opened))
     points = np.frombuffer(opened.read(count * dtype.itemsize), dtype, count)
     return {name: points[name].astype(points[name].dtype.newbyteorder("=")) for name in dtype.names or ()}
@@ -101,8 +101,8 @@ def _read_lines(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: i
     """Reads `count` points, a line each."""
     _check_size(file, 2 * count * len(dtype.descr) - 1, _size(opened))
     names = dtype.names or ()
-    kinds = [(name, dtype[name].base, int(np.prod(dtype[name].shape, dtype=int))) for name in names]
-    width = sum(size for _, _, size in kinds)
+    fields = [(name, dtype[name].base, int(np.prod(dtype[name].shape, dtype=int))) for name in names]
+    width = sum(size for _, _, size in fields)
     columns = {name: np.empty((count, *dtype[name].shape), dtype[name].base) for name in names}
     for start in range(0, count, _LINES):
         stop = min(start + _LINES, count)
@@ -114,16 +114,19 @@ def _read_lines(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: i
             raise SourceError(f"{file}: expected {count} points, got {start + len(lines)}")
         cells = np.array(lines)
         column = 0
-        for name, kind, size in kinds:
-            columns[name][start:stop] = _numbers(file, cells[:, column : column + size], kind, start).reshape(
+        for name, kind, size in fields:
+            columns[name][start:stop] = _parse_numbers(file, cells[:, column : column + size], kind, start).reshape(
                 columns[name][start:stop].shape
             )
             column += size
     return columns
 
 
-def _numbers(file: Path, cells: np.ndarray, kind: np.dtype[Any], first: int) -> np.ndarray:
-    """Returns cells of text as numbers of that type, which must hold whole numbers exactly."""
+def _parse_numbers(file: Path, cells: np.ndarray, kind: np.dtype[Any], first: int) -> np.ndarray:
+    """Parses cells of text as numbers of the type `kind`. An integer type must hold each of them exactly.
+
+    first: the number of the first cell's point, for errors.
+    """
     try:
         if kind.kind == "f":
             return cells.astype(np.float64).astype(kind)
@@ -167,7 +170,9 @@ def _read_ply(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
             if any(type == "list" for _, type in properties):
                 raise SourceError(f"{file}: element {name!r} has lists, and is the points or comes before them")
             read = _read_columns if order != "ascii" else _read_lines
-            dtype = _struct(file, [(key, _PLY_TYPES[type], 1) for key, type in properties], _PLY_ORDERS[order] or "=")
+            dtype = _make_dtype(
+                file, [(key, _PLY_TYPES[type], 1) for key, type in properties], _PLY_ORDERS[order] or "="
+            )
             element = read(file, opened, dtype, points)
             if name == "vertex":
                 columns = element
@@ -178,7 +183,7 @@ def _read_ply(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
     return columns
 
 
-def _struct(
+def _make_dtype(
     file: Path, fields: list[tuple[str, np.dtype[Any], int]], order: Literal["<", ">", "="]
 ) -> np.dtype[np.void]:
     names = [name for name, _, _ in fields]
@@ -189,7 +194,7 @@ def _struct(
 
 
 def _read_header(file: Path, opened: BinaryIO, end: str) -> list[str]:
-    """Returns the lines up to the one that begins with `end`."""
+    """Returns the lines of a header up to the line that begins with `end`, which is included."""
     lines: list[str] = []
     while opened.tell() < _HEADER and (line := opened.readline(_HEADER)):
         lines.append(line.decode(errors="backslashreplace").strip())
@@ -216,15 +221,15 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         kinds = [
             np.dtype(f"{ {'F': 'f', 'I': 'i', 'U': 'u'}[type] }{size}") for type, size in zip(types, sizes, strict=True)
         ]
-        fields = list(zip(_distinct(names), kinds, counts, strict=True))
+        fields = list(zip(_number_padding(names), kinds, counts, strict=True))
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise SourceError(f"{file}: a header that is no PCD: {type(error).__name__}: {error}") from error
     if width * height != points or points < 0 or not all(0 <= count < _HEADER for count in counts):
         raise SourceError(f"{file}: expected {width} x {height} points, COUNTs of 0 and more, got {points}, {counts}")
-    fields = [field for field in fields if field[2]]  # some drivers' padding has no bytes
-    dtype = _struct(file, fields, "<")
+    fields = [field for field in fields if field[2]]  # some drivers write padding of COUNT 0
+    dtype = _make_dtype(file, fields, "<")
     if data == "ascii":
-        columns = _read_lines(file, opened, _struct(file, fields, "="), points)
+        columns = _read_lines(file, opened, _make_dtype(file, fields, "="), points)
     elif data == "binary":
         columns = _read_columns(file, opened, dtype, points)
     elif data == "binary_compressed":
@@ -239,13 +244,13 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
     return {name: column for name, column in columns.items() if not name.startswith("_")}
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """Gives padding its own names, since PCL names all of it "_"."""
+def _number_padding(names: list[str]) -> list[str]:
+    """Numbers the fields of padding, since PCL names all of them "_"."""
     return [f"_{number}" if name == "_" else name for number, name in enumerate(names)]
 
 
 def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
-    """Reads fields that are stored one after another, and compressed together."""
+    """Reads binary_compressed points: all values of the first field, then all of the next, compressed together."""
     sizes = np.frombuffer(opened.read(8), "<u4")
     if len(sizes) < 2:
         raise SourceError(f"{file}: ends before its points")
@@ -265,7 +270,7 @@ def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: 
 
 
 def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
-    """Unpacks liblzf's format: runs of bytes, and references to earlier bytes."""
+    """Unpacks liblzf's format, in which runs of plain bytes alternate with references to earlier bytes."""
     raw = bytearray()
     offset, end = 0, len(packed)
     try:
@@ -286,7 +291,7 @@ def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
             if start < 0:
                 raise IndexError
             piece = raw[start : start + length]
-            # A reference may extend beyond the last byte; the bytes then repeat.
+            # A reference may be longer than the bytes that it refers to; these then repeat.
             raw += piece if len(piece) == length else (piece * (length // len(piece) + 1))[:length]
     except IndexError:
         raise SourceError(f"{file}: byte {offset} of its packed points: refers to bytes that do not exist") from None
@@ -342,7 +347,7 @@ def _array_columns(file: Path, points: np.ndarray) -> Columns:
 
 
 def _read_las(file: Path, notes: Notes) -> Columns:
-    """Returns x, y, z as float64, scaled and moved as the header says, and the other fields of points."""
+    """Returns x, y, z as float64, with the header's scale and offset applied, and the other fields of points."""
     try:
         import laspy
 
@@ -371,16 +376,16 @@ def _read_las(file: Path, notes: Notes) -> Columns:
 
 
 def _check_las_header(file: Path) -> None:
-    """Refuses more records or chunks than the file can hold: laspy would allocate every record, and lazrs ends the process if there is
-    no memory for the table of chunks."""
+    """Refuses a header that claims more records or chunks than the file can hold: laspy would allocate every record, and lazrs ends the
+    process if there is no memory for the table of chunks. Offsets and sizes are those of LAS 1.4 and of LAZ's table of chunks."""
     with file.open("rb") as opened:
-        head = opened.read(375).ljust(375, b"\0")
+        head = opened.read(375).ljust(375, b"\0")  # 375 bytes in LAS 1.4, 227 or more in earlier versions
         size, chunks = os.fstat(opened.fileno()).st_size, 0
         if file.suffix.lower() == ".laz":
             (start,) = struct.unpack_from("<I", head, 96)
             opened.seek(start)
             (table,) = struct.unpack("<q", opened.read(8).ljust(8, b"\0"))
-            if table == -1:  # the writer could not seek back: it is at the end
+            if table == -1:  # the writer could not seek back, so the offset of the table is at the file's end
                 opened.seek(max(0, size - 8))
                 (table,) = struct.unpack("<q", opened.read(8).ljust(8, b"\0"))
             if start < table <= size - 8:
@@ -389,7 +394,7 @@ def _check_las_header(file: Path) -> None:
     if head[:4] != b"LASF":
         raise SourceError(f"{file}: expected 'LASF' at its start, got {head[:4]!r}")
     length, points, records = struct.unpack_from("<HII", head, 94)
-    after, count = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
+    extended_start, extended_records = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (size, 0)
     if not 227 <= length <= points <= size or records * 54 > points - length:
         raise SourceError(
             f"{file}: byte 94: a header of {length} bytes and {records} records before its points at byte {points} do not "
@@ -397,13 +402,18 @@ def _check_las_header(file: Path) -> None:
         )
     if chunks > size:
         raise SourceError(f"{file}: a table of {chunks} chunks, more than its {size} bytes can hold")
-    if count and (after > size or count * 60 > size - after):
-        raise SourceError(f"{file}: byte 235: {count} records from byte {after} on do not fit into {size} bytes")
+    if extended_records and (extended_start > size or extended_records * 60 > size - extended_start):
+        raise SourceError(
+            f"{file}: byte 235: {extended_records} records from byte {extended_start} on do not fit into {size} bytes"
+        )
 
 
 def _las_no_data(records: Iterable[Any], notes: Notes) -> dict[str, float]:
-    """Returns for each extra field the raw value that means no measurement, by LAS 1.4's record of extra bytes."""
-    found: dict[str, float] = {}
+    """Returns for each extra field the raw value that means no measurement, as LAS 1.4's record of extra bytes declares it.
+
+    The record has 192 bytes for each field: at 2 the type, at 3 the options (1: it has such a value), at 4 the name, at 40 the value.
+    """
+    no_data: dict[str, float] = {}
     for record in records:
         if (record.user_id, record.record_id) == ("LASF_Spec", 4):
             raw = record.record_data_bytes()
@@ -417,12 +427,12 @@ def _las_no_data(records: Iterable[Any], notes: Notes) -> dict[str, float]:
                             f"{name} of points: {value} as no measurement", "integers of 64 bits have no NaN"
                         )
                     else:
-                        found[name] = value
-    return found
+                        no_data[name] = value
+    return no_data
 
 
 def _las_columns(points: object, no_data: Mapping[str, float]) -> Columns:
-    record: Any = points  # laspy has no types: records are read by name
+    record: Any = points  # laspy declares no types
     columns = {name: np.array(record[name]) for name in ("x", "y", "z")}
     for name in record.point_format.dimension_names:
         if name not in ("X", "Y", "Z"):

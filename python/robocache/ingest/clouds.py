@@ -25,15 +25,19 @@ from .recording import Notes, Ragged, Recording, SourceError
 
 # Files of stamps, in the folder of the clouds or in its parent.
 _STAMP_FILES = ("timestamps.txt", "times.txt")
-_LONGEST = 1 << 26
-# Clouds that are compared: the layout of most of them is that of all.
+_MOST_STAMP_BYTES = 1 << 26
+# All clouds must have the layout that is most frequent among this many of them.
 _COMPARED = 5
-# Possible numbers in a point of a .bin, and how many numbers of a file decide: a multiple of every width.
+# The possible widths of a .bin: how many float32 a point has.
 _BIN_COLUMNS = range(3, 9)
+# How many numbers of a .bin are read to find its width: a multiple of every possible width.
 _DECIDING_NUMBERS = 840 * 256
-# The least rows for a comparison, sizes that float32 coordinates do not have, and the share of numbers that may have them.
-_ENOUGH, _HUGE, _TINY, _FEW = 100, 1e20, 1e-30, 0.01
-_AT_ONCE = 4096  # the points whose columns are joined at once: the processor's cache holds them
+# Two widths are compared by at least _ENOUGH rows.
+_ENOUGH = 100
+# Coordinates in float32 are not larger than _HUGE or, but for 0, smaller than _TINY. A share of up to _FEW numbers may be.
+_HUGE, _TINY, _FEW = 1e20, 1e-30, 0.01
+# The points whose columns are joined at once, so that the processor's cache holds them.
+_AT_ONCE = 4096
 # Stamps since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
 _STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})([._])(\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
@@ -49,7 +53,7 @@ def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recordi
             f"{source}: expected point clouds (*.ply, *.pcd, *.las, *.laz, *.bin, *.npy, *.npz), found none"
         )
     files.sort(key=lambda file: (natural(file.parent), file.parent, natural(file)))
-    folders = [(folder, list(found)) for folder, found in groupby(files, key=lambda file: file.parent)]
+    folders = [(folder, list(clouds)) for folder, clouds in groupby(files, key=lambda file: file.parent)]
     notes.total = len(folders)
     stamps = {parent / name for folder, _ in folders for parent in (folder, folder.parent) for name in _STAMP_FILES}
     listing.leave_out_others({*files, *stamps}, "no clouds", notes)
@@ -60,29 +64,29 @@ def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recordi
 
 
 def finish(source: Path, options: CloudOptions, notes: Notes) -> None:
-    """Reports how many folders have which clock."""
+    """Reports for each kind of clock how many folders have it."""
     notes.tell(source, clocks=notes.counts.get("clocks", {}))
 
 
 @dataclass
 class _Seen:
-    """The streams that a cloud becomes, as most of a few clouds of the first folder have them."""
+    """The layout of the source's clouds: each stream's dtype and columns; None until it is found."""
 
     layout: dict[str, tuple[str, list[str]]] | None = None
 
-    def compare(self, clouds: list[Path], columns: int) -> None:
-        """Sets the layout from clouds all over the folder, since the first may be odd or damaged."""
+    def find_layout(self, clouds: list[Path], columns: int) -> None:
+        """Sets the layout to the most frequent one of a few clouds from all over the folder, since the first may be odd or damaged."""
         if self.layout is not None:
             return
-        found: dict[str, list[dict[str, tuple[str, list[str]]]]] = {}
+        layouts: dict[str, list[dict[str, tuple[str, list[str]]]]] = {}
         silent = Notes("clouds", {}, "skip")  # errors are reported when the cloud is read
         for file in dict.fromkeys(clouds[len(clouds) * part // _COMPARED] for part in range(_COMPARED)):
             with silent.reading(file.name, file):
                 check_file(file)
                 layout = _layout(_streams(file, read_cloud(file, columns, silent)))
-                found.setdefault(str(layout), []).append(layout)
-        if found:
-            self.layout = max(found.values(), key=len)[0]
+                layouts.setdefault(str(layout), []).append(layout)
+        if layouts:
+            self.layout = max(layouts.values(), key=len)[0]
 
 
 def _layout(streams: dict[str, tuple[np.ndarray, list[str]]]) -> dict[str, tuple[str, list[str]]]:
@@ -96,25 +100,25 @@ def _read_folder(
     notes.count("clocks", source)
     clock: Literal["recorded", "nominal"] = "nominal" if source == "rate_hz" else "recorded"
     columns = _find_bin_columns(folder, clouds, options)
-    seen.compare(clouds, columns)
+    seen.find_layout(clouds, columns)
     for stamp, file in zip(time_ns, clouds, strict=True):
-        with notes.reading(_what(folder, file), file):
+        with notes.reading(_cloud_name(folder, file), file):
             check_file(file)
             streams = _streams(file, read_cloud(file, columns, notes))
             layout = _layout(streams)
             seen.layout = seen.layout or layout
             if layout != seen.layout:
-                raise SourceError(f"{file}: {_shown(layout)}, but others are {_shown(seen.layout)}")
+                raise SourceError(f"{file}: {_describe(layout)}, but others are {_describe(seen.layout)}")
             for name, (values, names) in streams.items():
                 offsets = np.array([0, len(values)])
                 yield name, Ragged(stamp[None], values, offsets, names, clock, {"clock_source": source})
 
 
-def _what(folder: Path, file: Path) -> str:
+def _cloud_name(folder: Path, file: Path) -> str:
     return file.name if folder == file.parent else str(file)
 
 
-def _shown(layout: dict[str, tuple[str, list[str]]]) -> str:
+def _describe(layout: dict[str, tuple[str, list[str]]]) -> str:
     return "; ".join(f"{stream} of {dtype} {' '.join(names)}" for stream, (dtype, names) in layout.items())
 
 
@@ -122,8 +126,8 @@ def _shown(layout: dict[str, tuple[str, list[str]]]) -> str:
 
 
 def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[str]]]:
-    """Returns the streams of a cloud. ``points`` is float64 if x is, else float32, and has all columns that this type holds exactly.
-    Packed colours become bytes; other columns are streams of their own."""
+    """Returns the streams of a cloud. ``points`` is float32 if that holds x, y and z exactly, else float64, and has all columns that its
+    type holds exactly. Packed colours become a stream of bytes, every other column a stream in its own type."""
     missing = [axis for axis in "xyz" if axis not in columns]
     if missing:
         raise SourceError(f"{file}: expected points with x, y and z, got {', '.join(columns)}")
@@ -156,32 +160,37 @@ def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[s
 
 
 def _fits(column: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Whether floats of that type hold every value of the column's type. float32 holds integers below 2^24, float64 below 2^53."""
-    size = column.dtype.itemsize
-    return {"f": size <= dtype.itemsize, "b": True}.get(
-        column.dtype.kind, column.dtype.kind in "iu" and 2 * size <= dtype.itemsize
-    )
+    """Whether floats of that type hold every value of the column's type: float32 holds integers of 16 bits, float64 those of 32."""
+    kind, size = column.dtype.kind, column.dtype.itemsize
+    if kind == "f":
+        return size <= dtype.itemsize
+    return kind == "b" or (kind in "iu" and 2 * size <= dtype.itemsize)
 
 
 def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -> int:
-    """Returns the numbers in a point of the folder's ``.bin`` files, if it has any."""
+    """Returns how many numbers a point has in the folder's ``.bin`` files; 4 if it has none.
+
+    Raises:
+        SourceError: the files do not show it, and the user does not say it.
+    """
     files = [file for file in clouds if file.suffix.lower() == ".bin"]
     if options.bin_columns is not None or not files:
         return options.bin_columns or 4
     likely = [4, 5]
-    if all(file.name.lower().endswith(".pcd.bin") for file in files):  # nuScenes' names
+    if all(file.name.lower().endswith(".pcd.bin") for file in files):  # as nuScenes names them
         likely = [5]
-    elif any(part.startswith("velodyne") for part in folder.parts[-2:]):  # KITTI's names
+    elif any(part.startswith("velodyne") for part in folder.parts[-2:]):  # as KITTI names folders
         likely = [4]
     sizes = {file: file.stat().st_size for file in files if file.is_file()}
-    fits = {columns: [file for file in sizes if sizes[file] % (4 * columns) == 0] for columns in _BIN_COLUMNS}
-    # A file that was cut off fits no width; the error names it when it is read.
-    most = max(len(fits[columns]) for columns in likely)
-    fitting = [columns for columns in likely if len(fits[columns]) == most and 2 * most > len(sizes)]
+    by_width = {columns: [file for file in sizes if sizes[file] % (4 * columns) == 0] for columns in _BIN_COLUMNS}
+    # A file that was cut off has the size of no width; reading it raises the error that names it.
+    most = max(len(by_width[columns]) for columns in likely)
+    fitting = [columns for columns in likely if len(by_width[columns]) == most and 2 * most > len(sizes)]
     if len(fitting) == 1:
-        # nuScenes' points come ring by ring, so every second point differs in any case.
-        others = [columns for columns in _BIN_COLUMNS if set(fits[columns]) >= set(fits[fitting[0]]) and likely != [5]]
-        fitting = sorted(fitting + _check_bins(fits[fitting[0]], fitting[0], others))
+        # nuScenes' points come ring by ring, so neighbouring points differ with the right width too.
+        matched = by_width[fitting[0]]
+        others = [columns for columns in _BIN_COLUMNS if set(by_width[columns]) >= set(matched) and likely != [5]]
+        fitting = sorted(fitting + _check_bins(matched, fitting[0], others))
     if len(fitting) == 1:
         return fitting[0]
     widths = " or ".join(map(str, fitting)) or "neither " + " nor ".join(map(str, likely))
@@ -192,13 +201,13 @@ def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -
 
 
 def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]:
-    """Raises if files are not float32. Returns the widths in `others` that are as likely as `columns`.
+    """Raises if the files are not float32. Returns the widths in `others` that are as likely as the width `columns`.
 
-    Points that are read with a wrong width differ between every second row, or every third.
+    If points are read with a wrong width, their columns repeat only every second row, or every third; the rows between differ.
     """
     points = np.concatenate([np.fromfile(file, "<f4", _DECIDING_NUMBERS) for file in files[:_COMPARED]])
-    size = np.abs(points[np.isfinite(points)])
-    odd = size[((size > _HUGE) | (size < _TINY)) & (size > 0)]
+    magnitudes = np.abs(points[np.isfinite(points)])
+    odd = magnitudes[((magnitudes > _HUGE) | (magnitudes < _TINY)) & (magnitudes > 0)]
     if odd.size > _FEW * points.size:
         raise SourceError(
             f"{files[0]}: expected points of float32, got numbers such as {odd[0]}, as other types have; "
@@ -208,7 +217,7 @@ def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]
 
 
 def _differ(points: np.ndarray, cycle: int) -> bool:
-    """Whether the rows of a cycle differ from each other in mean or spread, in any column."""
+    """Whether rows at different positions in a cycle of rows differ in mean or spread, in any column."""
     rows = points[: len(points) // cycle * cycle].reshape(-1, cycle, points.shape[1]).astype(np.float64)
     if cycle == 1 or len(rows) < _ENOUGH:
         return False
@@ -223,34 +232,36 @@ def _differ(points: np.ndarray, cycle: int) -> bool:
 def _read_clock(
     folder: Path, clouds: list[Path], options: CloudOptions, notes: Notes
 ) -> tuple[list[Path], np.ndarray, str]:
-    """Returns the clouds that have a stamp, their stamps in int64 nanoseconds, and the origin of the stamps."""
+    """Returns the clouds that have a stamp, their stamps in int64 nanoseconds, and where the stamps come from."""
     for file in (parent / name for parent in (folder, folder.parent) for name in _STAMP_FILES):
         if file.is_file():
             check_file(file)
-            if file.stat().st_size > _LONGEST:
-                raise SourceError(f"{file}: expected stamps in at most {_LONGEST} bytes, got {file.stat().st_size}")
+            if file.stat().st_size > _MOST_STAMP_BYTES:
+                raise SourceError(
+                    f"{file}: expected stamps in at most {_MOST_STAMP_BYTES} bytes, got {file.stat().st_size}"
+                )
             lines = [(row, line) for row, line in enumerate(file.read_text().split("\n"), 1) if line.strip()]
             if len(lines) != len(clouds):
                 raise SourceError(f"{file}: expected {len(clouds)} stamps, one for each cloud, got {len(lines)}")
             _check_blank_lines(file, [row for row, _ in lines], clouds)
             stamps: dict[Path, int] = {}
             for cloud, (row, line) in zip(clouds, lines, strict=True):
-                with notes.reading(_what(folder, cloud), file):
+                with notes.reading(_cloud_name(folder, cloud), file):
                     stamps[cloud] = _parse_stamp(line, file, row)
             if not stamps:
                 raise SourceError(f"{file}: expected dates or seconds, got none")
             if not _DATE.match(lines[0][1].strip()):
                 notes.assume(f"clock {file.name!r}", "seconds, as of KITTI")
             return list(stamps), _nanoseconds([*stamps.values()], file), file.name
-    named = {cloud: found[-1] for cloud in clouds if (found := _STAMP.findall(cloud.name))}
+    named = {cloud: matches[-1] for cloud in clouds if (matches := _STAMP.findall(cloud.name))}
     if len(named) == len(clouds) or (options.rate_hz is None and 2 * len(named) > len(clouds)):
         for cloud in (cloud for cloud in clouds if cloud not in named):
-            notes.skip(_what(folder, cloud), SourceError(f"{cloud}: no stamp in its name, as most others have"))
+            notes.skip(_cloud_name(folder, cloud), SourceError(f"{cloud}: no stamp in its name, as most others have"))
         notes.assume("clock 'names of files'", "times since 1970, by their numbers of digits")
         return list(named), _nanoseconds(_stamps_of_names([*named.values()], folder), folder), "names of files"
     if options.rate_hz is not None:
         period = Decimal(10**9) / Decimal(options.rate_hz)
-        nominal = [int((period * row).to_integral_value()) for row in _rows(clouds, notes)]
+        nominal = [int((period * row).to_integral_value()) for row in _number_rows(clouds, notes)]
         return clouds, _nanoseconds(nominal, folder), "rate_hz"
     if len(clouds) == 1:
         return clouds, np.zeros(1, np.int64), "none"
@@ -261,9 +272,9 @@ def _read_clock(
 
 
 def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
-    """Raises if a line between others is blank, and the numbers in the clouds' names do not leave out that line's number."""
-    found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
-    numbers = [int(match[0]) for match in found if match]
+    """Raises if a line between others is blank, but the numbers in the clouds' names do not leave out that line's number."""
+    matches = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
+    numbers = [int(match[0]) for match in matches if match]
     if rows[-1] - rows[0] >= len(rows) and len(numbers) == len(rows):
         for cloud, row, number in zip(clouds, rows, numbers, strict=True):
             if row - number != rows[0] - numbers[0]:
@@ -273,10 +284,11 @@ def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
                 )
 
 
-def _rows(clouds: list[Path], notes: Notes) -> list[int]:
-    """Returns a row number for each cloud, from 0. If the numbers in their names rise, these count, so a missing cloud leaves a gap."""
-    found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
-    numbers = [int(number[0]) for number in found if number]
+def _number_rows(clouds: list[Path], notes: Notes) -> list[int]:
+    """Returns a row number for each cloud, from 0. If the numbers in the clouds' names rise, rows are numbered by them, so a missing
+    cloud leaves a gap."""
+    matches = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
+    numbers = [int(match[0]) for match in matches if match]
     if len(numbers) < len(clouds) or any(later <= earlier for earlier, later in pairwise(numbers)):
         return list(range(len(clouds)))
     rows = [number - numbers[0] for number in numbers]
@@ -287,35 +299,33 @@ def _rows(clouds: list[Path], notes: Notes) -> list[int]:
     return rows
 
 
-def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> list[int]:
-    """Returns the nanoseconds of stamps that `_STAMP` found. The digits after the seconds are a decimal fraction, or a whole number
-    of milli-, micro- or nanoseconds that lacks leading zeros, as "%d_%d" writes it. The numbers of digits decide.
+def _stamps_of_names(matches: list[tuple[str, str, str, str]], folder: Path) -> list[int]:
+    """Returns the stamps that `_STAMP` found in nanoseconds. The digits after the seconds are a decimal fraction, or a whole number
+    of milli-, micro- or nanoseconds that lacks leading zeros, as "%d_%d" writes it. How many digits there are shows which.
 
     Raises:
-        SourceError: they do not decide.
+        SourceError: the digits do not show it.
     """
-    parts = [(separator, digits) for _, separator, digits, whole in found if not whole]
+    parts = [(separator, digits) for _, separator, digits, whole in matches if not whole]
     lengths = {len(digits) for _, digits in parts}
     most = max(lengths, default=9)
-    # A fraction of varying length lacks zeros at its end.
-    cut = len(lengths) == 1 or not any(digits.endswith("0") for _, digits in parts if len(digits) < most)
-    is_decimal = cut and all(separator == "." for separator, _ in parts)
+    # In fractions of varying length, the zeros at the end were left out.
+    may_be_fraction = len(lengths) == 1 or not any(digits.endswith("0") for _, digits in parts if len(digits) < most)
+    is_decimal = may_be_fraction and all(separator == "." for separator, _ in parts)
     if not is_decimal and most not in (3, 6, 9):
         raise SourceError(
             f"{folder}: names have {most} digits after the seconds, which could be a fraction or nanoseconds; "
             f"write the stamps to a file {_STAMP_FILES[0]}, a line for each cloud"
         )
-    digits_a_second = None if is_decimal or len(lengths) == 1 else most
+    padded_length = 0 if is_decimal or len(lengths) == 1 else most
     return [
-        int(whole.ljust(19, "0"))
-        if whole
-        else int(seconds) * 10**9 + int(digits.zfill(digits_a_second or 0).ljust(9, "0"))
-        for seconds, _, digits, whole in found
+        int(whole.ljust(19, "0")) if whole else int(seconds) * 10**9 + int(digits.zfill(padded_length).ljust(9, "0"))
+        for seconds, _, digits, whole in matches
     ]
 
 
 def _parse_stamp(line: str, file: Path, number: int) -> int:
-    """Reads a date as KITTI writes it, or seconds; rounds to nanoseconds."""
+    """Returns a date as KITTI writes it, or seconds, in nanoseconds; digits beyond them are rounded."""
     text = line.strip()
     if date := _DATE.fullmatch(text):
         whole = datetime.fromisoformat(date[1]).replace(tzinfo=timezone.utc)

@@ -64,16 +64,16 @@ from .stamps import (
 )
 
 _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
-# Matches a line whose cells are wholly in quotes or have none.
+# Matches a line in which each cell is either wholly in quotes or has no quotes.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
-# Columns that declare the zone of another column's times, and names of clocks that include a zone.
+# The names of columns that declare the zone of another column's times, and names of clocks that include a zone.
 _ZONE_COLUMN = re.compile(r"((time|utc|gmt|tz)[ _-]?)?(zone|off(set)?)|tz(info)?", re.IGNORECASE)
 _ZONE_IN_NAME = re.compile(r"(utc|gmt) ?[+-] ?\d|(^|[^a-z])(local|cest|cet|[ecmp][sd]t|jst)([^a-z]|$)", re.IGNORECASE)
-# The rows of all columns that are copied at once, so that the processor's cache holds them.
+# How many rows of all columns are copied at once, so that the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
-# A column must jump between two subjects by this many times its step within one subject.
+# Between rows of different subjects, a column must jump by this many times its step between rows of one subject.
 _JUMP = 5
-# The first rows, which rule out columns with too many values for subjects.
+# How many first rows are examined, to rule out columns with too many values for subjects before all rows are.
 _FIRST_ROWS = 4096
 
 
@@ -100,7 +100,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
 def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
     """Reports the streams, and the files that were not read."""
     notes.tell(source, streams=notes.seen.get("streams", {}))
-    note_cut(notes)
+    report_cut(notes)
     others = Counter(notes.counts.get("others", {}))
     others.subtract(Counter(notes.seen.get("images", {}).values()))
     for suffix, count in sorted((+others).items()):
@@ -110,7 +110,7 @@ def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
 
 @dataclass
 class _Seen:
-    """The facts of files that came before: the layout of each stream, and the kind of each camera's frames."""
+    """The facts of earlier files: the layout of each stream, and the kind of each camera's frames."""
 
     layouts: dict[str, _Layout] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=Kinds)
@@ -201,13 +201,13 @@ def read_image(images: list[Image], row: int) -> bytes:
 class _Layout:
     """The properties that all files of a stream share.
 
-    columns: the columns of numbers: their names, or without a header their indices.
-    texts: the columns of text.
-    left_out: the other columns besides the clock, and why.
-    images: the column that names images.
-    clock: the label of the clock's column.
-    further: for each further clock its columns.
-    comments: whether comments precede the header or the first row; files of a stream may differ in it.
+    columns: the names of the columns of numbers, or their indices if the file has no header.
+    texts: the names of the columns of text.
+    left_out: the columns that are not kept, and why.
+    images: the name of the column that names images.
+    clock: the label of the clock's columns.
+    further: for each further clock, the names of its columns.
+    comments: whether comments precede the header or the first row; it may differ between the files of a stream.
     """
 
     header: bool
@@ -234,9 +234,9 @@ class _Layout:
         return f"{header}columns {self.columns}{left_out}{images}, clock {self.time_column!r} in {self.time_unit}"
 
 
-# A row's image, or the error of its name.
+# The file of a row's image, or the error if the row names none.
 Image = Path | SourceError
-# The last item holds the assumptions about the file: what each is about, and the reason.
+# What read_log returns. Each assumption, in the last item, is a pair: what it is about, and the reason.
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows], list[tuple[str, str]]]
 
 
@@ -249,7 +249,7 @@ def try_log(
     stream: str,
     notes: Notes,
 ) -> _Log:
-    """Reads a file. If only some rows cannot be read, skips them and reports their lines."""
+    """Reads a file by `read`. If that fails only because of some rows, skips them and reports their lines."""
     lost: dict[int, str] = {}
     try:
         log = read(file)
@@ -269,7 +269,7 @@ def try_log(
 
 
 def _check_utf8(file: Path) -> None:
-    """Refuses bytes that are no UTF-8. Must come before pyarrow passes bad rows to Python as texts, where the error would be lost."""
+    """Refuses bytes that are no UTF-8. It must be called before pyarrow passes bad rows to Python as texts: an error there is lost."""
     check_file(file)
     decode = codecs.getincrementaldecoder("utf-8")().decode
     with naming(file), file.open("rb") as content:
@@ -286,14 +286,14 @@ def _is_cut(file: Path) -> bool:
         return content.read(1) not in b"\r\n" and b"\n" in lines
 
 
-def note_cut(notes: Notes) -> None:
+def report_cut(notes: Notes) -> None:
     """Reports files that may have been cut off."""
     for stream, count in sorted(notes.counts.get("cut", {}).items()):
         first = notes.seen["cut"][stream]
         files = f"{first} ends" if count == 1 else f"{count} files end ({first} is the first)"
         notes.leave_out(
-            f"{stream}: what may be behind the end",
-            f"{files} without a line end, as one that was cut off: the last number may lack digits",
+            f"{stream}: rows that may follow the end",
+            f"{files} without a line end, as a file that was cut off: the last number may lack digits",
         )
 
 
@@ -301,9 +301,9 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     """Reads a file. Returns its layout; its rows, float64 [rows, columns], or None if only the clock is numeric; its stamps; the
     images that a column names; streams of texts, without empty cells, and of further clocks; and the assumptions.
 
-    lost: receives the lines that cannot be read, with reasons, if they are at most half of all; None: such lines are errors.
+    lost: receives the lines that cannot be read, with reasons, if they are at most half of all; if None, such a line raises.
     """
-    kept: list[str] = []  # the columns of numbers
+    kept: list[str] = []  # the columns of numbers, by index as text, as `begin.numbers` has them
     texts: list[str] = []
     left_out: dict[str, str] = {}
     images, folder = None, None
@@ -318,12 +318,12 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             cells = begin.block[number]
             kind = type_or_why_not(cells)
             if kind is None:
-                with alike.looking:
+                with alike.lock:
                     kind = find_kinds(begin, options, alike)[begin.keys[int(number)]]
             refuse_decimal_commas(begin, number)
             if kind == "text":
                 types[number] = pa.string()
-                if folder is None and (folder := _find_images(file, cells)):
+                if folder is None and (folder := _find_image_folder(file, cells)):
                     images = number
                 else:
                     texts.append(number)
@@ -337,7 +337,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
     if header:
-        kept = _with_rotations_together(kept, begin, left_out)
+        kept = _join_rotations(kept, begin, left_out)
     if len(table) == 0:
         raise SourceError(f"{file}: no rows")
     if lost is None:
@@ -349,14 +349,14 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     others: dict[str, Texts | Rows] = {}
     main = min(clock, key=int)
     if further:
-        clock_of = {n: _clock_of(n, main, further) for n in (*kept, *texts) if n not in further}
+        clock_of = {n: _find_clock(n, main, further) for n in (*kept, *texts) if n not in further}
         for other, stamps in further.items():
-            own_numbers, own_texts = ([n for n in columns if clock_of.get(n) == other] for columns in (kept, texts))
-            others |= _read_further(begin, table, stamps, other, own_numbers, own_texts, types)
+            its_numbers, its_texts = ([n for n in columns if clock_of.get(n) == other] for columns in (kept, texts))
+            others |= _read_further(begin, table, stamps, other, its_numbers, its_texts, types)
         kept, texts = ([n for n in columns if clock_of.get(n) == main] for columns in (kept, texts))
         table = table.filter(pc.not_equal(pc.utf8_trim_whitespace(table[main]), ""))
     time_ns, unit = _read_clock(begin, table, options)
-    assumed += _assumed_of_clock(begin, time_ns, unit, options)
+    assumed += _assume_clock(begin, time_ns, unit, options)
     text_names = [begin.name(number) for number in texts]
     if len({*text_names}) < len(text_names):
         text_names = texts
@@ -373,7 +373,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         begin.comments,
     )
     texts_of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(text_names, texts, strict=True)}
-    paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
+    paths = [_find_image(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     rows = None
     if kept:
         rows = _read_rows(begin, table, time_ns, kept, texts, types)
@@ -385,7 +385,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
 def _read_rows(
     begin: Begin, table: pa.Table, time_ns: np.ndarray, numbers: list[str], texts: list[str], types: dict[str, Any]
 ) -> Rows:
-    """Returns columns of numbers as float64 rows. `texts`: the columns of text that have the same clock."""
+    """Returns the columns `numbers` as float64 rows. The columns `texts` have the same clock; one of them may name each row's subject."""
     values = np.empty((len(table), len(numbers)))
     columns = [table[number].cast(pa.float64()).to_numpy() for number in numbers]
     for first in range(0, len(values), _ROWS_AT_ONCE):
@@ -395,7 +395,7 @@ def _read_rows(
     for number, column in zip(numbers, columns, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             refuse_rounded_numbers(begin, number)
-    attributes = _methods(
+    attributes = _choose_methods(
         values,
         [begin.label(number) for number in numbers],
         [types[number] for number in numbers],
@@ -405,25 +405,28 @@ def _read_rows(
     return Rows(time_ns, values, names, attributes=attributes | begin.units_of(numbers))
 
 
-def _methods(
+def _choose_methods(
     values: np.ndarray, names: list[str], types: list[Any], texts: Mapping[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
-    """Returns the attributes `methods` and `subjects`: bools are held, and all columns if one distinguishes several subjects."""
+    """Returns the attributes `methods` and `subjects`. Columns of bools are held between rows instead of interpolated. If a column of
+    `names` or `texts` distinguishes several subjects, all columns are held, and `subjects` is its name."""
     columns = dict(zip(names, values.T, strict=True))
     is_bool = [pa.types.is_boolean(type) for type in types]
-    candidates: dict[str, np.ndarray] = {name: _codes_of_text(column) for name, column in texts.items()}
+    candidates: dict[str, np.ndarray] = {name: _number_texts(column) for name, column in texts.items()}
     if len(names) > 1:
         numbers = zip(columns.items(), is_bool, strict=False)
-        candidates |= {name: _codes_of_whole(column) for (name, column), no_number in numbers if not no_number}
-    for name, codes in sorted(candidates.items(), key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
+        candidates |= {name: _number_whole_values(column) for (name, column), holds_bools in numbers if not holds_bools}
+    for name, codes in sorted(candidates.items(), key=lambda item: words_of(item[0]).isdisjoint(WORDS_OF_IDS)):
         ids, words = Ids.of(codes), words_of(name)
-        is_other = any(map(NO_SUBJECT.fullmatch, words))
-        if ids.recur and not is_other and not words.isdisjoint(WORDS_OF_IDS):
+        names_no_subject = any(map(NO_SUBJECT.fullmatch, words))
+        if ids.recur and not names_no_subject and not words.isdisjoint(WORDS_OF_IDS):
             return {"methods": [[0, len(names), "previous"]], "subjects": name}
         if name in texts:
-            takes_turns = ids.take_strict_turns or (not is_other and ids.is_few and 10 * ids.changes >= len(codes))
+            takes_turns = ids.take_strict_turns or (
+                not names_no_subject and ids.is_few and 10 * ids.changes >= len(codes)
+            )
         else:  # a measurement may have a few whole values too
-            takes_turns = not is_other and (
+            takes_turns = not names_no_subject and (
                 ids.take_strict_turns or (ids.take_turns and bool(words) and words <= WORDS_OF_SUBJECTS)
             )
         if takes_turns:
@@ -434,17 +437,18 @@ def _methods(
     return {"methods": methods} if methods else {}
 
 
-def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns for each row the index of its text among the column's texts; empty if there are too many for subjects."""
+def _number_texts(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns for each row the index of its text among the column's distinct texts; empty if these are too many for subjects."""
     if len(pc.unique(column.slice(0, _FIRST_ROWS))) > MOST_SUBJECTS:
         return np.empty(0, np.int64)
     encoded = column.combine_chunks().dictionary_encode()
-    few = len(encoded.dictionary) <= MOST_SUBJECTS and not encoded.null_count
-    return np.asarray(encoded.indices) if few else np.empty(0, np.int64)
+    has_codes = len(encoded.dictionary) <= MOST_SUBJECTS and not encoded.null_count
+    return np.asarray(encoded.indices) if has_codes else np.empty(0, np.int64)
 
 
-def _codes_of_whole(column: np.ndarray) -> np.ndarray:
-    """Returns for each row the index of its number among the column's numbers; empty if some are not whole, or there are too many."""
+def _number_whole_values(column: np.ndarray) -> np.ndarray:
+    """Returns for each row the index of its number among the column's distinct numbers; empty if some number is not whole, or these are
+    too many for subjects."""
     for part in (column[:_FIRST_ROWS], column):
         if not (np.isfinite(part).all() and (part == np.floor(part)).all()):
             return np.empty(0, np.int64)
@@ -455,10 +459,10 @@ def _codes_of_whole(column: np.ndarray) -> np.ndarray:
 
 
 def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
-    """Whether a column jumps between rows of different subjects, compared with its steps within one subject."""
+    """Whether a column jumps between rows of different subjects, compared with its steps between rows of one subject."""
     order = np.argsort(subjects, kind="stable")
-    same = np.diff(subjects[order]) == 0
-    within = np.abs(np.diff(column[order]))[same]
+    has_same_subject = np.diff(subjects[order]) == 0
+    within = np.abs(np.diff(column[order]))[has_same_subject]
     across = np.abs(np.diff(column))[np.diff(subjects) != 0]
     within, across = within[np.isfinite(within)], across[np.isfinite(across)]
     return len(within) > 1 and len(across) > 1 and bool(np.median(across) > _JUMP * np.median(within))
@@ -470,12 +474,12 @@ def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
 def _find_further_clocks(
     begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions, assumed: list[tuple[str, str]]
 ) -> dict[str, tuple[pa.Array, np.ndarray, str]]:
-    """Returns for each column that is a further clock the rows that have its stamps, the stamps and their unit.
+    """Returns for each column that is a further clock: which rows have a stamp of it, the stamps, and their unit.
 
-    A further clock has the name of a time, and rises. It fills other rows than the first clock, or has another rate and shares its
-    name with a column after it.
+    A further clock has the name of a time, and its stamps do not step back. Either it fills other rows than the first clock, or it
+    has another rate than the first clock, and its name says that it is the clock of the columns after it.
 
-    assumed: receives a note for each column that is such a clock, or could be one.
+    assumed: receives a note for each column that is a further clock, and for each that could be one but is taken as a value.
     """
     times = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
     if not times:
@@ -489,14 +493,14 @@ def _find_further_clocks(
         if len(cells) != len(table) or rows.sum() < 2:
             continue
         with suppress(SourceError):  # a column that is no time is no clock
-            time_ns, unit = _stamps_of(begin, cells, number, rows, options)
+            time_ns, unit = _read_filled_stamps(begin, cells, number, rows, options)
             if (np.diff(time_ns) < 0).any() or time_ns[-1] == time_ns[0]:
                 continue
             end = times[index + 1] if index + 1 < len(times) else begin.numbers[-1]
             followers = [begin.names[int(other)] for other in numbers if int(number) < int(other) <= int(end)]
             if not np.array_equal(rows, filled[first]):
                 is_clock = _has_own_rows(begin, table, rows, filled[first], time_ns, options)
-            elif _is_of_another_rate(time_ns, _read_clock(begin, table, options)[0]):
+            elif _has_another_rate(time_ns, _read_clock(begin, table, options)[0]):
                 is_clock = names_a_sensor_s_clock(name, begin.names[int(first)], followers)
             else:
                 continue
@@ -511,33 +515,37 @@ def _find_further_clocks(
 def _has_own_rows(
     begin: Begin, table: pa.Table, rows: np.ndarray, main: np.ndarray, time_ns: np.ndarray, options: CsvOptions
 ) -> bool:
-    """Whether a column of times is a clock, by the rows that it fills: rows without the main clock, or the first rows only, or
-    other rows if there its delay to the main clock is constant."""
-    if (rows & ~main).any() or not rows[: int(rows.sum())].sum() < rows.sum():
+    """Whether a column of times is a clock, by the rows that it fills: some rows without the main clock, or only the first rows of the
+    file, or any rows in which its delay to the main clock is nearly constant.
+
+    rows, main: which rows the column and the main clock fill, bool [rows]. time_ns: the column's stamps.
+    """
+    fills_first_rows_only = rows[: int(rows.sum())].all()
+    if (rows & ~main).any() or fills_first_rows_only:
         return True
     main_ns, _ = _read_clock(begin, table.filter(pa.array(rows)), options)
     delays = time_ns - main_ns
     return bool(np.ptp(delays) <= 0.05 * np.ptp(main_ns))
 
 
-def _stamps_of(
+def _read_filled_stamps(
     begin: Begin, cells: pa.Table, number: str, rows: np.ndarray, options: CsvOptions
 ) -> tuple[np.ndarray, str]:
     name, line = begin.names[int(number)], 1 + begin.skipped
     return read_stamps(cells[number].filter(pa.array(rows)), name, options.time_unit, begin.file, line)
 
 
-def _is_of_another_rate(time_ns: np.ndarray, first_ns: np.ndarray) -> bool:
+def _has_another_rate(time_ns: np.ndarray, first_ns: np.ndarray) -> bool:
     """Whether stamps begin near those of the first clock and continue at another rate."""
     span, first_span = int(time_ns[-1] - time_ns[0]), int(first_ns[-1] - first_ns[0])
-    near = abs(int(time_ns[0]) - int(first_ns[0])) < max(span, first_span)
-    return near and bool((np.diff(time_ns) > 0).all()) and abs(span - first_span) > 0.05 * first_span
+    begins_near = abs(int(time_ns[0]) - int(first_ns[0])) < max(span, first_span)
+    return begins_near and bool((np.diff(time_ns) > 0).all()) and abs(span - first_span) > 0.05 * first_span
 
 
-def _clock_of(number: str, main: str, further: Iterable[str]) -> str:
-    """Returns the clock of a column: the last clock before it."""
-    before = [clock for clock in (main, *further) if int(clock) < int(number)]
-    return max(before, key=int, default=main)
+def _find_clock(number: str, main: str, further: Iterable[str]) -> str:
+    """Returns the clock of a column: the last clock before it; the main clock if there is none before it."""
+    earlier = [clock for clock in (main, *further) if int(clock) < int(number)]
+    return max(earlier, key=int, default=main)
 
 
 def _read_further(
@@ -549,7 +557,8 @@ def _read_further(
     texts: list[str],
     types: dict[str, Any],
 ) -> dict[str, Texts | Rows]:
-    """Returns the streams of a further clock in `column`: the columns after it up to the next clock. Numbers take the clock's name."""
+    """Returns the streams of the further clock in `column`, from the columns between it and the next clock. The columns of numbers
+    become one stream with the clock's name."""
     filled, time_ns, unit = clock
     table = table.filter(filled)
     source = {"clock_source": f"{begin.label(column)}, {unit}"}
@@ -562,14 +571,14 @@ def _read_further(
     return streams
 
 
-def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:
-    """Returns the columns. Those of a quaternion come after its first one, so that it is interpolated as a rotation."""
+def _join_rotations(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:
+    """Returns the columns in an order in which the four of a quaternion are neighbours, so that it is interpolated as a rotation."""
     labels = [begin.label(number) for number in kept]
     followers: dict[int, list[int]] = {}
-    for four in scattered(labels):
-        followers[four[0]] = four[1:]
+    for quaternion in scattered(labels):
+        followers[quaternion[0]] = quaternion[1:]
         left_out["the order of columns"] = (
-            f"{', '.join(labels[i] for i in four)} are one rotation, and are put side by side"
+            f"{', '.join(labels[i] for i in quaternion)} are one rotation, and are put side by side"
         )
     moved = {number for numbers in followers.values() for number in numbers}
     order = [i for first in range(len(kept)) if first not in moved for i in (first, *followers.get(first, ()))]
@@ -588,8 +597,8 @@ def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.
     )
 
 
-def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> Iterator[tuple[str, str]]:
-    """Yields the assumptions about the clock that the file does not declare: its column, its unit, its zone."""
+def _assume_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> Iterator[tuple[str, str]]:
+    """Yields the assumptions about the clock's column, unit and zone, where the file does not declare them."""
     name = begin.names[begin.clock[0]] if begin.header else ""
     what = f"clock {' and '.join(repr(begin.label(begin.numbers[number])) for number in begin.clock)}"
     if begin.why:
@@ -598,7 +607,9 @@ def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: Csv
         yield what, f"one stamp of seconds and {unit.rpartition(' ')[2]}, by their names"
     elif unit.endswith("read as UTC"):
         columns = (
-            [name] if _ZONE_IN_NAME.search(name) else [x for x in begin.names if _ZONE_COLUMN.fullmatch(x.strip())]
+            [name]
+            if _ZONE_IN_NAME.search(name)
+            else [column for column in begin.names if _ZONE_COLUMN.fullmatch(column.strip())]
         )
         why = "since it says no zone"
         if begin.header and columns:
@@ -609,7 +620,7 @@ def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: Csv
 
 
 def _refuse_seconds_alone(begin: Begin, kept: list[str], time_ns: np.ndarray, values: np.ndarray) -> None:
-    """Raises if stamps are whole seconds that repeat while another column counts through each second, and names do not say so."""
+    """Raises if stamps are whole seconds that repeat, and another column counts through each second as their fraction would."""
     steps = np.diff(time_ns)
     if (time_ns % 10**9).any() or (steps > 0).all() or not (steps > 0).any():
         return
@@ -635,8 +646,8 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
 
 
 def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, str]]) -> pa.Table:
-    """Reads the whole file with all threads. If that fails, reads it as texts, where some words mean no value. If that fails too,
-    reads it with one thread, so that the error names the row."""
+    """Reads the whole file with all threads. If that fails, reads it as texts, and takes some words in columns of numbers as NaN. If
+    that fails too, reads it with one thread, so that the error names the row."""
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
     with suppress(pa.ArrowInvalid):
         return begin.read(convert, use_threads=True)
@@ -647,7 +658,7 @@ def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, st
         if kind != pa.string():
             trimmed = pc.utf8_trim_whitespace(cells[number])
             absent = is_absent(trimmed)
-            notes += _absent_words(begin, number, trimmed.filter(absent))
+            notes += _note_absent_words(begin, number, trimmed.filter(absent))
             convert.null_values += pc.unique(cells[number].filter(absent)).to_pylist()
             columns[number] = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
     with suppress(pa.ArrowInvalid):
@@ -657,8 +668,8 @@ def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, st
     return begin.read(convert)
 
 
-def _absent_words(begin: Begin, number: str, cells: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
-    """Yields a note on a column's words that are taken as NaN, except for pyarrow's own."""
+def _note_absent_words(begin: Begin, number: str, cells: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
+    """Yields a note on the words in a column that are taken as NaN, except those that pyarrow itself takes as no value."""
     words = cells.filter(pc.invert(is_empty(cells)))
     if len(words):
         counts = sorted(pc.value_counts(words).to_pylist(), key=lambda count: -count["counts"])
@@ -676,10 +687,8 @@ def _read_good_rows(
     _check_quotes(begin, len(cells) + len(begin.lost))
     lost |= begin.lost
     rows = np.arange(len(cells))
-    before = (
-        np.sort([*lost]).astype(np.int64) - 1 - begin.skipped - np.arange(len(lost))
-    )  # rows kept before each lost line
-    lines = 1 + begin.skipped + rows + np.searchsorted(before, rows, "right")
+    kept_before_lost = np.sort([*lost]).astype(np.int64) - 1 - begin.skipped - np.arange(len(lost))
+    lines = 1 + begin.skipped + rows + np.searchsorted(kept_before_lost, rows, "right")
     good = np.ones(len(cells), bool)
     columns: dict[str, Any] = {}
     for number, kind in types.items():
@@ -691,12 +700,12 @@ def _read_good_rows(
             fits = pc.match_substring_regex(trimmed, f"^({form})$")
         else:
             absent = is_absent(trimmed)
-            assumed += _absent_words(begin, number, trimmed.filter(absent))
+            assumed += _note_absent_words(begin, number, trimmed.filter(absent))
             columns[number] = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
             form = "true|false|0|1" if kind == pa.bool_() else f"{NUMBER}|[+-]?inf(inity)?"
             fits = pc.or_(absent, pc.match_substring_regex(trimmed, f"^({form})$", ignore_case=True))
         good &= fits.to_numpy(zero_copy_only=False)
-    lost.update(dict.fromkeys(lines[~good].tolist(), "a cell that is not what its column is"))
+    lost.update(dict.fromkeys(lines[~good].tolist(), "a cell of another type than its column"))
     if not good.any() or len(lost) > good.sum():
         raise SourceError(f"{begin.file}: {len(lost)} of {len(lost) + good.sum()} rows cannot be read")
     return pa.table({number: column.filter(pa.array(good)).cast(types[number]) for number, column in columns.items()})
@@ -706,9 +715,8 @@ def _check_quotes(begin: Begin, rows: int) -> None:
     """Raises if an unclosed quote has joined several lines to one row."""
     file = begin.file
     with file.open("rb") as content:
-        if not _WHOLE_LINE.fullmatch(
-            content.readline(1 << 16)
-        ):  # a whole first line may have quotes: often only the names do
+        # Often only the names have quotes: the search for quotes begins behind a first line that is whole.
+        if not _WHOLE_LINE.fullmatch(content.readline(1 << 16)):
             content.seek(0)
         chunks = iter(partial(content.read, 1 << 20), b"")
         if not any(b'"' in chunk for chunk in chunks):
@@ -720,32 +728,33 @@ def _check_quotes(begin: Begin, rows: int) -> None:
     if rows + begin.skipped >= lines + (last != b"\n"):
         return
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        before = begin.skipped - begin.header - bool(begin.units)
-        for _ in range(before):
+        lines_before = begin.skipped - begin.header - bool(begin.units)
+        for _ in range(lines_before):
             text.readline()
         reader = csv.reader(text, strict=True, delimiter=begin.separator)
-        line = 1 + before
+        line = 1 + lines_before
         try:
             for _ in reader:
-                line = 1 + before + reader.line_num
+                line = 1 + lines_before + reader.line_num
         except csv.Error as error:
             raise SourceError(f"{file}: line {line}: expected a quote to be closed behind its cell: {error}") from error
 
 
-def _find_images(file: Path, cells: pa.Array) -> Path | None:
-    """Returns the folder of the images that the first cells name: the file's own, or one of its stem beside it; else None."""
+def _find_image_folder(file: Path, cells: pa.Array) -> Path | None:
+    """Returns the folder of the images that the first cells name: the file's folder, or the folder beside it that has its stem; None if
+    no cell names an image there."""
     if not pa.types.is_string(cells.type):  # dates, or no UTF-8
         return None
     names = [Path(cell.strip()) for cell in cells.slice(0, 1000).to_pylist() if cell]
     if not names or names[0].suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None
-    inside = [name for name in names if not name.is_absolute() and ".." not in name.parts]
+    names_below = [name for name in names if not name.is_absolute() and ".." not in name.parts]
     folders = (file.parent, file.parent / file.stem)
-    return next((folder for name in inside for folder in folders if os.path.lexists(folder / name)), None)
+    return next((folder for name in names_below for folder in folders if os.path.lexists(folder / name)), None)
 
 
-def _beside(file: Path, folder: Path, cell: str | None) -> Image:
-    """Returns the image of a row; a log may only name images below `folder`."""
+def _find_image(file: Path, folder: Path, cell: str | None) -> Image:
+    """Returns the image of a row by the cell that names it; a log may only name images below `folder`."""
     name = Path((cell or "").strip())  # a space may follow the comma
     if name == Path() or name.is_absolute() or ".." in name.parts:
         return SourceError(f"{file}: expected the name of an image in {folder}, got {cell!r}")

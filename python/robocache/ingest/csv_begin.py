@@ -1,4 +1,4 @@
-"""Reads the beginning of a CSV file: its header, the separator, the columns of its clock, and the type of each column."""
+"""Finds in the beginning of a CSV file its header, its separator, the columns of its clock, and the type of each column."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
 _VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
 # The longest line that is read: Arrow reads blocks of this size.
 LONGEST_LINE = 1 << 20
-# Cells that mean no value, in lower case: pyarrow's, and others that spreadsheets, Python and more write. These are texts in a column
-# of texts.
+# Cells that mean no value, in lower case. pyarrow takes the first ones so in every column. Spreadsheets, Python and others write the
+# second ones, which mean no value only in a column of numbers.
 _ABSENT = {text.lower() for text in pa_csv.ConvertOptions().null_values}
-_WORDS = {
+_ABSENT_NUMBERS = {
     *("-", "--", "---", "?", ".", "\\n", "none", "nil", "n.a.", "n.a", "<na>", "<null>", "nat", "undefined", "missing"),
     *("#div/0!", "#value!", "#ref!", "#num!", "#name?", "#null!"),
 }
@@ -52,15 +52,15 @@ _WORDS = {
 
 @dataclass
 class Alike:
-    """The files of one stream, and the kinds of their columns, which :func:`find_kinds` fills in."""
+    """The files of one stream, and the types of their columns, which :func:`find_kinds` fills in under the lock."""
 
     files: list[Path] = field(default_factory=list)
     kinds: dict[str, Any] = field(default_factory=dict)
-    looking: Lock = field(default_factory=Lock)
+    lock: Lock = field(default_factory=Lock)
 
 
 def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Alike]:
-    """Groups files by the name of their stream."""
+    """Groups files by the name of their stream, which `stream` returns for a file."""
     alike: dict[str, Alike] = defaultdict(Alike)
     for file in files:
         alike[stream(file)].files.append(file)
@@ -71,14 +71,14 @@ def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Al
 class Begin:
     """The beginning of a file.
 
-    names: of the columns; a column without a name, as after a comma at the end of each line, is named by its index.
-    clock: the indices of the clock's column: one, or two for days and times of day, or for seconds and their fraction.
-    fraction: the unit of that fraction; "" for other clocks.
-    header: whether the file has one.
+    names: the columns' names; a column without a name, as after a comma at the end of each line, is named by its index.
+    clock: the indices of the clock's columns: one, or two for days and times of day, or for seconds and their fraction.
+    fraction: the unit of the seconds' fraction; "" if the clock has no such column.
+    header: whether the file has a header.
     skipped: the number of lines before the rows.
-    units: the unit of each column, from the line below the header; empty without such a line. The clock's is also part of its name.
-    lost: receives the lines that have another number of cells than the first, with the reason; None: such lines are errors.
-    why: why this column is the clock, if neither its name nor the user says so.
+    units: the unit of each column, from the line below the header; empty without such a line. The clock's unit is also part of its name.
+    lost: receives the lines that have another number of cells than the first, with the reason; if None, such a line raises.
+    why: why `clock` is the clock, if neither its name nor the user says so.
     block: the first rows. Columns are named by index, since two names in a header may be equal.
     """
 
@@ -105,21 +105,21 @@ class Begin:
 
     @property
     def numbers(self) -> list[str]:
-        """Returns the columns' names in parsed tables: their indices."""
+        """Returns the columns' names in parsed tables: their indices as text."""
         return [str(number) for number in range(len(self.names))]
 
     @property
     def keys(self) -> list[str]:
-        """Returns the columns' names as all files of a stream have them; their indices if names are not unique."""
-        apart = self.header and len({*self.names}) == len(self.names)
-        return self.names if apart else self.numbers
+        """Returns the names by which a column is the same in all files of a stream: its name, or its index if names are not unique."""
+        are_unique = self.header and len({*self.names}) == len(self.names)
+        return self.names if are_unique else self.numbers
 
     def name(self, number: str) -> str:
-        """Returns a column's name, without a header its index."""
+        """Returns a column's name, or its index if the file has no header."""
         return self.names[int(number)] if self.header else number
 
     def label(self, number: str) -> str:
-        """Returns a column's name in messages."""
+        """Returns the name of a column for messages."""
         return self.names[int(number)] if self.header else f"column {number}"
 
     def read(self, convert: pa_csv.ConvertOptions, *, use_threads: bool = False) -> pa.Table:
@@ -129,17 +129,20 @@ class Begin:
     def options(self, use_threads: bool = False) -> tuple[pa_csv.ReadOptions, pa_csv.ParseOptions]:
         """Returns Arrow's options for reading and parsing the rows."""
         reading = pa_csv.ReadOptions(column_names=self.numbers, skip_rows=self.skipped, use_threads=use_threads)
-        handler = None if self.lost is None else self._pass_over
+        handler = None if self.lost is None else self._skip_row
         return reading, pa_csv.ParseOptions(delimiter=self.separator, invalid_row_handler=handler)
 
-    def _pass_over(self, row: Any) -> str:
+    def _skip_row(self, row: Any) -> str:
         assert self.lost is not None
         self.lost[int(row.number)] = f"expected {row.expected_columns} cells, got {row.actual_columns}"
         return "skip"
 
 
 def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = None) -> Begin:
-    """Finds the header, which may follow comments or be the last of them, and the separator between cells."""
+    """Reads the beginning of a file. Its header may follow comments, or be the last comment.
+
+    lost: the attribute of :class:`Begin` becomes None if this is None, else an empty dict.
+    """
     check_file(file)
     time_column = options.time_column
     comment: tuple[int, str] | None = None
@@ -157,16 +160,16 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     number = rows[0][0] if rows else 1
     try:
         separator = _find_separator([line for _, line in rows if line.strip()])
-        cells = _split(rows[0][1], separator) if rows else []
-        # If this line is a row, the comment before it is the header, or there is none.
+        cells = _split_cells(rows[0][1], separator) if rows else []
+        # If the first line that is no comment is a row, the comment before it may be the header.
         if comment and any(map(_is_value, cells)):
-            commented = _split(comment[1], separator)
+            commented = _split_cells(comment[1], separator)
             if len(commented) > 1 or len(cells) == 1:
                 number, cells = comment[0], commented
     except csv.Error as error:
         raise SourceError(f"{file}: line {number}: {error}") from error
     if not cells:
-        raise SourceError(f"{file}: empty, or its first line is")
+        raise SourceError(f"{file}: the file is empty, or its first line is empty")
     text = separator.join(cells)
     if "\0" in text or text.encode(errors="ignore").decode() != text:
         got = text.encode(errors="surrogateescape")
@@ -175,14 +178,14 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     names = [cells[0].lstrip("#% "), *cells[1:]]
     why = ""
     if time_column is None:
-        below = _split(rows[1][1], separator) if len(rows) == 2 and rows[1][0] > number else []
+        below = _split_cells(rows[1][1], separator) if len(rows) == 2 and rows[1][0] > number else []
         time_column, why = _find_column(file, names, below, options)
     clocks = [i for i in range(len(names)) if time_column in (i, names[i], cells[i])]
     if not clocks:
         raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
     header = not re.fullmatch(_VALUE, cells[clocks[0]])
     names = [name or str(i) for i, name in enumerate(names)]
-    below = _split(rows[1][1], separator) if header and len(rows) == 2 and rows[1][0] == number + 1 else []
+    below = _split_cells(rows[1][1], separator) if header and len(rows) == 2 and rows[1][0] == number + 1 else []
     is_like_header = len(below) == len(names) and not any(re.fullmatch(_VALUE, cell) for cell in below)
     has_units = is_like_header and is_unit(below[clocks[0]])
     if has_units:
@@ -201,10 +204,10 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
 
 
 def _find_column(file: Path, names: list[str], below: list[str], options: CsvOptions) -> tuple[int, str]:
-    """Returns the index of the clock's column, and why it is this column; "" if its name says so.
+    """Returns the index of the clock's column, and why this column is the clock; "" if its name says so.
 
     Raises:
-        SourceError: the first column counts rows or is another quantity by its name, and no single other column is named a time.
+        SourceError: by its name the first column counts rows or measures something else, and none or several others are named a time.
     """
     if re.fullmatch(_VALUE, names[0]) or says_time(names[0], below[0] if below else ""):
         return 0, ""
@@ -222,7 +225,8 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
 
 
 def _find_pair(begin: Begin, asked: bool) -> None:
-    """Finds the second column of a stamp in two: whole seconds and their fraction, such as `stamp.sec` and `stamp.nanosec`.
+    """If the clock's stamps lie in two columns, whole seconds and their fraction, such as `stamp.sec` and `stamp.nanosec`, sets both as
+    the clock.
 
     asked: whether the user named the clock's column.
 
@@ -237,8 +241,8 @@ def _find_pair(begin: Begin, asked: bool) -> None:
             pairs.append((index, number) if unit == "s" else (number, index))
     fitting = []
     for pair in pairs:
-        seconds, fraction = (_whole(begin.block[begin.numbers[number]]) for number in pair)
-        if seconds is None or fraction is None:  # one of them is the whole stamp
+        seconds, fraction = (_as_whole(begin.block[begin.numbers[number]]) for number in pair)
+        if seconds is None or fraction is None:  # seconds with decimals are a whole stamp
             continue
         in_a_second = IN_A_SECOND[split_unit(begin.names[pair[1]])[1]]
         if (fraction >= 0).all() and (fraction < in_a_second).all():
@@ -258,8 +262,8 @@ def _find_pair(begin: Begin, asked: bool) -> None:
         begin.fraction = split_unit(begin.names[fitting[0][1]])[1]
 
 
-def _whole(column: pa.Array) -> np.ndarray | None:
-    """Returns whole numbers as float64, precise enough for times since 1970; None if a cell is no whole number."""
+def _as_whole(column: pa.Array) -> np.ndarray | None:
+    """Returns a column of whole numbers as float64, which may round large ones; None if a cell is no whole number."""
     try:
         numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except pa.ArrowInvalid:
@@ -274,28 +278,30 @@ def _has_day_and_time(block: pa.RecordBatch, index: int) -> bool:
     return len(first) == 2 and all(map(re.fullmatch, (DAY, f"{TIME_OF_DAY}{ZONE}?"), first))
 
 
-def _split(line: str, separator: str) -> list[str]:
+def _split_cells(line: str, separator: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
 
 
 def _is_value(cell: str) -> bool:
-    """Whether a cell belongs to a row of numbers, and not to a header."""
-    return cell.lower() in {*_ABSENT, *_WORDS} or bool(re.fullmatch(_VALUE, cell))
+    """Whether a cell belongs to a row of values, and not to a header."""
+    return cell.lower() in {*_ABSENT, *_ABSENT_NUMBERS} or bool(re.fullmatch(_VALUE, cell))
 
 
 def _find_separator(lines: list[str]) -> str:
-    """Returns the separator that splits all first lines into equally many cells. If several do, the comma is taken, unless the cells
-    of another one are all numbers, with decimal commas."""
-    split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
-    candidates = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
-    candidates = [separator for separator in candidates if len({*map(len, split[separator])}) == 1] or candidates
-    decimal = [separator for separator in candidates if separator != "," and all(map(_is_value, split[separator][-1]))]
-    return (decimal or candidates or [","])[0]
+    """Returns the separator that splits the first lines into equally many cells. If several separators do, it is the comma, unless
+    another one splits the last line into values only: these may then have decimal commas."""
+    by_separator = {separator: [_split_cells(line, separator) for line in lines] for separator in ",;\t"}
+    candidates = [separator for separator, rows in by_separator.items() if rows and len(rows[0]) > 1]
+    candidates = [separator for separator in candidates if len({*map(len, by_separator[separator])}) == 1] or candidates
+    between_values = [
+        separator for separator in candidates if separator != "," and all(map(_is_value, by_separator[separator][-1]))
+    ]
+    return (between_values or candidates or [","])[0]
 
 
 def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:
-    """Returns the type of each column: its type in the first file of the stream where any row has a value; numbers if it is empty in all
-    files. Reads each file once, for all columns together."""
+    """Returns the type of each column: its type in the first file of the stream where a row has a value for it; float64 if all files
+    have none. Reads each file once, for all columns together."""
     missing = {*begin.keys} - alike.kinds.keys()
     texts: set[str] = set()
     for file in alike.files if missing else ():
@@ -303,10 +309,10 @@ def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any
             other = read_begin(file, options)
             columns = {key: number for key, number in zip(other.keys, other.numbers, strict=True) if key in missing}
             kinds = {key: type_or_why_not(other.block[number]) for key, number in columns.items()}
-            if late := {key: columns[key] for key, kind in kinds.items() if kind is None}:
-                cells = read_cells(other, [*late.values()])
-                kinds |= {key: type_or_why_not(cells[number]) for key, number in late.items()}
-                for key, number in late.items():
+            if empty_in_block := {key: columns[key] for key, kind in kinds.items() if kind is None}:
+                cells = read_cells(other, [*empty_in_block.values()])
+                kinds |= {key: type_or_why_not(cells[number]) for key, number in empty_in_block.items()}
+                for key, number in empty_in_block.items():
                     if kinds[key] is None and not pc.all(is_empty(cells[number])).as_py():
                         texts.add(key)
             alike.kinds |= {key: kind for key, kind in kinds.items() if kind is not None}
@@ -336,17 +342,17 @@ def refuse_decimal_commas(begin: Begin, number: str) -> None:
 
 
 def is_empty(cells: pa.Array) -> pa.Array:
-    """Whether each cell is empty or one of pyarrow's words for no value. Blanks around it are not stripped."""
+    """Whether each cell is empty or one of pyarrow's words for no value. Blanks around cells are not stripped."""
     return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT]))
 
 
 def is_absent(cells: pa.Array) -> pa.Array:
-    """Whether each cell means no value in a column of numbers. Blanks around it are not stripped."""
-    return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT, *_WORDS]))
+    """Whether each cell means no value in a column of numbers. Blanks around cells are not stripped."""
+    return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT, *_ABSENT_NUMBERS]))
 
 
 def type_or_why_not(column: pa.Array) -> Any:
-    """Returns the type of a column, float64 or bool; or why it cannot be numbers, such as "text"; None if it is empty."""
+    """Returns the type of a column, float64 or bool; or the reason why it cannot be numbers, such as "text"; None if it is empty."""
     if pa.types.is_null(column.type):
         return None
     if pa.types.is_boolean(column.type):
@@ -361,8 +367,8 @@ def type_or_why_not(column: pa.Array) -> Any:
         filled = cells.filter(pc.invert(is_absent(cells)))
         if not len(filled):
             return None
-        for words, kind in ((f"{NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
-            count = pc.sum(pc.match_substring_regex(filled, f"^({words})$", ignore_case=True)).as_py()
+        for pattern, kind in ((f"{NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
+            count = pc.sum(pc.match_substring_regex(filled, f"^({pattern})$", ignore_case=True)).as_py()
             if count and 2 * count >= len(filled):
                 return kind
         return "text"
@@ -378,7 +384,7 @@ def read_cells(begin: Begin, numbers: list[str]) -> pa.Table:
 
 
 def refuse_rounded_numbers(begin: Begin, number: str) -> None:
-    """Raises if a column of whole numbers has some that float64 does not hold. Only the whole file shows that."""
+    """Raises if a column of whole numbers has some that float64 does not hold. Reads the column's cells anew, as text."""
     cells = pc.utf8_trim_whitespace(read_cells(begin, [number])[number])
     absent = is_absent(cells)
     if not pc.all(pc.match_substring_regex(cells.filter(pc.invert(absent)), r"^[+-]?\d+$")).as_py():

@@ -37,7 +37,7 @@ from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceEr
 
 _index_of, _find_wraps, _array_of = map(_lib.function, ("dataset_index_of", "find_wraps", "array_of"))
 
-# The last parts of the names of streams and features, in lower case.
+# The names of flags that mark an episode's end or start: the last part of a stream's or feature's name, in lower case.
 _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "terminated", "truncated", "terminations"} | {
     *("truncations", "is_last", "is_terminal", "episode_end", "end_of_episode", "episode_done", "dones_float"),
 }
@@ -60,7 +60,8 @@ _TIME = re.compile(
 )
 _UNITS_NS = {"s": 1e9, "sec": 1e9, "secs": 1e9, "seconds": 1e9, "ms": 1e6, "us": 1e3}
 _UNITS_NS |= dict.fromkeys(("ns", "nsec", "nanoseconds"), 1.0)
-# Columns of the episodes table: an episode's number of rows, the numbers of several episodes, and the rows where episodes begin or end.
+# Names of columns of the episodes table: an episode's number of rows, a list of such numbers, and a list of the rows where episodes
+# begin or end.
 _LENGTH = re.compile(
     r"((true|real|valid|actual|orig|original|unpadded)_?)?((episode|traj|trajectory|ep|demo|seq|sequence)_?)?(len|length)"
     r"|n(um)?_?(valid_?)?(steps|samples|frames|timesteps|rows)|(valid|true|real|actual)_?(steps|samples|frames|rows)|t|horizon"
@@ -70,18 +71,19 @@ _CUTS = re.compile(
     r"(\w+_)?ends|((starts|begins|ends)|(episode|ep|traj|trajectory|demo|trial|rollout|seq|sequence)_?"
     r"(ends?|starts?|begins?|firsts|boundaries|splits|offsets))(_?(idxs?|index|indices|rows|steps|frames))?"
 )
+# Names of columns that give the order of colours.
 _COLORS = re.compile(
     r"((image|img|camera|cam|rgb|pixel|frame|video)s?_?)?(colou?rs?|channels?|pixels?|image|img|rgb)?_?(space|order|format|mode|encoding|layout|convention)"
     r"|encoding|colou?r|channels?|bgr"
 )
-# Columns that name the order of colours, and values that mean no RGB: other colour spaces, and pictures whose width precedes their height.
+# Values of such columns that mean no RGB: other colour spaces, and pictures whose width precedes their height.
 _NO_RGB = re.compile(
     r"(cie)?[ _-]?(hs[vli]|hls|l[*]?a[*]?b[*]?|luv|yuv|ycc|ycbcr|ycrcb|xyz|cmyk)[ _-]?(\d{2,4}p?)?|[ntb]?whc"
 )
 _MOST_FEATURES = 256
-# A simulator's depth buffer is above this nearly everywhere.
+# Nearly all pixels of a simulator's depth buffer are above this.
 _BUFFER = 0.9
-# More than the median depth of an indoor camera.
+# A median depth above this, in metres, is not that of an indoor camera.
 _FAR_M = 100
 # The least height and width of rows that may be images.
 _LEAST_SIDE = 8
@@ -117,26 +119,26 @@ class EpisodeFacts:
                         self._take((stream, name), flat[:, feature], samples)
         elif isinstance(samples, Frames):
             self._cameras += [stream] if stream not in self._cameras else []
-        elif isinstance(samples, Texts) and len(samples.texts) and _EPISODE.fullmatch(_word(stream)):
+        elif isinstance(samples, Texts) and len(samples.texts) and _EPISODE.fullmatch(_last_word(stream)):
             self._markers.setdefault((stream, stream), []).append(np.array(samples.texts, object))
 
     def _take(self, key: tuple[str, str], values: np.ndarray, samples: Rows) -> None:
         self._markers.setdefault(key, []).append(values)
-        if samples.clock == "nominal" and _TIME.fullmatch(_word(key[1])):
+        if samples.clock == "nominal" and _TIME.fullmatch(_last_word(key[1])):
             self._nominal_ns.setdefault(key, []).append(samples.time_ns)
 
     def say(self, metadata: Mapping[str, Any], where: str, asked_hz: float | None) -> None:
         """Reports what the whole recording declares.
 
-        metadata: its columns.
+        metadata: the recording's columns.
         asked_hz: the user's rate.
 
         Raises:
-            SourceError: the rate of the rows and stamps among the values contradict each other.
+            SourceError: stamps among the values contradict the rate of the rows.
         """
         for (stream, name), parts in self._markers.items():
             values = np.concatenate(parts)
-            if why := _contradiction(_word(name), values):
+            if why := _find_contradiction(_last_word(name), values):
                 self._notes.assume(f"episodes of {name!r}", f"{self._what} as one: {why}", stream)
             elif (stream, name) in self._nominal_ns and values.dtype.kind in "iuf":
                 self._compare_rates(name, values, np.concatenate(self._nominal_ns[stream, name]), where, asked_hz)
@@ -145,83 +147,86 @@ class EpisodeFacts:
         self._say_rates(metadata)
         rows = max(self._rows.values(), default=0)
         for column, value in metadata.items():
-            word = _word(column)
+            word = _last_word(column)
             values = np.array(value) if isinstance(value, int | float | list | tuple | np.ndarray) else np.array("")
             if values.dtype.kind not in "iuf" or not (values == np.rint(values)).all():
                 continue
             if values.ndim == 0 and _LENGTH.fullmatch(word) and 2 <= values < min(self._rows.values(), default=0):
-                may = "may be padding"
+                doubt = "may be padding"
                 if word == "horizon":
-                    may = "are padding if it is a length and no setting of a policy or simulator"
-                why = f"says {value:g}, but {self._what} has {rows} rows: those behind {may}, and are read"
+                    doubt = "are padding if it is a length and no setting of a policy or simulator"
+                why = f"says {value:g}, but {self._what} has {rows} rows: those behind {doubt}, and are read"
                 self._notes.assume(f"length {column!r}", why)
             elif values.ndim == 1 and (count := _count_episodes(word, values, rows)) > 1:
                 self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")
 
     def _say_rates(self, metadata: Mapping[str, Any]) -> None:
-        """Reports a rate that a column declares but no stream with recorded stamps has."""
+        """Reports each rate that a column declares, if no stream with recorded stamps has it."""
         rates = {stream: 1e9 / ns for stream, ns in self._periods_ns.items() if ns == ns}
-        for by, rate_hz in said_rates(metadata, "column "):
+        for column, rate_hz in said_rates(metadata, "column "):
             if rates and all(abs(rows_hz / rate_hz - 1) > OTHER_RATE for rows_hz in rates.values()):
-                stream, rows_hz = min(rates.items(), key=lambda one: abs(math.log(one[1] / rate_hz)))
+                stream, rows_hz = min(rates.items(), key=lambda item: abs(math.log(item[1] / rate_hz)))
                 why = f"{rate_hz:g}, but no stream comes at it; the nearest, {stream}, has {rows_hz:.4g} rows a second (median)"
-                self._notes.assume(f"rate by {by}", why)
+                self._notes.assume(f"rate by {column}", why)
 
     def _compare_rates(
         self, name: str, values: np.ndarray, time_ns: np.ndarray, where: str, asked_hz: float | None
     ) -> None:
-        """Compares the rate of the rows with stamps among the values."""
-        match = _TIME.fullmatch(_word(name))
+        """Compares the rate of the rows with that of `values`, if these are stamps. `time_ns` are the rows' nominal stamps."""
+        match = _TIME.fullmatch(_last_word(name))
         rates = rates_of_stamps(values, time_ns, _UNITS_NS.get(match[5] or "") if match else None)
-        if rates is None or (match and match[3] is None and (values == np.rint(values)).all()):  # t: it may count steps
+        # The name "t" (without match[3], a word for a time) with whole numbers may count steps.
+        if rates is None or (match and match[3] is None and (values == np.rint(values)).all()):
             return
         mean_hz, median_hz, clock_hz = rates
-        both = f"{median_hz:.4g} rows a second by {name!r} (median; mean {mean_hz:.4g}), and {clock_hz:.4g} by the rate"
+        contrast = (
+            f"{median_hz:.4g} rows a second by {name!r} (median; mean {mean_hz:.4g}), and {clock_hz:.4g} by the rate"
+        )
         if asked_hz is None and max(median_hz, clock_hz) > CONTRADICTION * min(median_hz, clock_hz):
             raise SourceError(
-                f"{where}: {both}: they contradict each other; correct the wrong one in the file, or rate_hz (--rate-hz) "
+                f"{where}: {contrast}: they contradict each other; correct the wrong one in the file, or rate_hz (--rate-hz) "
                 f"{clock_hz:.6g} takes the rate"
             )
         if max(abs(mean_hz / clock_hz - 1), abs(median_hz / clock_hz - 1)) > OTHER_RATE:
-            self._notes.assume(f"clock beside {name!r}", f"index / rate: {both}", name)
+            self._notes.assume(f"clock beside {name!r}", f"index / rate: {contrast}", name)
 
 
 class Features:
-    """Compares the feature names and units of recordings with those of the first recording, or of the cache.
+    """Compares the feature names and units of recordings with those of the first recording, or of the cache that is appended to.
 
-    held: the columns of the cache's first episode.
-    names: the names of its streams' features.
+    cached: the columns of the cache's first episode; None without such a cache.
+    names: the feature names of each stream in the cache.
     """
 
-    def __init__(self, notes: Notes, held: Mapping[str, Any] | None, names: Mapping[str, list[str]]) -> None:
+    def __init__(self, notes: Notes, cached: Mapping[str, Any] | None, names: Mapping[str, list[str]]) -> None:
         self._notes = notes
-        self._who = "the recordings before it" if held is None else "the cache"
-        self._names = {column: names for column, names in declared_names(held or {}).items() if names_joints(column)}
-        self._units = declared_units(held or {})
-        # For each stream its first names, or None, and the number of features that they name.
+        self._earlier = "the recordings before it" if cached is None else "the cache"
+        self._names = {column: names for column, names in declared_names(cached or {}).items() if names_joints(column)}
+        self._units = declared_units(cached or {})
+        # For each stream its first names, or None, and how many features they name.
         self._first: dict[str, tuple[list[str] | None, int]] = {
-            stream: (own or None, len(own)) for stream, own in names.items()
+            stream: (features or None, len(features)) for stream, features in names.items()
         }
 
     def check(self, where: str, metadata: Mapping[str, Any]) -> None:
         """Compares the columns of an episode.
 
         Raises:
-            SourceError: they differ from earlier ones: the features have another meaning, order or unit.
+            SourceError: they differ from those of earlier episodes, so the features have another meaning, order or unit.
         """
         for column, names in declared_names(metadata).items():
             before = self._names.setdefault(column, names) if names_joints(column) else names
             if names != before:
                 order = "another order" if sorted(names) == sorted(before) else "other features"
                 raise SourceError(
-                    f"{where}: {column} is {names}, but {before} in {self._who}: its rows have {order}; "
+                    f"{where}: {column} is {names}, but {before} in {self._earlier}: its rows have {order}; "
                     "put its features in the order before, or give it a cache of its own; a mapping that excludes the column takes them as one"
                 )
         for column, unit in declared_units(metadata).items():
             before_unit = self._units.setdefault(column, unit)
             if unit != before_unit:
                 raise SourceError(
-                    f"{where}: {column} is {unit!r}, but {before_unit!r} in {self._who}: its rows have another unit; convert them, "
+                    f"{where}: {column} is {unit!r}, but {before_unit!r} in {self._earlier}: its rows have another unit; convert them, "
                     "or give it a cache of its own, whose stream a Source renames"
                 )
 
@@ -234,7 +239,7 @@ class Features:
         columns: turns the recording's columns into those of the episodes table.
 
         Raises:
-            SourceError: columns differ from earlier ones: the features have another meaning, order or unit.
+            SourceError: columns differ from those of earlier recordings, so the features have another meaning, order or unit.
         """
         declared: dict[str, list[str]] | None = None
         known: dict[str, list[str] | None] = {}
@@ -246,7 +251,7 @@ class Features:
                 declared = declared_names(table)
             if isinstance(samples, Rows) and len(samples.values.shape) > 1:
                 if stream not in known:
-                    known[stream] = self._names_of(stream, samples, declared)
+                    known[stream] = self._choose_names(stream, samples, declared)
                 if known[stream] != samples.names:
                     samples = replace(samples, names=known[stream])
             if isinstance(samples, Rows) and samples.names and "units" not in samples.attributes:
@@ -256,7 +261,7 @@ class Features:
                     samples = replace(samples, attributes={**samples.attributes, "units": units[stream]})
             yield stream, samples
 
-    def _names_of(self, stream: str, samples: Rows, declared: Mapping[str, list[str]]) -> list[str] | None:
+    def _choose_names(self, stream: str, samples: Rows, declared: Mapping[str, list[str]]) -> list[str] | None:
         shape, names = samples.values.shape[1:], samples.names
         column = None if names else names_for(stream, shape, declared)
         if column and len(declared[column]) == math.prod(shape):
@@ -265,42 +270,46 @@ class Features:
             self._notes.assume(f"features by {column!r}", why, stream)
         first, count = self._first.setdefault(stream, (names, len(names or ())))
         if first is None and names and (column or not count):
-            self._notes.leave_out(f"{stream}: names of its features", f"there are none in {self._who}")
+            self._notes.leave_out(f"{stream}: names of its features", f"there are none in {self._earlier}")
             return None
         return first if names is None and count == math.prod(shape) else names
 
 
-def _word(name: str) -> str:
-    """Returns the last part of a name, in small letters: "dones" of "data/dones", "episode_id" of "log.episode_id"."""
+def _last_word(name: str) -> str:
+    """Returns the last part of a name, in lower case: "dones" of "data/dones", "episode_id" of "log.episode_id"."""
     return last_part(name).lower()
 
 
 def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
-    """Returns the number of episodes in a list of their lengths, or of the rows where they begin or end; 0 if it is no such list."""
+    """Returns the number of episodes in a list of their lengths, or of the rows where they begin or end; 0 if `values` is no such list.
+
+    word: the last part of the list's name. rows: the number of rows of the recording.
+    """
     if _LENGTHS.fullmatch(word):
         return len(values) if values.sum() == rows and values.min(initial=1) > 0 else 0
     rises = (np.diff(values) > 0).all() and values.min(initial=0) >= 0
     if not _CUTS.fullmatch(word) or not len(values) or not rises or values[-1] > rows:
         return 0
+    # Such a list has an end of the recording in it: row 0, the last row, or the row behind that.
     if rows - 1 not in values[-1:] and not {0, rows}.intersection(values[[0, -1]]):
         return 0
     return 1 + int(np.count_nonzero((values > 0) & (values < rows - 1)))
 
 
 def _is_marker(name: str) -> bool:
-    word = _word(name)
+    word = _last_word(name)
     return word in _ENDS | _STARTS or any(pattern.fullmatch(word) for pattern in (_PADDING, _EPISODE, _COUNTER, _TIME))
 
 
-def _contradiction(word: str, values: np.ndarray) -> str | None:
-    """Returns how a column contradicts that the rows are one whole episode; None if it does not."""
+def _find_contradiction(word: str, values: np.ndarray) -> str | None:
+    """Returns in words how a column contradicts that the rows are one whole episode; None if it does not."""
     if _EPISODE.fullmatch(word):
         changes = np.flatnonzero(values[1:] != values[:-1]) + 1
         if len(changes) > 0 and len(np.unique(values.astype(str))) == len(changes) + 1 <= len(values) / 2:
             return f"it has {len(changes) + 1} values, and changes first at row {changes[0]}: {_CUT}"
         return None
     if _COUNTER.fullmatch(word) or _TIME.fullmatch(word):
-        rows = _restarts(values, bool(_TIME.fullmatch(word)))
+        rows = _find_restarts(values, bool(_TIME.fullmatch(word)))
         return f"it begins again in {len(rows)} rows (row {rows[0]}): {_CUT}" if len(rows) else None
     is_padding = _PADDING.fullmatch(word) is not None
     if values.dtype.kind not in "biuf" or not np.isin(values, (0, values.max(initial=0) if is_padding else 1)).all():
@@ -318,7 +327,7 @@ def _contradiction(word: str, values: np.ndarray) -> str | None:
     return f"it is set in {len(rows)} rows before others (row {rows[0]}): {_CUT}" if len(rows) else None
 
 
-def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
+def _find_restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     """Returns the rows in which a count of rows, or a time, goes back to its first value."""
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         return np.empty(0, np.int64)
@@ -342,11 +351,11 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
 def features_of(
     stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]], notes: Notes
 ) -> tuple[list[str] | None, dict[str, Any]]:
-    """Returns the names of a stream's features, and its attribute `units` if it has one.
+    """Returns the names of a stream's features, or None, and its attributes, with `units` if they are known.
 
     Reports a wrong number of names, and units that cannot be matched to features.
 
-    own: the stream's own attributes. above: those of the groups above it, the nearest first.
+    own: the stream's own attributes. above: the attributes of the groups above it, the nearest first.
     """
     features = math.prod(shape)
     names, units = own_names(stream, shape, own, above), own_units(own, features)
@@ -354,16 +363,16 @@ def features_of(
         notes.leave_out(f"{stream}: attribute {name}", f"{len(listed)} names, but a row has {features} features")
     for name, value in own.items():
         if _says_unit(name) and not (units and name.lower() in ("units", "unit")):
-            notes.leave_out(f"{stream}: attribute {name}", _no_units(value, f"its {features} features"))
+            notes.leave_out(f"{stream}: attribute {name}", _say_no_units(value, f"its {features} features"))
     for attributes in () if units else above:
         for name, value in attributes.items():
             if _says_unit(name):
-                notes.leave_out(f"attribute {name} of a group", _no_units(value, "the streams in it"))
+                notes.leave_out(f"attribute {name} of a group", _say_no_units(value, "the streams in it"))
     return names, units
 
 
-def _no_units(value: Any, features: str) -> str:
-    return f"{value!r:.60}: not taken for units of {features}; units in a mapping says them"
+def _say_no_units(value: Any, features: str) -> str:
+    return f"{value!r:.60}: not taken for units of {features}; a mapping's units can declare them"
 
 
 def _says_unit(name: str) -> bool:
@@ -377,36 +386,36 @@ def _says_unit(name: str) -> bool:
 _FILLS = ("_FillValue", "missing_value")
 _LIMITS = ("valid_min", "valid_max", "valid_range")
 PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
-# The names of CF's attributes that list a status's values, and their words with blanks between them.
+# The names of CF's attributes that list the values of a status, and the word for each value, separated by blanks.
 FLAGS = ("flag_values", "flag_meanings")
-# netCDF's attribute "true" on signed integers: they are unsigned ones, which its older types lack.
+# netCDF's attribute, "true" if signed integers mean unsigned ones, which its older types lack.
 UNSIGNED = "_Unsigned"
 
 
 def unpacked(
     stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the values of stored numbers by the attributes :data:`PACKING`, NaN for missing ones, and attributes to add.
-    Whole numbers that are not scaled become float64 and are held, as are floats with :data:`FLAGS`."""
+    """Returns the values that stored numbers mean by the attributes :data:`PACKING`, with NaN for missing ones, and attributes to add.
+    Whole numbers that are not scaled but may be missing become float64. They are held between rows, as are floats with :data:`FLAGS`."""
     if values.dtype.kind == "i" and str(attributes.get(UNSIGNED, "")).strip().lower() == "true":
-        values, attributes = values.astype(f"u{values.dtype.itemsize}"), _unsigned(attributes, values.dtype)
-    values, more = _unpacked(stream, values, attributes, notes)
+        values, attributes = values.astype(f"u{values.dtype.itemsize}"), _as_unsigned(attributes, values.dtype)
+    values, added = _apply_packing(stream, values, attributes, notes)
     if not any(name in attributes for name in FLAGS):
-        return values, more
+        return values, added
     if values.dtype.kind == "f":
-        more["methods"] = [[0, math.prod(values.shape[1:]), "previous"]]
+        added["methods"] = [[0, math.prod(values.shape[1:]), "previous"]]
     numbers, meanings = _as_list(attributes.get(FLAGS[0])), attributes.get(FLAGS[1])
     words = str(meanings or "").split()
     is_whole = all(is_number(number) and float(number).is_integer() for number in numbers)
     if len(numbers) != len({*words}) or not is_whole:
-        why = f"expected a word a whole number, got {attributes.get(FLAGS[0])!r:.60}, {meanings!r:.60}"
+        why = f"expected a word for each whole number, got {attributes.get(FLAGS[0])!r:.60}, {meanings!r:.60}"
         notes.leave_out(f"{stream}: {', '.join(FLAGS)}", why)
-        return values, more
-    return values, more | {"words": dict(zip(words, map(int, numbers), strict=True))}
+        return values, added
+    return values, added | {"words": dict(zip(words, map(int, numbers), strict=True))}
 
 
-def _unsigned(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Returns the attributes with fill values and limits as the unsigned numbers of the same bits."""
+def _as_unsigned(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Returns the attributes with their fill values and limits replaced by the unsigned numbers that have the same bits."""
     unsigned = dict(attributes)
     for name in (*_FILLS, *_LIMITS):
         numbers = _as_list(attributes.get(name))
@@ -415,7 +424,7 @@ def _unsigned(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, 
     return unsigned
 
 
-def _unpacked(
+def _apply_packing(
     stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
 ) -> tuple[np.ndarray, dict[str, Any]]:
     packing = _Packing.of(values.dtype, attributes)
@@ -424,20 +433,20 @@ def _unpacked(
         why = "scale_factor or add_offset in some recordings and none in others, whose numbers are kept as they are stored"
         notes.assume(f"values of {stream}", why, stream)
     # A stream has one dtype: if a recording may have missing values, whole numbers of all recordings become floats.
-    held: dict[str, bool] = notes.wider.setdefault("held as floats", {})
+    float_streams: dict[str, bool] = notes.wider.setdefault("held as floats", {})
     is_whole = values.dtype.kind in "iu" and not packing.is_scaled
     if packing.has_missing and is_whole:
-        held[stream] = True
-    is_packed = packing.has_missing or packing.is_scaled or (is_whole and stream in held)
+        float_streams[stream] = True
+    is_packed = packing.has_missing or packing.is_scaled or (is_whole and stream in float_streams)
     if values.dtype.kind not in "iuf" or not is_packed:
         return values, {}
     absent = packing.absent(values)
     if is_whole:
         as_floats = values.astype(np.float64)
         if not np.array_equal(as_floats.astype(values.dtype), values):
-            beside = packing.says or "the fill value of other recordings"
+            missing = packing.says or "the fill value of other recordings"
             raise SourceError(
-                f"{stream}: expected whole numbers that float64 holds beside {beside}, which is NaN there"
+                f"{stream}: expected whole numbers that float64 holds beside {missing}, which is NaN there"
             )
         if packing.has_missing:
             notes.assume(f"values of {stream}", f"{packing.says}: NaN, so float64", stream)
@@ -450,13 +459,13 @@ def _unpacked(
 
 @dataclass(frozen=True)
 class _Packing:
-    """Attributes of :data:`PACKING`, as numbers.
+    """The attributes :data:`PACKING` of a stream, as numbers.
 
     says: the attributes in words.
     scale, offset: None if not declared.
-    fills: stored values that mean a missing one.
+    fills: stored values that mean that a value is missing.
     low, high: the least and the greatest valid value; -inf and inf without limits.
-    limits_scaled: whether limits apply to scaled numbers: they are floats, and the stored numbers integers.
+    limits_scaled: whether the limits apply to the scaled numbers, as when they are floats but the stored numbers are integers.
     """
 
     says: str
@@ -482,7 +491,7 @@ class _Packing:
             low, high = -math.inf, math.inf
         scale, offset = (declared[name][0] if name in declared else None for name in ("scale_factor", "add_offset"))
         is_scaled = scale is not None or offset is not None
-        of_floats = any(isinstance(number, float) for numbers in limits.values() for number in numbers)
+        has_float_limits = any(isinstance(number, float) for numbers in limits.values() for number in numbers)
         return cls(
             ", ".join(f"{name} {' '.join(f'{number:g}' for number in numbers)}" for name, numbers in declared.items()),
             scale,
@@ -490,7 +499,7 @@ class _Packing:
             [dtype.type(number) for name in _FILLS for number in declared.get(name, ()) if _holds(dtype, number)],
             low,
             high,
-            is_scaled and dtype.kind in "iu" and of_floats,
+            is_scaled and dtype.kind in "iu" and has_float_limits,
         )
 
     @property
@@ -499,7 +508,7 @@ class _Packing:
 
     @property
     def has_missing(self) -> bool:
-        """Whether stored values may be missing."""
+        """Whether the attributes declare that some stored values mean missing ones."""
         return bool(self.fills) or math.isfinite(self.low) or math.isfinite(self.high)
 
     def scaled(self, stored: np.ndarray) -> np.ndarray:
@@ -535,12 +544,12 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def may_say_colors(column: str) -> bool:
-    """Whether a column or an attribute has a name for the order of colours."""
-    return _COLORS.fullmatch(_word(column)) is not None
+    """Whether the name of a column or an attribute is one that gives the order of colours."""
+    return _COLORS.fullmatch(_last_word(column)) is not None
 
 
 def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Notes) -> None:
-    """Reports columns or attributes that declare pictures as BGR, or as no RGB at all: their pixels are stored unchanged."""
+    """Reports columns or attributes that declare pictures as BGR or another colour space than RGB: pixels are stored unchanged."""
     for name, value in attributes.items():
         if not isinstance(value, str) or not may_say_colors(name):
             continue
@@ -556,7 +565,7 @@ def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Not
 
 # Units of depth, in metres.
 _METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
-# A larger number may be units per metre (1000, 5000), or millimetres per unit.
+# A number above this is not taken as metres per unit: it may be units per metre (1000, 5000), or millimetres per unit.
 _MOST_METRES = 0.01
 
 
@@ -575,7 +584,7 @@ def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> floa
         if is_number(metres) and (0 < metres <= _MOST_METRES or isinstance(value, str)):
             unit_m = unit_m or float(metres)
         else:
-            why = f"not applied, as it is {value!r}: expected metres a unit, such as 0.001, or m, cm or mm; units in a mapping says it"
+            why = f"not applied, as it is {value!r}: expected metres a unit, such as 0.001, or m, cm or mm; a mapping's units can declare it"
             notes.assume(f"depth beside {name!r}", why, camera)
     return unit_m
 
@@ -610,7 +619,7 @@ class Depth:
         """
         packing = {name: own[name] for name in PACKING if name in own}
         is_scaled = "scale_factor" in packing or "add_offset" in packing
-        is_depth = says_depth(camera)  # None: the name does not show it
+        is_depth = says_depth(camera)  # None if the name does not show it
         unit_m = None
         if is_depth is not False and not is_labels(camera):
             units = str(own_units(own, 1).get("units", "")).strip()
@@ -623,12 +632,12 @@ class Depth:
             return cls(None, {}, False)
         to_metres = is_scaled or dtype.kind == "f"
         if to_metres and unit_m is None:
-            why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is none"
+            why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is not in metres"
             notes.assume(f"{camera}: depth in {'scaled numbers' if is_scaled else dtype}", why, camera)
         return cls(unit_m, packing if is_depth or to_metres else {}, to_metres)
 
     def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
-        """Returns stored pixels as float32 metres, or unchanged as integers, with 0 for missing ones."""
+        """Returns stored pixels as float32 metres, NaN where missing, or unchanged as integers, 0 where missing."""
         if not self.to_metres:
             packing = _Packing.of(stored.dtype, self.packing)
             if not packing.has_missing:
@@ -641,7 +650,7 @@ class Depth:
 
 
 def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: Notes) -> Frames:
-    """Returns a camera. If it has 16 bits and no unit of depth, it takes the unit that the columns or a mapping declare."""
+    """Returns the frames, with the unit of depth that the columns or a mapping declare, if they have 16 bits a pixel and no unit."""
     units = samples.attributes.get("units")
     declared = {**({"depth_units": units} if units else {}), **metadata}
     if samples.unit_m is not None or all(depth_unit_of(column) is None for column in declared):
@@ -665,11 +674,12 @@ def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:
     if len(measured):
         middle, largest = np.median(measured), measured.max()
         why = f"numbers, no camera, in no declared unit: the middle one is {middle:.4g}, the largest {largest:.4g}"
-        notes.assume(f"{name}: depth by its name", f"{why}; units in a mapping says it", name)
+        notes.assume(f"{name}: depth by its name", f"{why}; a mapping's units can declare it", name)
 
 
-# ---- values that are not what their names say ----
+# ---- values that contradict their names ----
 
+# The beginnings of image files.
 _FILES = (
     ("JPEG", b"\xff\xd8\xff"),
     ("PNG", b"\x89PNG\r\n\x1a\n"),
@@ -695,13 +705,16 @@ def say_files(stream: str, samples: Rows | Ragged, notes: Notes) -> None:
 
 
 def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
-    """Reports pixels of float32 depth that cannot be metres: negative ones, and those of OpenGL's depth buffer."""
-    if isinstance(chunk, list):  # files of 8 bits
+    """Reports float32 depth that cannot be in metres: negative, too far, or as in OpenGL's depth buffer."""
+    if isinstance(chunk, list):  # files, which have 8 bits a channel
         return
-    is_depth = chunk.ndim == 3 or chunk.shape[3] == 1 if isinstance(chunk, np.ndarray) else chunk.color_space == "depth"
+    if isinstance(chunk, np.ndarray):
+        data, is_depth = chunk, chunk.ndim == 3 or chunk.shape[3] == 1
+    else:
+        data, is_depth = chunk.data, chunk.color_space == "depth"
     if chunk.dtype != np.float32 or not is_depth:
         return
-    pixels = (chunk if isinstance(chunk, np.ndarray) else chunk.data).reshape(-1).view(np.float32)
+    pixels = data.reshape(-1).view(np.float32)
     if (pixels < 0).any():
         notes.assume(camera, "depth in metres, but pixels are negative, as along a camera's -z: they are kept", camera)
     measured = pixels[np.isfinite(pixels) & (pixels != 0)]
@@ -718,7 +731,7 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
 
 def say_frames(written: Dataset, notes: Notes) -> None:
     """Reports streams whose frame of reference differs between episodes, by the column `frame_ids` of recorded messages."""
-    # Other formats have no such column, and reading the episodes starts a thread.
+    # Only these formats have the column. For others the episodes are not read, since that starts a thread.
     if notes.format not in ("mcap", "rosbag1", "rosbag2") or "frame_ids" not in written.episodes.column_names:
         return
     frames_of: dict[str, set[str]] = {}
@@ -739,15 +752,15 @@ def say_wraps(stream: Stream, notes: Notes) -> None:
     handle = stream._opened.handle
     table = _lib.to_numpy(_array_of(_find_wraps(handle, _index_of(handle, stream.name)), None, 0))
     methods = stream.attributes.get("methods", [])
-    declared = {feature for start, stop, _ in methods for feature in range(start, stop)}
-    jumps = [wraps for wraps in table.tolist() if wraps[0] not in declared]
-    if not jumps:
+    with_method = {feature for start, stop, _ in methods for feature in range(start, stop)}
+    wraps = [row for row in table.tolist() if row[0] not in with_method]
+    if not wraps:
         return
-    names = [stream.names[int(wraps[0])] if stream.names else f"[{wraps[0]:.0f}]" for wraps in jumps]
-    blocks = [[int(feature), int(feature) + 1, "previous" if turn == 360 else "angle"] for feature, *_, turn in jumps]
-    _, _, episode, row, before, behind, _ = jumps[0]
+    names = [stream.names[int(feature)] if stream.names else f"[{feature:.0f}]" for feature, *_ in wraps]
+    blocks = [[int(feature), int(feature) + 1, "previous" if turn == 360 else "angle"] for feature, *_, turn in wraps]
+    _feature, _count, episode, row, before, after, _turn = wraps[0]
     why = (
-        f"{names[0]} goes from {before:.4g} to {behind:.4g} at row {row:.0f} of episode {episode:.0f}: interpolated as numbers, "
+        f"{names[0]} goes from {before:.4g} to {after:.4g} at row {row:.0f} of episode {episode:.0f}: interpolated as numbers, "
         f"through all angles between, unless a mapping has streams.{toml(stream.name)}.methods = {toml(sorted([*methods, *blocks]))}"
     )
     notes.assume(f"{stream.name}: {', '.join(names)}", why, stream.name)

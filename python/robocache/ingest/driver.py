@@ -23,7 +23,7 @@ from ..episode_rates import differ, median_period_ns
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..frames import is_labels, says_depth
 from ..writer import EpisodeWriter, Writer
-from .append import check_appendable, check_as_held, exchanged_in, joined_provenance
+from .append import check_appendable, check_like_cache, find_exchanged, merge_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
 from .declared import (
@@ -63,9 +63,9 @@ from .registry import find_format, format_of
 Progress = Callable[[int, int, str], None]
 _NOTHING = "nothing in it to keep"
 _REPORT_EVERY_S = 1.0
-# Memory of a feature while a cache is finished, in bytes. It is counted for rows of more features than _WIDE.
+# The bytes that the statistics of a feature take while a cache is finished. They are counted for rows of more features than _WIDE.
 _STATISTICS_BYTES, _WIDE = 160, 4096
-# Memory counted for each stream, and the most streams: making a stream's files takes a millisecond.
+# The bytes counted for each stream, and the most streams, since making a stream's files takes a millisecond.
 _STREAM_BYTES, _MOST_STREAMS = 16 << 10, 1 << 13
 
 
@@ -76,8 +76,8 @@ class IngestReport:
     `rows` counts each stream's rows in the cache. `cameras` has for each camera ``frames``, ``width``, ``height``, ``color_space``,
     ``codec``, ``bytes_per_frame``, and this ingest's ``frames_per_second``. `left_out` names what a cache does not hold by
     design, `skipped` what ``on_error="skip"`` passed over. `assumed` names what the files do not declare, such as a clock's unit, and
-    the assumption. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
-    ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the resulting ``episodes``.
+    the assumption. `repaired` counts for each stream what ``repair`` did: ``backward_steps``, and ``rows_moved``, ``rows_dropped``
+    (among them those with ``stamps_unset``), or the resulting ``episodes``.
     """
 
     source: str
@@ -106,7 +106,7 @@ class IngestReport:
 class Work:
     """A checked request: the source, and how to read it.
 
-    offsets_ns: added to the stamps of streams.
+    offsets_ns: for each stream by name, the nanoseconds to add to its stamps.
     """
 
     source: Path
@@ -161,8 +161,8 @@ class Work:
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """Within the block, reading is limited in memory, links are followed as the options say, and reader processes
-        are reused."""
+        """Within the block, the memory for reading is limited, only links that the request allows are followed, and reader
+        processes are reused."""
         with limited(self.memory_limit), bounded(self.source, self.follow_links), reader_processes():
             yield
 
@@ -267,30 +267,30 @@ def _ingest(
         with suppress(ShardsError):
             return ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
     wider: dict[str, Any] = {}
-    while True:
+    while True:  # a WiderError begins the ingest anew, with the wider types that `wider` has then
         with suppress(WiderError), Writer(cache, overwrite=overwrite, append=append) as writer:
-            held = dataset.open(cache) if append else None
-            if held is not None:
-                check_appendable(held, work.options)
+            existing = dataset.open(cache) if append else None
+            if existing is not None:
+                check_appendable(existing, work.options)
                 writer.provenance = {}
             notes = Notes(work.format.name, writer.provenance, work.on_error, wider=wider)
-            driver = Driver(writer, work, notes, held)
+            driver = Driver(writer, work, notes, existing)
             driver.run(work.format.load(), progress)
             driver.end()
             finish(work, writer, notes, driver.kept, driver.streams.keys(), driver.repaired)
-            if held is not None:
-                writer.provenance = joined_provenance(work.source, held, writer.provenance)
+            if existing is not None:
+                writer.provenance = merge_provenance(work.source, existing, writer.provenance)
             break
-    return report(work, cache, notes, driver.repaired, time.perf_counter() - started, held)
+    return report(work, cache, notes, driver.repaired, time.perf_counter() - started, existing)
 
 
 @dataclass
 class Preview:
     """The result of a preview: what an ingest would find.
 
-    recordings: their number.
+    recordings: the number of recordings.
     streams: the streams of the first recording that has any, by their names after the mapping. Rows are counted in that
-        recording, for a camera in its first chunk.
+        recording, those of a camera only in its first chunk.
     columns: that recording's metadata.
     mapping: TOML, ready to edit; unedited it changes nothing.
     """
@@ -315,7 +315,8 @@ def preview(
     mapping: Any = None,
     **options: Any,
 ) -> Preview:
-    """Looks at the first recording of a source, with ``on_error="skip"`` the first that can be read; writes nothing.
+    """Finds what an ingest would write, from the first recording of a source, or with ``on_error="skip"`` from the first that can be
+    read. Writes nothing.
 
     Args, Raises: as for :func:`ingest`.
     """
@@ -344,9 +345,9 @@ def _preview(work: Work, notes: Notes) -> Preview:
             what = recording.what
             with notes.reading(what, recording.where):
                 recording = replace(recording, streams=with_rotations(recording.streams, notes))
-                found = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
+                its_streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
                 columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
-                streams = found
+                streams = its_streams
             notes.position += 1
     count = max(notes.total, notes.position)
     title = [
@@ -375,6 +376,9 @@ def finish(
 ) -> None:
     """Writes the provenance, after all recordings were read.
 
+    kept: the number of recordings that were written.
+    streams: the names of the written streams.
+
     Raises:
         FileError: nothing was kept.
         ArgumentError: an option names a stream that does not exist.
@@ -387,12 +391,15 @@ def finish(
         Mapper(work.mapping, notes).end()
         writer.provenance["mapping"] = dict(work.mapping.given)
     if kept == 0:
-        omissions = {omission.reason: omission.what for omission in reversed(notes.left_out)}
-        often = Counter(omission.reason for omission in notes.left_out if omission.reason != _NOTHING).most_common(3)
-        examples = {re.sub(r"\d+", "#", omission.reason): omission.reason for omission in reversed(notes.skipped)}
-        most = Counter(re.sub(r"\d+", "#", omission.reason) for omission in notes.skipped).most_common(1)
-        reasons = [examples[kind] for kind, _ in most]
-        reasons += [f"{omissions[reason]}: {reason}" for reason, _ in often]
+        first_left_out = {omission.reason: omission.what for omission in reversed(notes.left_out)}
+        often_left_out = Counter(
+            omission.reason for omission in notes.left_out if omission.reason != _NOTHING
+        ).most_common(3)
+        # Errors that differ only in their numbers are of one kind.
+        first_error = {re.sub(r"\d+", "#", omission.reason): omission.reason for omission in reversed(notes.skipped)}
+        most_skipped = Counter(re.sub(r"\d+", "#", omission.reason) for omission in notes.skipped).most_common(1)
+        reasons = [first_error[kind] for kind, _ in most_skipped]
+        reasons += [f"{first_left_out[reason]}: {reason}" for reason, _ in often_left_out]
         raise FileError("; ".join([f"{work.source}: nothing to keep", *reasons]))
     missing = ", ".join(map(repr, sorted(work.offsets_ns.keys() - set(streams))))
     if missing:
@@ -411,7 +418,7 @@ def finish(
 
 
 def _without_folders(omissions: list[Omission], source: Path) -> list[dict[str, str]]:
-    """Returns omissions for the cache, without the folders above the source: a cache is passed on to others."""
+    """Returns omissions without the folders above the source, which are private: a cache is passed on to others."""
     return [{key: without_folders(text, source) for key, text in asdict(omission).items()} for omission in omissions]
 
 
@@ -421,12 +428,12 @@ def report(
     notes: Notes,
     repaired: dict[str, dict[str, int]],
     seconds: float,
-    held: dataset.Dataset | None = None,
+    existing: dataset.Dataset | None = None,
 ) -> IngestReport:
-    """Returns the report on a written cache; after an append, on what it has beyond `held`."""
+    """Returns the report on a written cache; after an append to `existing`, on the appended rows and episodes only."""
     written = dataset.open(cache)
     rows = {name: stream.rows for name, stream in written.streams.items()}
-    for name, stream in {} if held is None else held.streams.items():
+    for name, stream in {} if existing is None else existing.streams.items():
         new_ns = median_period_ns(written.streams[name].time_ns[stream.rows :])
         if stream.rate_hz > 0 and differ(stream.rate_hz, 1e9 / new_ns):
             rates = f"{1e9 / new_ns:.4g} Hz in the appended rows, {stream.rate_hz:.4g} Hz in the cache (medians)"
@@ -439,7 +446,7 @@ def report(
         str(work.source),
         str(cache),
         work.format.name,
-        episodes=len(written) - (0 if held is None else len(held)),
+        episodes=len(written) - (0 if existing is None else len(existing)),
         rows=rows,
         cameras={
             name: _camera(stream, rows[name], seconds)
@@ -455,7 +462,7 @@ def report(
 
 
 def _camera(stream: dataset.Stream, frames: int, seconds: float) -> dict[str, Any]:
-    """Returns the facts of a camera and its written frames, for the report."""
+    """Returns the facts of a camera for the report. `frames`: how many frames this ingest wrote."""
     assert stream.frames is not None
     values = stream.values
     size = int(values.offsets[-1]) if isinstance(values, dataset.EncodedFrames) else values.nbytes
@@ -478,7 +485,7 @@ def checked_path(argument: str, path: Any) -> Path:
 def checked_cache(path: Any) -> Path:
     """Returns the path of a cache to write. Errors name the argument."""
     cache = checked_path("cache", path)
-    # "missing/.." cannot be opened until the writer has made `missing`.
+    # The path "missing/.." cannot be opened before the writer has made the folder "missing".
     return cache.resolve() if ".." in cache.parts else cache
 
 
@@ -503,7 +510,7 @@ def check_source(source: Path) -> None:
 
 @dataclass
 class _Stream:
-    """A stream as the episodes written so far declare it."""
+    """What the episodes written so far declare about a stream: its arguments of `Writer.stream`."""
 
     facts: dict[str, Any]
     clock: str
@@ -513,13 +520,13 @@ class Driver:
     """Writes recordings, and collects what they declare about streams.
 
     Attributes:
-        kept: recordings that were written.
-        frames: rows of cameras that were written.
+        kept: how many recordings were written.
+        frames, rows: how many rows of cameras, and of other streams, were written.
         streams: the written streams, by name.
         repaired: see :class:`IngestReport`.
     """
 
-    def __init__(self, writer: Writer, work: Work, notes: Notes, held: dataset.Dataset | None = None) -> None:
+    def __init__(self, writer: Writer, work: Work, notes: Notes, existing: dataset.Dataset | None = None) -> None:
         self.kept = self.frames = self.rows = 0
         self.streams: dict[str, _Stream] = {}
         self.repaired: dict[str, dict[str, int]] = {}
@@ -529,28 +536,28 @@ class Driver:
         self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
         if self._mapper is not None:
             notes.gives_methods = self._mapper.gives_methods
-        self._held = {} if held is None else held.streams
+        self._cached = {} if existing is None else existing.streams
         self._exchanges = {} if work.mapping is None else work.mapping.exchanges
-        self._held_exchanged = set() if held is None else exchanged_in(held)
-        first = None if held is None else held.episodes.slice(0, 1).to_pylist()
-        held_names = {} if self._mapper else {name: stream.names for name, stream in self._held.items()}
-        self._features = Features(notes, next(iter(first or ()), None), held_names)
-        self._fixed = {name: np.dtype(stream.dtype) for name, stream in self._held.items()}
-        self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
+        self._cached_exchanged = set() if existing is None else find_exchanged(existing)
+        first_episode = None if existing is None else existing.episodes.slice(0, 1).to_pylist()
+        names = {} if self._mapper else {name: stream.names for name, stream in self._cached.items()}
+        self._features = Features(notes, next(iter(first_episode or ()), None), names)
+        self._cached_dtypes = {name: np.dtype(stream.dtype) for name, stream in self._cached.items()}
+        self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._cached_dtypes}
 
     def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
-        """Writes the recordings, with `share` only those, and reports progress. An exception that `progress` raises ends the
-        ingest and reaches the caller."""
+        """Writes the recordings, or only those whose numbers are in `share`, and reports progress. An exception that `progress`
+        raises ends the ingest and reaches the caller."""
         report = progress or (lambda done, total, what: None)
         notes, work = self._notes, self._work
         started = time.perf_counter()
         with work.limits(), closing(reader.read(work.source, work.options, notes)) as recordings:
             while share is None or notes.position < share.stop:
-                before = None if share is None else notes.count_facts()
+                facts_before = None if share is None else notes.count_facts()
                 with naming(work.source):
                     recording = next(recordings, None)
                 if recording is None:
-                    if share is not None and notes.position and notes.count_facts() != before:
+                    if share is not None and notes.position and notes.count_facts() != facts_before:
                         name = work.format.name
                         raise ShardsError(
                             f"format {name!r} reports facts of all recordings at its end, which no shard knows"
@@ -575,7 +582,7 @@ class Driver:
             self._writer.stream(name, clock=stream.clock, **stream.facts)
 
     def _write(self, recording: Recording) -> Generator[str, None, None]:
-        """Writes a recording, whole or not at all, or passes over it; yields as :meth:`_append`."""
+        """Writes a recording whole, or skips it if it cannot be read and the request says so. Yields as :meth:`_append`."""
         with self._notes.reading(recording.what, recording.where):
             declarations: dict[str, _Stream] = {}
             parts = self._parts(recording, declarations)
@@ -584,7 +591,7 @@ class Driver:
                 self._notes.leave_out(recording.what, _NOTHING)
                 return
             order = Order(self._work.repair)
-            later: dict[int, list[tuple[str, Samples]]] = {}
+            later_episodes: dict[int, list[tuple[str, Samples]]] = {}  # those after a step back of the clock
             metadata = dict(recording.metadata) if self._mapper is None else self._mapper.columns(recording.metadata)
             if self._work.repair == "split":
                 if RUN_COLUMN in metadata:
@@ -593,17 +600,19 @@ class Driver:
                     )
                 metadata[RUN_COLUMN] = 0
             with self._writer.episode(**metadata) as episode:
-                for name, number, samples in _ordered(order, chain([first], parts)):
+                for name, number, samples in _put_in_order(order, chain([first], parts)):
                     if number:
-                        later.setdefault(number, []).append((name, order.hold(name, samples)))
+                        later_episodes.setdefault(number, []).append((name, order.hold(name, samples)))
                     else:
                         yield from self._append(episode, name, samples)
-            for number in sorted(later):
+            for number in sorted(later_episodes):
                 try:
                     with self._writer.episode(**{**metadata, RUN_COLUMN: number}) as episode:
-                        for name, samples in later.pop(number):
+                        for name, samples in later_episodes.pop(number):
                             yield from self._append(episode, name, samples)
-                except Error as error:  # do not skip the recording: its rows before the step are written
+                except (
+                    Error
+                ) as error:  # not a SourceError: the recording cannot be skipped, as its first episode is written
                     raise FileError(f"{recording.where}: after step back {number} of its clock: {error}") from error
             self.streams.update(declarations)
             add_counts(self.repaired, order.repaired)
@@ -612,7 +621,7 @@ class Driver:
     def _parts(self, recording: Recording, declarations: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
         """Yields the parts of a recording's streams, frames chunk by chunk, and declares each stream in `declarations`."""
         budget = Budget(recording.where)
-        declared = EpisodeFacts(recording.what, self._notes)
+        facts = EpisodeFacts(recording.what, self._notes)
         named = self._features.named(recording, dict if self._mapper is None else self._mapper.columns)
         recording = replace(recording, streams=with_rotations(named, self._notes))
         for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):
@@ -623,64 +632,65 @@ class Driver:
             if is_new and (count := max(len(declarations), len(self.streams))) >= _MOST_STREAMS:
                 raise SourceError(f"{recording.where}: more than {count} streams; select some by a mapping")
             _charge(budget, name, samples, is_new)
-            declared.see(name, samples)
+            facts.see(name, samples)
             if isinstance(samples, Frames):
                 samples = with_unit(name, samples, recording.metadata, self._notes)
             elif isinstance(samples, Rows):
                 say_depth_numbers(name, samples, self._notes)
-            samples = self._as_first(name, samples, declarations)
-            self._describe(name, samples, declarations)
+            samples = self._with_first_attributes(name, samples, declarations)
+            self._declare(name, samples, declarations)
             for part in split_chunks(samples):
                 yield name, part
-        declared.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
+        facts.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
 
-    def _as_first(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> Samples:
-        """Returns the samples with the stream's first methods, since a stream has one list of them, and with its units and words if
-        they have none. Reports the differences."""
-        before = declarations.get(name) or self.streams.get(name)
-        if before is not None:
-            who, first = "the recordings before it have", before.facts.get("attributes", {})
-        elif name in self._held:
-            check_as_held(
-                self._held[name], samples, self._exchanges.get(name), name in self._held_exchanged, self._notes
+    def _with_first_attributes(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> Samples:
+        """Returns the samples with attributes of the stream's first samples: their methods, since a stream has one list of methods, and
+        their units and words, if these samples have none. Reports the differences."""
+        earlier = declarations.get(name) or self.streams.get(name)
+        if earlier is not None:
+            others_have, first = "the recordings before it have", earlier.facts.get("attributes", {})
+        elif name in self._cached:
+            check_like_cache(
+                self._cached[name], samples, self._exchanges.get(name), name in self._cached_exchanged, self._notes
             )
-            who, first = "the cache has", dict(self._held[name].attributes)
+            others_have, first = "the cache has", dict(self._cached[name].attributes)
         else:
             return samples
-        own = dict(samples.attributes)
+        attributes = dict(samples.attributes)
         for fact in ("units", "words"):
-            if fact in first and fact not in own:
-                own[fact] = first[fact]
-                why = f"some recordings declare none: taken as {first[fact]} there, as {who}"
+            if fact in first and fact not in attributes:
+                attributes[fact] = first[fact]
+                why = f"some recordings declare none: taken as {first[fact]} there, as {others_have}"
                 self._notes.assume(f"{name}: its {fact}", why, name)
-            elif fact in own and fact not in first:
-                self._notes.leave_out(f"{name}: its {fact} {own.pop(fact)}", f"{who} none")
-        if own.get("methods") != first.get("methods") and {**own, "methods": None} == {**first, "methods": None}:
-            as_first = replace(samples, attributes=first)
-            if before is None or as_first.facts == before.facts:
-                why = f"{who} {first.get('methods')}, which are kept; to change them, ingest all sources anew or declare methods in a mapping"
-                self._notes.leave_out(f"{name}: its methods {own.get('methods')}", why)
-                return as_first
-        return samples if own == samples.attributes else replace(samples, attributes=own)
+            elif fact in attributes and fact not in first:
+                self._notes.leave_out(f"{name}: its {fact} {attributes.pop(fact)}", f"{others_have} none")
+        differ_in_methods = attributes.get("methods") != first.get("methods")
+        if differ_in_methods and {**attributes, "methods": None} == {**first, "methods": None}:
+            with_first = replace(samples, attributes=first)
+            if earlier is None or with_first.facts == earlier.facts:
+                why = f"{others_have} {first.get('methods')}, which are kept; to change them, ingest all sources anew or declare methods in a mapping"
+                self._notes.leave_out(f"{name}: its methods {attributes.get('methods')}", why)
+                return with_first
+        return samples if attributes == samples.attributes else replace(samples, attributes=attributes)
 
-    def _describe(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> None:
+    def _declare(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> None:
         """Declares the stream to the cache, or compares it with an earlier declaration. `declarations` are this recording's."""
-        before = declarations.get(name) or self.streams.get(name)
+        earlier = declarations.get(name) or self.streams.get(name)
         facts = samples.facts
-        if before is None:
-            self._writer.stream(name, **facts)  # not at the end: here the error can name the file
-        elif before.facts != facts:
-            now_has, had = _differing(facts, before.facts), _differing(before.facts, facts)
+        if earlier is None:
+            self._writer.stream(name, **facts)  # here and not only in end(), so that the error names the file
+        elif earlier.facts != facts:
+            now_has, had = _describe_difference(facts, earlier.facts), _describe_difference(earlier.facts, facts)
             raise ArgumentError(
                 f"stream {name!r}: {now_has}, but before it {had}; ingest this recording into a cache of its own, for a list of Sources"
             )
-        elif before.clock in ("recorded", samples.clock):
-            declarations[name] = before
+        elif earlier.clock in ("recorded", samples.clock):
+            declarations[name] = earlier
             return
         declarations[name] = _Stream(facts, samples.clock)
 
     def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[str]:
-        """Writes a part. Yields "frames" after each chunk of frames, for other samples "rows" once."""
+        """Writes a part. Yields "frames" after each chunk of frames, or "rows" once after other samples."""
         if name in self._work.offsets_ns:
             samples = shift(name, samples, self._work.offsets_ns[name])
         if not isinstance(samples, Frames) and 2 * np.count_nonzero(np.diff(samples.time_ns) == 0) > len(
@@ -691,22 +701,22 @@ class Driver:
         match samples:
             case Rows(time_ns=time_ns, values=values):
                 say_files(name, samples, self._notes)
-                episode.append(name, time_ns, self._as_before(name, values))
+                episode.append(name, time_ns, self._cast(name, values))
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
                 say_files(name, samples, self._notes)
-                episode.append(name, time_ns, self._as_before(name, values), offsets=offsets)
+                episode.append(name, time_ns, self._cast(name, values), offsets=offsets)
             case Texts(time_ns=time_ns, texts=texts):
-                if len(texts):  # an empty list does not show that it is text
+                if len(texts):  # the writer could not see that an empty list is text
                     episode.append(name, time_ns, list(texts))
             case Frames(chunks=chunks):
                 for time_ns, frames in chunks:
                     if getattr(frames, "dtype", None) == np.uint16 and samples.unit_m is None and not is_labels(name):
-                        what = "depth by its name, without a known unit" if says_depth(name) else "an image, not depth"
+                        kind = "depth by its name, without a known unit" if says_depth(name) else "an image, not depth"
                         self._notes.assume(
-                            name, f"{what}: its 16 bits a pixel are kept, but a batch refuses them", name
+                            name, f"{kind}: its 16 bits a pixel are kept, but a batch refuses them", name
                         )
                     say_no_metres(name, frames, self._notes)
-                    codec = samples.codec if isinstance(frames, np.ndarray) else None  # files name their own codec
+                    codec = samples.codec if isinstance(frames, np.ndarray) else None  # encoded frames have their codec
                     episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
                     self.frames += len(time_ns)
                     yield "frames"
@@ -714,42 +724,43 @@ class Driver:
         self.rows += len(samples.time_ns)
         yield "rows"
 
-    def _as_before(self, name: str, values: Any) -> Any:
+    def _cast(self, name: str, values: Any) -> Any:
         """Returns values in the dtype of the stream's first rows.
 
         Raises:
-            WiderError: a wider dtype holds both; the ingest begins anew with it.
-            ArgumentError: no dtype holds both.
+            WiderError: a wider dtype holds all rows; the ingest begins anew with it.
+            ArgumentError: no dtype holds all rows, or the cache that is appended to has another one.
         """
         if not isinstance(values, np.ndarray):
             return values
-        before = self._dtypes.setdefault(name, values.dtype.newbyteorder("="))
-        if values.dtype == before:
+        first = self._dtypes.setdefault(name, values.dtype.newbyteorder("="))
+        if values.dtype == first:
             return values
-        held = _cast_exactly(before, values)
-        if held is not None:
-            what = f"{values.dtype} in some recordings, kept as {before}, which holds them"
-            self._notes.leave_out(f"{name}: its own type", what)
-            return held
-        wide = np.result_type(before, values.dtype)
-        if name not in self._fixed and wide != before and np.can_cast(before, wide):
+        cast = _cast_exactly(first, values)
+        if cast is not None:
+            why = f"{values.dtype} in some recordings, kept as {first}, which holds them"
+            self._notes.leave_out(f"{name}: its own type", why)
+            return cast
+        wide = np.result_type(first, values.dtype)
+        if name not in self._cached_dtypes and wide != first and np.can_cast(first, wide):
             self._notes.wider["dtypes"][name] = wide
             raise WiderError(
-                f"{self._work.source}: stream {name!r}: {values.dtype}, but {before} before it; {wide} holds both"
+                f"{self._work.source}: stream {name!r}: {values.dtype}, but {first} before it; {wide} holds both"
             )
-        raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {before}, which cannot hold all values")
+        raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {first}, which cannot hold all values")
 
 
 def _cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
     """Returns the values in `dtype`; None if it does not hold all of them."""
     with np.errstate(invalid="ignore", over="ignore"):
-        held = values.astype(dtype)
-        back = held.astype(values.dtype)
-    return held if np.array_equal(back, values, equal_nan=values.dtype.kind == "f") else None
+        cast = values.astype(dtype)
+        back = cast.astype(values.dtype)
+    return cast if np.array_equal(back, values, equal_nan=values.dtype.kind == "f") else None
 
 
 def _charge(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:
-    """Charges a part to the budget, and the files and statistics of a new stream; frames are charged chunk by chunk."""
+    """Charges to the budget the values of a part, and the files and statistics of a new stream. Frames are not charged: only a chunk of
+    them is in memory."""
     if is_new:
         budget.take(f"{name}: one more stream", _STREAM_BYTES)
     match samples:
@@ -764,23 +775,25 @@ def _charge(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:
             budget.take(f"{name}: text", sum(map(len, texts)))
 
 
-def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, int, Samples]]:
+def _put_in_order(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, int, Samples]]:
+    """Yields parts in the order in which they can be written, each with the number of its episode."""
     for name, samples in parts:
         for number, ready in order.take(name, samples):
             yield name, number, ready
     yield from order.end()
 
 
-def _differing(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
-    """Describes the facts that differ from `others`; of names, which may be many, it gives their number and the first that differs."""
+def _describe_difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """Describes the facts that differ from `others`. Of the names of features, which may be many, it gives the number and the first name
+    that differs."""
     shown = []
     for fact, value in facts.items():
         other = others.get(fact)
         if value == other:
             continue
         if fact == "names" and value is not None and other is not None:
-            same = next((i for i, (a, b) in enumerate(zip(value, other, strict=False)) if a != b), len(other))
-            shown.append(f"{len(value)} {fact}" + "".join(f", [{same}] {item!r}" for item in value[same : same + 1]))
+            index = next((i for i, (a, b) in enumerate(zip(value, other, strict=False)) if a != b), len(other))
+            shown.append(f"{len(value)} {fact}" + "".join(f", [{index}] {item!r}" for item in value[index : index + 1]))
         else:
             shown.append(f"{fact} {value}")
     return ", ".join(shown) or "without these facts"

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..errors import FileError
-from .csv import Image, note_cut, read_image, read_log, see_images, try_log
+from .csv import Image, read_image, read_log, report_cut, see_images, try_log
 from .csv_begin import find_alike
 from .files import look_through, natural
 from .formats.csv import CsvOptions
@@ -29,9 +29,9 @@ from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, namin
 from .stamps import unit_in_name
 from .yaml import read_yaml
 
-# Stamps that are nearer than this in the mean, in nanoseconds, are in another unit: no sensor has so many rows a second.
+# Stamps that on average are closer than this have another unit than nanoseconds: no sensor has so many rows a second.
 _LEAST_PERIOD_NS = 50_000
-# Matches the unit in "a_RS_S_x [m s^-2]".
+# Matches the unit at the end of a column's name, such as "a_RS_S_x [m s^-2]".
 _UNIT = re.compile(r"\s*\[(.*)\]$")
 
 
@@ -55,17 +55,17 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
     recordings = []
     for parent, folders in groupby(sensors, key=lambda folder: folder.parent):
         name = parent.relative_to(root).as_posix() if parent != root else os.path.basename(os.path.abspath(source))
-        found = list(folders)
-        by_recording[name] = {folder.name: calibrations[folder] for folder in found if folder in calibrations}
-        recordings.append((name, parent, found))
+        its_sensors = list(folders)
+        by_recording[name] = {folder.name: calibrations[folder] for folder in its_sensors if folder in calibrations}
+        recordings.append((name, parent, its_sensors))
     notes.tell(source, sensors=by_recording)
-    for name, parent, found in recordings:
-        yield Recording(name, str(parent), {"name": name}, reader.read(found))
+    for name, parent, its_sensors in recordings:
+        yield Recording(name, str(parent), {"name": name}, reader.read(its_sensors))
 
 
 def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
-    """Reports files that were not read."""
-    note_cut(notes)
+    """Reports files that may have been cut off, and files that were not read."""
+    report_cut(notes)
     others = Counter(notes.counts.get("others", {}))
     others.subtract(Counter(notes.seen.get("images", {}).values()))
     for suffix, count in sorted((+others).items()):
@@ -73,8 +73,6 @@ def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
 
 
 class _Reader:
-    """Reads sensors."""
-
     def __init__(
         self,
         root: Path,
@@ -84,7 +82,7 @@ class _Reader:
         calibrations: dict[Path, dict[str, Any]],
     ) -> None:
         self._root, self._options, self._notes = root, options, notes
-        self._calibrations, self._common = calibrations, _common(calibrations, notes)
+        self._calibrations, self._common = calibrations, _find_common(calibrations, notes)
         self._kinds = Kinds()
         self._alike = find_alike([folder / LOG for folder in sensors], lambda file: file.parent.name)
 
@@ -93,15 +91,15 @@ class _Reader:
             file = folder / LOG
             what = str(file.relative_to(self._root))
             with self._notes.reading(what, file):
-                declared_unit = unit_in_name(_name_of_clock(file))
+                declared_unit = unit_in_name(_read_clock_name(file))
                 options, alike = CsvOptions(time_unit=cast(Any, declared_unit or "ns")), self._alike[folder.name]
                 read = partial(read_log, options=options, alike=alike)
                 log = try_log(read, file, options, alike, what, folder.name, self._notes)
                 layout, rows, time_ns, images, texts, assumed = log
                 if not declared_unit:
                     _check_nanoseconds(file, time_ns)
-                for thing, reason in assumed:
-                    self._notes.assume(thing, reason, folder.name)
+                for subject, reason in assumed:
+                    self._notes.assume(subject, reason, folder.name)
                 calibration = self._common.get(folder.name, {})
                 attributes = {"clock_source": "data.csv"} | ({"sensor": calibration} if calibration else {})
                 declared = dict(said_rates(self._calibrations.get(folder, {}), f"{CALIBRATION}: "))
@@ -109,7 +107,7 @@ class _Reader:
                 for column, reason in layout.left_out.items():
                     self._notes.leave_out(f"{folder.name}: {column}", reason)
                 if rows is not None:
-                    yield folder.name, _describe(rows, attributes)
+                    yield folder.name, _add_attributes(rows, attributes)
                 for column, text in texts.items():
                     yield f"{folder.name}.{column}", replace(text, attributes={**attributes, **text.attributes})
                 if images:
@@ -145,30 +143,30 @@ class _Reader:
         return replace(frames, intrinsics=[[fu, 0.0, cu], [0.0, fv, cv], [0.0, 0.0, 1.0]])
 
 
-def _name_of_clock(file: Path) -> str:
-    """Returns the name of the first column, "timestamp [ns]"; a number where the file has no header."""
+def _read_clock_name(file: Path) -> str:
+    """Returns the name of the first column, such as "timestamp [ns]"; without a header its first cell, a number."""
     with file.open("rb") as opened:
         return re.split("[,;\t]", opened.readline(4096).decode(errors="replace"))[0].strip("\ufeff#% \r\n")
 
 
 def _check_nanoseconds(file: Path, time_ns: np.ndarray) -> None:
-    """Raises SourceError if stamps without a declared unit cannot be nanoseconds."""
+    """Raises if stamps without a declared unit cannot be nanoseconds."""
     rows, span_ns = len(time_ns), int(time_ns[-1]) - int(time_ns[0])
     if rows > 2 and 0 <= span_ns < (rows - 1) * _LEAST_PERIOD_NS:
         raise SourceError(
-            f"{file}: its {rows} rows lie within {span_ns} ns, since EuRoC's stamps are nanoseconds; if they are in another unit, "
+            f"{file}: its {rows} rows lie within {span_ns} ns, if its stamps are nanoseconds as EuRoC's are; if they are in another unit, "
             "name it in the header, as in #timestamp [us]"
         )
 
 
-def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
-    """Moves the units from the names of features to the attributes."""
+def _add_attributes(rows: Rows, attributes: dict[str, Any]) -> Rows:
+    """Adds attributes, and moves the units from the names of features to them."""
     attributes = {**rows.attributes, **attributes}
     if rows.names is None:
         return replace(rows, attributes=attributes)
-    found = [_UNIT.search(name) for name in rows.names]
-    if all(found):
-        attributes["units"] = [unit[1] for unit in found if unit]
+    matches = [_UNIT.search(name) for name in rows.names]
+    if all(matches):
+        attributes["units"] = [match[1] for match in matches if match]
     return replace(rows, names=[_UNIT.sub("", name) for name in rows.names], attributes=attributes)
 
 
@@ -176,19 +174,19 @@ def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
 
 
 def _read_calibration(file: Path) -> dict[str, Any]:
-    """Returns the contents of sensor.yaml for JSON; matrices are lists of rows."""
+    """Returns the contents of sensor.yaml as JSON can hold them; matrices are lists of rows."""
     with naming(file):
-        return {str(key): _plain(value) for key, value in read_yaml(file).items()}
+        return {str(key): _as_json(value) for key, value in read_yaml(file).items()}
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Returns a value as JSON can hold it."""
     if isinstance(value, dict):
         if value.keys() == {"rows", "cols", "data"}:
             return np.array(value["data"], np.float64).reshape(value["rows"], value["cols"]).tolist()
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int) and abs(value) < 1 << 63:
@@ -207,13 +205,13 @@ def _is_pinhole(calibration: dict[str, Any]) -> bool:
     )
 
 
-def _common(calibrations: dict[Path, dict[str, Any]], notes: Notes) -> dict[str, dict[str, Any]]:
-    """Returns for each sensor the calibration that is equal in all recordings: a stream has one set of attributes."""
+def _find_common(calibrations: dict[Path, dict[str, Any]], notes: Notes) -> dict[str, dict[str, Any]]:
+    """Returns for each sensor the part of its calibration that is equal in all recordings, since a stream has one set of attributes."""
     common: dict[str, dict[str, Any]] = {}
     for folder, calibration in calibrations.items():
         known = common.setdefault(folder.name, calibration)
         common[folder.name] = {key: value for key, value in known.items() if calibration.get(key) == value}
     for folder, calibration in calibrations.items():
         for key in sorted(calibration.keys() - common[folder.name].keys()):
-            notes.leave_out(f"{folder.name}: {key}", "differs between recordings; the provenance has each one's")
+            notes.leave_out(f"{folder.name}: {key}", "differs between recordings; the provenance has the value of each")
     return common

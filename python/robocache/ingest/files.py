@@ -18,14 +18,14 @@ from typing import Any, Generic, TypeVar
 
 from .recording import Notes, SourceError, naming
 
-# A larger file is not read ahead, so that memory holds only one such file.
+# A file larger than this is not read ahead, so that memory holds only one such file.
 _AHEAD_BYTES = 64 << 20
 
-# The files by which folders that this package writes are recognised.
+# By files of these names, folders that this package writes are recognised.
 _MARKS = {"manifest.json", "writer.lock", "lock", "plan.json"}
 
 _OUTSIDE = "a symlink out of the source (--follow-links)"
-# A folder of the Hugging Face Hub's cache in which the files of a revision are links to blobs/ beside snapshots/.
+# Matches a folder of the Hugging Face Hub's cache: its files are links to the folder blobs/ beside snapshots/.
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)")
 
 _T = TypeVar("_T")
@@ -45,10 +45,11 @@ _LFS = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class _Bounds:
-    """The folder that links of a source may lead to.
+    """The folders that links of a source may lead to.
 
-    source: its absolute path.
-    folder: the folder of the source, as the user named it. `resolved` is the same folder without links.
+    source: the source's absolute path.
+    folder: the folder of the source, as the user named it.
+    resolved: the same folder, with its links resolved.
     blobs: the folder to which the links of a Hugging Face Hub snapshot lead; None for other sources.
     """
 
@@ -82,7 +83,7 @@ def _leads_out(path: Path | str) -> bool:
     """Whether a path in the source leads out of it by links that must not be followed."""
     bounds = _bounds.get()
     name = os.path.join(os.getcwd(), path) if bounds is not None else ""
-    # The user chose the source itself. A file outside its folder was named by an option or is temporary.
+    # Allowed are the source itself, since the user chose it, and files outside its folder: an option named them, or they are temporary.
     if bounds is None or name == bounds.source or not _is_below(name, bounds.folder):
         return False
     resolved = os.path.realpath(name)
@@ -94,7 +95,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def check_file(path: Path) -> None:
-    """Refuses files that must not be read or cannot be. Opening a FIFO, for example, would wait for ever.
+    """Refuses a file that must not or cannot be read. Opening a FIFO, for example, would wait for ever.
 
     Symlinks are followed within the source, and from a snapshot of the Hugging Face Hub to its blobs; see :func:`bounded`.
 
@@ -144,11 +145,11 @@ def is_readable(path: Path) -> bool:
 class Listing:
     """The content of a folder and its subfolders.
 
-    files: everything that is not a folder, sorted. It includes dangling symlinks and FIFOs, which :func:`check_file` refuses.
+    files: everything that is not a folder, sorted; also dangling symlinks and FIFOs, which :func:`check_file` refuses.
     caches: folders that are caches; their files do not belong to the source. Unfinished caches and shards are left out too, but
         not listed, because they come and go.
     unreadable: folders that cannot be opened, and why.
-    repeated: symlinks to folders that are listed by another path, {symlink: that path}.
+    repeated: symlinks to folders that are listed by another path: {symlink: other path}.
     outside: symlinks to files and folders outside the source, which are not followed; see :func:`bounded`.
     """
 
@@ -159,7 +160,7 @@ class Listing:
     outside: list[Path] = field(default_factory=list)
 
     def note(self, root: Path, notes: Notes) -> None:
-        """Notes everything that is not in `files`."""
+        """Reports everything that was listed but is not in `files`."""
         for folder in self.caches:
             notes.leave_out(str(folder.relative_to(root)), "a cache")
         for folder, error in self.unreadable.items():
@@ -173,7 +174,7 @@ class Listing:
             notes.leave_out(str(link.relative_to(root)), _OUTSIDE)
 
     def refuse_outside(self, root: Path, notes: Notes) -> None:
-        """Refuses the links in `outside`, or skips and names them, because the source is incomplete without those files."""
+        """Refuses the links in `outside`, or skips and names them, for a source that is incomplete without their files."""
         for link in self.outside:
             with notes.reading(str(link.relative_to(root)), link):
                 raise SourceError(f"{link}: {_OUTSIDE}")
@@ -194,7 +195,8 @@ class Listing:
 
 
 def list_files(source: Path) -> Listing:
-    """Lists everything below `source`, following allowed symlinks, each folder once. A file lists itself."""
+    """Lists everything below `source`, each folder once. Follows the symlinks that :func:`bounded` allows. If `source` is a file, lists
+    that file."""
     listing = Listing()
     if os.path.isdir(source) and _leads_out(source):
         listing.outside.append(source)
@@ -204,16 +206,18 @@ def list_files(source: Path) -> Listing:
         return listing
     seen: dict[tuple[int, int], Path] = {}
     folders, links = [source], deque[Path]()
-    while folders or links:  # links come last, so that a folder is listed by its own path if it has one here
+    while (
+        folders or links
+    ):  # links come last, so that a folder in the source is listed by its own path and not by a link's
         folder = folders.pop() if folders else links.popleft()
         try:
             status = folder.stat()
-            same = seen.setdefault((status.st_dev, status.st_ino), folder)
-            if same is not folder:
-                listing.repeated[folder] = same
+            first_path = seen.setdefault((status.st_dev, status.st_ino), folder)
+            if first_path is not folder:
+                listing.repeated[folder] = first_path
                 continue
-            with os.scandir(folder) as found:
-                entries = list(found)
+            with os.scandir(folder) as scan:
+                entries = list(scan)
         except OSError as error:
             listing.unreadable[folder] = error
             continue
@@ -259,7 +263,7 @@ def _head_has(file: Path, word: bytes) -> bool:
 
 
 def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
-    """Returns the folder that names are relative to, and the listing of a source; notes what the listing leaves out."""
+    """Returns the folder to which names are relative, and the listing of a source. Reports what the listing leaves out."""
     root = source if source.is_dir() else source.parent
     listing = list_files(source)
     listing.note(root, notes)
@@ -275,20 +279,20 @@ def natural(name: Path | str) -> list[str | int]:
 def fingerprint(source: Path, *folders: str) -> str:
     """Returns a hash of the names, sizes and modification times of all files in these folders of `source`."""
     hashed = hashlib.sha256()
-    with bounded(source, follow_links=True):  # the hash must not depend on whether links are followed
+    with bounded(source, follow_links=True):  # the hash must be the same with and without the option follow_links
         files = [file for folder in folders for file in list_files(source / folder).files]
     for file in files:
         try:
             status = file.stat()
             state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError as error:  # for example a dangling symlink, which its reader names
+        except OSError as error:  # for example a dangling symlink, which the reader reports
             state = str(error.errno)
         hashed.update(os.fsencode(file.relative_to(source)) + f"\0{state}\n".encode())
     return hashed.hexdigest()
 
 
 def name_of(source: Path) -> str:
-    """Returns the name of a source for a cache, without its parent folders, which are private."""
+    """Returns the name by which a cache stores a source, without the parent folders, which are private."""
     return os.path.basename(source.resolve()) or os.sep
 
 
@@ -305,7 +309,7 @@ def is_source(provenance: Mapping[str, Any], source: Path) -> bool:
 
 
 def without_folders(text: str, source: Path) -> str:
-    """Returns a message in which the source's path is cut to its name."""
+    """Returns a message with the source's name in place of its path."""
     for path in (source, source.resolve()):
         text = text.replace(f"{path}{os.sep}", f"{name_of(source)}{os.sep}").replace(f"{path}:", f"{name_of(source)}:")
     return text
@@ -319,7 +323,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_data(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a file or a folder; :func:`check_file` names anything else."""
+    """Whether an entry is a file or a folder. :func:`check_file` refuses anything else."""
     try:
         return entry.is_dir() or entry.is_file()
     except OSError:  # a symlink to itself
@@ -327,25 +331,25 @@ def _is_data(entry: os.DirEntry[str]) -> bool:
 
 
 class Ahead(Generic[_T]):
-    """Reads files one after another. While the caller uses one file, a thread reads the next, unless that is large.
+    """Reads files one after another. While the caller uses a file, a thread reads the next one, unless that is large.
 
-    It is a context manager, which waits for the thread.
+    A context manager, which waits for the thread at its end.
     """
 
     def __init__(self, read: Callable[[Path], _T], files: Sequence[Path]) -> None:
         self._read = read
         self._next = dict(pairwise(files))
-        self._ahead: tuple[Path, Future[_T]] | None = None
+        self._pending: tuple[Path, Future[_T]] | None = None
         self._thread = ThreadPoolExecutor(1, "robocache-read")
 
     def read(self, file: Path) -> _T:
         """Returns the result of reading this file, or raises its error."""
-        ahead, self._ahead = self._ahead, None
+        pending, self._pending = self._pending, None
         following = self._next.get(file)
         if following is not None and _size(following) <= _AHEAD_BYTES:
             with suppress(RuntimeError):  # the system gives no thread: the file is read later
-                self._ahead = following, self._thread.submit(copy_context().run, self._read, following)
-        return ahead[1].result() if ahead is not None and ahead[0] == file else self._read(file)
+                self._pending = following, self._thread.submit(copy_context().run, self._read, following)
+        return pending[1].result() if pending is not None and pending[0] == file else self._read(file)
 
     def __enter__(self) -> Ahead[_T]:
         return self
@@ -357,5 +361,5 @@ class Ahead(Generic[_T]):
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except OSError:  # reading the file reports it
+    except OSError:  # reading the file will raise it
         return 0

@@ -1,6 +1,6 @@
-"""Stores a camera's frames, and reads frames that are files in the source: JPEGs and PNGs.
+"""Encodes a camera's frames for the cache, and reads frames that are JPEG or PNG files in the source.
 
-`CameraOptions` are the user's options, :class:`Storage` the storage that follows from them.
+`CameraOptions` are the user's options. :class:`Storage`, made of them, says how frames are stored.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .recording import Frames, Notes, SourceError, naming
 
 # Images are read, checked and written in chunks of this many.
 _AT_ONCE = 64
-# Pictures with a smaller side are probably values of a sensor.
+# Arrays with a side below this are probably values of a sensor and no pictures.
 _SMALL = 32
-# A chunk ends earlier when its decoded images exceed this many bytes.
+# A chunk ends earlier if its decoded images exceed this many bytes.
 _PIXELS_AT_ONCE = 128 << 20
 
 
@@ -40,7 +40,7 @@ class Storage:
     codec, quality: "jpeg" with a quality, "png" or "raw".
     size: (height, width), or None to keep the size.
     fit: how frames are resized to `size`.
-    labels: whether pixels are labels, which are resized to the nearest pixel.
+    labels: whether pixels are labels; a resized frame then has the label of the nearest pixel.
     """
 
     codec: Literal["jpeg", "png", "raw"]
@@ -51,43 +51,45 @@ class Storage:
 
     @classmethod
     def of(cls, options: CameraOptions, camera: str) -> Storage:
+        """Returns the storage of a camera. Without a codec of the user, its name decides whether pixels must stay exact."""
         labels = frames.is_labels(camera)
-        exact = labels or frames.is_measured(camera)
-        codec, _, quality = (options.image_codec or ("png" if exact else "jpeg")).partition(":")
+        must_be_exact = labels or frames.is_measured(camera)
+        codec, _, quality = (options.image_codec or ("png" if must_be_exact else "jpeg")).partition(":")
         size = None
         if options.image_size != "keep":
             width, height = map(int, options.image_size.split("x"))
             size = height, width
         return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, labels)
 
-    def say_loss(self, camera: str, notes: Notes) -> None:
-        """Reports that exact pixels of the source are stored with a loss."""
+    def report_loss(self, camera: str, notes: Notes) -> None:
+        """Reports that pixels which are exact in the source are stored with a loss."""
         why = f"stored as JPEG of quality {self.quality}; --image-codec png keeps them exact"
         notes.assume("pixels", why, camera)
 
     @classmethod
     def of_pixels(cls, options: CameraOptions, camera: str, height: int, width: int, notes: Notes) -> Storage:
-        """Returns the storage of uint8 frames that the source has as arrays: exact for small ones, else with a reported loss."""
+        """Returns the storage of uint8 frames that are arrays in the source. By default small ones stay exact; others become JPEGs, and
+        the loss is reported."""
         storage = cls.of(options, camera)
         if options.image_codec is None and storage.codec == "jpeg":
             if min(height, width) < _SMALL:
                 return replace(storage, codec="png")
-            storage.say_loss(camera, notes)
+            storage.report_loss(camera, notes)
         return storage
 
     @property
-    def of_depth(self) -> Storage:
-        """The storage of depth: lossless and never resized."""
+    def for_depth(self) -> Storage:
+        """This storage for depth: lossless and never resized."""
         return replace(self, codec="raw" if self.codec == "raw" else "png", size=None)
 
     def resized(self, height: int, width: int) -> dict[str, Any] | None:
-        """Returns the stream's record of the resizing, for frames of this original size; None if they keep it."""
+        """Returns the stream's attribute `resized` for frames of this original size; None if they keep the size."""
         if self.size is None:
             return None
         return {"size": list(self.size), "fit": self.fit, "from": [height, width]}
 
     def frame_bytes(self, height: int, width: int) -> int:
-        """Returns an upper bound of a stored frame's bytes: a JPEG of quality 95 is smaller than a quarter of the pixels."""
+        """Returns an upper bound of a stored frame's bytes. A JPEG of quality 95 is smaller than a quarter of the pixels' bytes."""
         height, width = self.size or (height, width)
         return max(1, height * width * 3 // (4 if self.codec == "jpeg" else 1))
 
@@ -99,13 +101,15 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
             raise Error(
                 f"frames of {images.dtype} are not resized; image_size='keep' (--image-size keep) takes them as they are"
             )
-        how = "nearest" if storage.labels else "bilinear"
-        images = image_batch(images, size=storage.size, fit=storage.fit, interpolation=how, dtype="uint8", layout="hwc")
+        interpolation = "nearest" if storage.labels else "bilinear"
+        images = image_batch(
+            images, size=storage.size, fit=storage.fit, interpolation=interpolation, dtype="uint8", layout="hwc"
+        )
     return frames.encode(images, codec=storage.codec, quality=storage.quality)
 
 
 def decode(encoded: frames.Encoded, rows: Sequence[int]) -> np.ndarray:
-    """Returns the pixels of these rows, ``[rows, H, W, C]``."""
+    """Returns the pixels of the given rows, ``[rows, H, W, C]``."""
     return frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
 
 
@@ -126,28 +130,31 @@ def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarr
 
 
 class Kinds:
-    """The kind of frames of each camera, fixed by its first frame: all others must be the same."""
+    """The kind of each camera's frames, such as their size. All frames of a camera must have the kind of its first frame."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, object]] = {}
 
     def check(self, camera: str, kind: str, where: object) -> None:
-        """Raises SourceError, which names both kinds, if the kind differs from that of the camera's first frame."""
-        first, there = self._first.setdefault(camera, (kind, where))
-        if kind != first:
+        """Raises SourceError, which names both kinds, if `kind` differs from that of the camera's first frame.
+
+        where: the place of the frame in the source, for errors.
+        """
+        first_kind, first_where = self._first.setdefault(camera, (kind, where))
+        if kind != first_kind:
             raise SourceError(
-                f"{where}: frames of {kind}, but of {first} in {there}; a cache of their own, in a list of Sources, takes these"
+                f"{where}: frames of {kind}, but of {first_kind} in {first_where}; a cache of their own, in a list of Sources, takes these"
             )
 
 
 @dataclass(frozen=True)
 class Images:
-    """A camera's rows in one recording, each a JPEG or PNG.
+    """A camera's rows in one recording, each a JPEG or PNG file.
 
     camera, what, where: the camera's name, the recording's name, and the beginning of error messages.
     time_ns, clock: as in :class:`Rows`.
-    read: returns a row's file; if it raises, the row is skipped and named.
-    numbers: the row numbers for errors, if these rows are a part of the source's rows.
+    read: takes the index of a row, and returns its file; if it raises, the row is skipped and named.
+    numbers: the rows' numbers in the source, for errors, if these rows are only a part of the source's rows.
     """
 
     camera: str
@@ -171,13 +178,13 @@ class Images:
     def _chunks(
         self, options: CameraOptions, kinds: Kinds, notes: Notes
     ) -> Iterator[tuple[np.ndarray, frames.Encoded, dict[str, Any] | None]]:
-        """Yields stamps, frames, and the record of their resizing."""
+        """Yields for each chunk its stamps, its frames, and their attribute `resized`."""
         storage = Storage.of(options, self.camera)
         start = 0
         while start < len(self.time_ns):
             lost: dict[int, SourceError] = {}
-            wanted = range(start, min(start + _AT_ONCE, len(self.time_ns)))
-            rows, encoded, start = self._read_rows(wanted, kinds, notes, lost)
+            chunk = range(start, min(start + _AT_ONCE, len(self.time_ns)))
+            rows, encoded, start = self._read_rows(chunk, kinds, notes, lost)
             if lost:
                 notes.skip(
                     f"{self.what}: {self.camera}: rows {ranges(list(map(self._number, sorted(lost))))}", lost[min(lost)]
@@ -189,25 +196,25 @@ class Images:
             height, width, _ = encoded.shape
             if storage.size is not None or options.image_codec is not None:
                 pixels = decode(encoded, range(len(rows)))
-                is_given = storage.labels or options.image_codec is not None
-                new_storage = storage if is_given else replace(storage, codec=cast(Any, encoded.codec))
+                has_codec = storage.labels or options.image_codec is not None
+                new_storage = storage if has_codec else replace(storage, codec=cast(Any, encoded.codec))
                 encoded = encode(pixels, new_storage)
             yield self.time_ns[rows], encoded, storage.resized(height, width)
 
     def _read_rows(
         self, rows: range, kinds: Kinds, notes: Notes, lost: dict[int, SourceError]
     ) -> tuple[list[int], frames.Encoded | None, int]:
-        """Returns the readable rows, their frames, and the next row to read; adds the other rows to `lost`. A chunk of large frames
-        ends early."""
+        """Returns the readable rows, their frames (None without such rows), and the next row to read. Adds the other rows to `lost`. A
+        chunk of large frames ends early."""
         files: dict[int, bytes] = {}
-        pixels, stop = 0, rows.stop
+        decoded_bytes, stop = 0, rows.stop
         for row in rows:
-            if pixels > _PIXELS_AT_ONCE:
+            if decoded_bytes > _PIXELS_AT_ONCE:
                 stop = row
                 break
-            with self._losing(row, lost):
+            with self._collect_error(row, lost):
                 file = self.read(row)
-                height, width, size = _pixels(file)
+                height, width, size = _read_size(file)
                 check_size(self._location(row), f"a frame of {width}x{height}", size)
                 if frames.has_palette(file):
                     file = self._without_palette(file, notes)
@@ -215,21 +222,21 @@ class Images:
                     file = turn_file(file, turn)
                     notes.leave_out(f"{self.camera}: images as stored in the files", f"{turn}, as EXIF says")
                 files[row] = file
-                pixels += size
+                decoded_bytes += size
         try:
             encoded = frames.take(list(files.values()))
             kinds.check(self.camera, _kind(encoded), self.where)
-        except Error:  # checking one by one finds the row
-            sound: dict[int, bytes] = {}
+        except Error:  # the files are checked one by one, to find those with an error
+            readable: dict[int, bytes] = {}
             for row, file in files.items():
-                with self._losing(row, lost):
+                with self._collect_error(row, lost):
                     kinds.check(self.camera, _kind(frames.take([file])), self._location(row))
-                    sound[row] = file
-            return list(sound), frames.take(list(sound.values())) if sound else None, stop
+                    readable[row] = file
+            return list(readable), frames.take(list(readable.values())) if readable else None, stop
         return list(files), encoded, stop
 
     def _without_palette(self, file: bytes, notes: Notes) -> bytes:
-        """Returns a PNG of labels as its indices; other PNGs unchanged, since they are decoded to colours."""
+        """Returns a PNG with a palette: if it has labels, as a PNG of its indices; else unchanged, since it is decoded to colours."""
         if frames.is_labels(self.camera):
             notes.leave_out(f"{self.camera}: colours of a palette", "the indices, which are the labels, are kept")
             return frames.indices_of(file)
@@ -241,7 +248,7 @@ class Images:
         return file
 
     @contextmanager
-    def _losing(self, row: int, lost: dict[int, SourceError]) -> Iterator[None]:
+    def _collect_error(self, row: int, lost: dict[int, SourceError]) -> Iterator[None]:
         """Adds the row to `lost` if the block raises SourceError."""
         try:
             with naming(self._location(row)):
@@ -256,15 +263,17 @@ class Images:
         return row if self.numbers is None else self.numbers[row]
 
 
-def _pixels(file: bytes) -> tuple[int, int, int]:
-    """Returns height, width and decoded bytes from the header of a PNG or JPEG; zeros for other files, which decoding refuses."""
+def _read_size(file: bytes) -> tuple[int, int, int]:
+    """Returns the height, the width and the bytes of the decoded image from the header of a PNG or JPEG; zeros for other files, which
+    decoding refuses."""
     if file[:8] == b"\x89PNG\r\n\x1a\n" and len(file) > 25:
         width, height, depth, color = struct.unpack_from(">IIBB", file, 16)
-        return height, width, height * width * {0: 1, 4: 2, 6: 4}.get(color, 3) * (1 + (depth > 8))
+        channels = {0: 1, 4: 2, 6: 4}.get(color, 3)  # by PNG's colour types
+        return height, width, height * width * channels * (1 + (depth > 8))
     offset = 2
     while file[:2] == b"\xff\xd8" and offset + 9 < len(file) and file[offset] == 0xFF:
         marker = file[offset + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a start of frame, SOF0 to SOF15
             height, width, channels = struct.unpack_from(">HHB", file, offset + 5)
             return height, width, height * width * channels
         offset += 1 if marker == 0xFF else 2 + int.from_bytes(file[offset + 2 : offset + 4], "big")
@@ -278,10 +287,11 @@ def _kind(encoded: frames.Encoded) -> str:
 
 @dataclass(frozen=True)
 class DepthImages:
-    """A depth camera's rows in one recording, each a TIFF or PNG.
+    """A depth camera's rows in one recording, each a TIFF or PNG file.
 
     camera, what, where, time_ns, clock, read: as in :class:`Images`.
-    said: the source's attributes. ``depth_unit`` is "mm" or "m"; without it, uint16 is millimetres and floats are metres.
+    facts: the source's attributes of the camera. Their ``depth_unit`` is "mm" or "m"; without it, uint16 is taken as millimetres and
+        float32 as metres.
     """
 
     camera: str
@@ -290,11 +300,11 @@ class DepthImages:
     time_ns: np.ndarray
     clock: Literal["recorded", "nominal"]
     read: Callable[[int], bytes]
-    said: Mapping[str, Any]
+    facts: Mapping[str, Any]
 
     def stored(self, kinds: Kinds, notes: Notes) -> Frames | None:
-        """Returns uint16 as PNGs with their unit, and floats in metres; None if no row can be read."""
-        declared = self.said.get("depth_unit")
+        """Returns uint16 frames as PNGs with their unit, float32 frames in metres; None if no row can be read."""
+        declared = self.facts.get("depth_unit")
         unit = known_unit(declared) if isinstance(declared, str) else declared
         if (unit is None) != (declared is None) or unit not in (None, "m", "mm"):
             notes.leave_out(self.camera, f"depth in depth_unit {declared!r}: expected m or mm")
@@ -346,7 +356,7 @@ class DepthImages:
 
 def is_image_of_16_bits(name: str, sides: Sequence[int]) -> bool:
     """Whether arrays of 16 bits and one channel are images: their name has a word for depth or labels, or they are at least
-    32x32. Smaller ones are numbers, such as those of a tactile sensor."""
+    32x32. Smaller arrays are numbers, such as those of a tactile sensor."""
     return min(sides) >= _SMALL or frames.says_depth(name) is True or frames.is_labels(name)
 
 
@@ -358,9 +368,9 @@ def store_pixels(
     clock: Literal["recorded", "nominal"],
     notes: Notes,
 ) -> Frames:
-    """Encodes frames that the source has as arrays ``[n, H, W]`` or ``[n, H, W, C]``.
+    """Encodes frames that are arrays ``[n, H, W]`` or ``[n, H, W, C]`` in the source.
 
-    uint8 follows the options. uint16 and float32 are depth, which is never resized: uint16 becomes PNG, float32 stays raw.
+    uint8 is stored as the options say. uint16 and float32 are depth, which is never resized: uint16 becomes PNG, float32 stays raw.
     """
     if pixels.dtype == np.uint8:
         storage = Storage.of_pixels(options, camera, pixels.shape[1], pixels.shape[2], notes)

@@ -1,4 +1,4 @@
-"""Unpacks LAZ by lazrs in a reader process, since damage may make lazrs recurse until its stack is full."""
+"""Unpacks LAZ by lazrs in a reader process: damage may make lazrs recurse until its stack is full, which ends the process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .recording import SourceError
 
 
 class Unpacker:
-    """laspy's ``LazBackend`` and its reader, for one file. laspy closes it."""
+    """laspy's ``LazBackend`` and its reader in one, for one file. laspy calls its methods, and closes it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._open = ExitStack()
         self._size = 0
-        self._read = bytearray()
+        self._unpacked = bytearray()  # the points that lazrs unpacked but laspy has not taken
 
     def is_available(self) -> bool:
         return find_spec("lazrs") is not None
@@ -38,13 +38,13 @@ class Unpacker:
         Raises:
             SourceError: the file has fewer points, or cannot be unpacked.
         """
-        while len(self._read) < count * self._size:
+        while len(self._unpacked) < count * self._size:
             part = self._ask("laz_next")
             if not part:
-                raise SourceError(f"{self._file}: damaged: {len(self._read)} bytes, expected {count * self._size}")
-            self._read += part
-        points = bytes(self._read[: count * self._size])
-        del self._read[: count * self._size]
+                raise SourceError(f"{self._file}: damaged: {len(self._unpacked)} bytes, expected {count * self._size}")
+            self._unpacked += part
+        points = bytes(self._unpacked[: count * self._size])
+        del self._unpacked[: count * self._size]
         return points
 
     def _ask(self, function: str, *arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""LeRobot datasets v2.0, v2.1 and v3.0: Parquet tables of frames, JSON or Parquet tables of episodes and tasks.
+"""Reads LeRobot datasets v2.0, v2.1 and v3.0: Parquet tables of frames, JSON or Parquet tables of episodes and tasks.
 
-The files decide: a row belongs to the episode that its `episode_index` names, in whatever file it is; the path templates
-of info.json are not used. The tables in meta/ declare the episodes and the numbers of their rows.
+A row belongs to the episode that its `episode_index` names, in whatever file it is; the path templates of info.json are not
+used. The tables in meta/ declare the episodes and the numbers of their rows.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .images import DepthImages, Images, Kinds
 from .lerobot_tables import (
     Lost,
     NullError,
+    as_scalars,
     find_videos,
     is_parquet,
     load_info,
     load_meta,
-    one_a_row,
     open_parquet,
     read_columns,
     read_kinds,
@@ -52,7 +52,7 @@ from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, Wider
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
 
-# Columns that are no streams, and where the cache has their content.
+# Columns that become no streams, and where the cache has their content.
 _BOOKKEEPING = {
     "timestamp": "the clock, time_ns of every stream",
     "frame_index": "the row's number in its episode",
@@ -64,17 +64,18 @@ _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64
 _FLOATS = {"halffloat", "float", "double"}
 _NUMERIC = {"bool", *_FLOATS, *_INTEGERS}
 _TEXT = {"string", "large_string"}
-# Columns of whole numbers, and the tables in meta/ with their texts. GR00T's columns of annotations have numbers of tasks.
+# Columns whose numbers stand for texts, and the tables in meta/ with these texts.
 _NUMBERED = {"task_index": "tasks", "subtask_index": "subtasks"}
+# The beginning of the names of GR00T's columns of annotations, which have numbers of tasks.
 _ANNOTATIONS = "annotation."
-# Columns of lists of texts: in each row those of the whole episode with their stamps, or the row's own events.
+# Columns of lists of texts. The first has in each row all texts of the episode with their stamps, the second the events of the row.
 _LANGUAGE = ("language_persistent", "language_events")
-# Relative to the nominal time. Rounding to float32 makes an error of 6e-8, a truncated step of 1/fps that was summed up to 9.6e-7.
-# A real clock jitters by more than this in an episode's first frames.
+# Stamps are nominal if they differ from frame_index / fps by at most this share. Rounding to float32 makes an error of 6e-8, summing a
+# truncated 1/fps one of up to 9.6e-7. A real clock jitters by more than this in an episode's first frames.
 _NOMINAL_TOLERANCE = 2e-6
-# The prefix of the counts of rows whose number has no text, by "NUMBER EPISODE".
+# The prefix under which rows whose number has no text are counted, by "NUMBER EPISODE".
 _WITHOUT_TEXT = "without text: "
-# Less than int64 nanoseconds can hold.
+# The limit of stamps; int64 nanoseconds hold slightly more.
 _LARGEST_S = 9.2e9
 
 
@@ -99,8 +100,8 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     numbers = [name for name, kind in columns.items() if kind in _NUMERIC and name not in _BOOKKEEPING] + index_columns
     texts = [name for name, kind in columns.items() if kind in _TEXT and name not in _BOOKKEEPING]
     language = [name for name in _LANGUAGE if columns.get(name, "").startswith("struct")]
-    metadata_of_rows = {span.episode: episodes.get(span.episode, {}) for span in spans}
-    cameras = _find_cameras(source, features, metadata_of_rows)
+    with_rows = {span.episode: episodes.get(span.episode, {}) for span in spans}
+    cameras = _find_cameras(source, features, with_rows)
     wanted = {name: camera["dtype"] for name, camera in cameras.items() if options.video}
     images = [name for name, kind in wanted.items() if kind == "image" and columns.get(name, "").startswith("struct")]
     videos: dict[str, DepthCodes | None] = {
@@ -109,17 +110,17 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     depth = {name: _camera_info(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
     not_depth = _find_codes(source, {name: facts for name, facts in depth.items() if name in videos}, videos, notes)
     _leave_out(notes, features, columns, cameras, [*index_columns, *texts, *language, *images, *videos], not_depth)
-    _name_unused(source, videos, metadata_of_rows | episodes, notes)
+    _report_unused(source, videos, with_rows | episodes, notes)
     if options.video:
-        _name_undeclared(source, cameras, notes)
+        _report_undeclared(source, cameras, notes)
     notes.tell(source / "meta", **tables, cameras=cameras)
     numbered = _find_numbered(columns, features, tables)
     notes.total = len(spans)
     read_episodes = _read_rows(source, spans, episodes, [*numbers, *texts, *language, *images], info["fps"], notes)
     kinds = Kinds()
     opening = _open_videos(source, videos, episodes, info["fps"], options, kinds, notes) if videos else nullcontext()
-    with opening as opened:
-        for episode in opened.ahead(read_episodes) if opened else read_episodes:
+    with opening as decoder:
+        for episode in decoder.ahead(read_episodes) if decoder else read_episodes:
             if isinstance(episode, Lost):
                 notes.skip(episode.what, episode.error)
                 notes.position += episode.count
@@ -133,7 +134,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
                     _read_texts(episode, texts),
                     _read_language(episode, language, notes),
                     _read_images(source, episode, images, depth, options, kinds, notes),
-                    opened.streams(episode) if opened else (),
+                    decoder.streams(episode) if decoder else (),
                 ),
             )
 
@@ -147,13 +148,13 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
         notes.leave_out("timestamp as recorded", why)
     for table, counts in notes.counts.items():
         if table.startswith(_WITHOUT_TEXT):
-            numbers, numbers_of_episodes = zip(*(map(int, key.split()) for key in counts), strict=True)
-            rows = f"{sum(counts.values())} rows of episodes {ranges(sorted({*numbers_of_episodes}), 10)}"
+            numbers, episodes = zip(*(map(int, key.split()) for key in counts), strict=True)
+            rows = f"{sum(counts.values())} rows of episodes {ranges(sorted({*episodes}), 10)}"
             what = f"{table.removeprefix(_WITHOUT_TEXT)}: texts of {ranges(sorted({*numbers}), 10)}"
             notes.leave_out(what, f"the table in meta/ has no such numbers; {rows}")
     for what, count in notes.counts.get("nulls", {}).items():
-        name, _, instead = what.rpartition(": ")
-        notes.leave_out(f"{name}: values of {count} rows", f"null: {instead} there")
+        name, _, replacement = what.rpartition(": ")
+        notes.leave_out(f"{name}: values of {count} rows", f"null: {replacement} there")
     for name, count in notes.counts.get("replaced texts", {}).items():
         notes.leave_out(f"{name}: {count} texts", "a row has one text of a stream: others of the same row replace them")
     used = notes.counts.get("frames used", {})
@@ -166,9 +167,9 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
 
 
 class _Table:
-    """The rows of a file. Each column becomes an array once, for all episodes in the file.
+    """The rows of a file. A column is made an array once, for all episodes in the file.
 
-    rows: the table; empty if another process reads the file.
+    rows: the file's table; empty if the file's episodes are not wanted here but in another process.
     """
 
     def __init__(self, rows: pa.Table | None = None) -> None:
@@ -176,7 +177,7 @@ class _Table:
         self._arrays: dict[str, np.ndarray | None] = {}
 
     def array(self, name: str) -> np.ndarray | None:
-        """Returns the whole column as [rows, ...]; None if that fails. Then reading an episode reports the error."""
+        """Returns the whole column as [rows, ...]; None if that fails. Reading an episode then raises the error."""
         if name not in self._arrays:
             try:
                 self._arrays[name] = to_numpy(self.rows, name, name)
@@ -189,9 +190,10 @@ class _Table:
 class Episode:
     """An episode whose rows are read.
 
-    position: its index among the source's recordings.
+    position: the episode's index among the source's recordings.
+    number: its episode_index in the source.
     what, where, metadata: as in :class:`Recording`.
-    table, start, length: its rows are `length` rows of the table, beginning at `start`.
+    table, start, length: its rows are the `length` rows of the table that begin at `start`.
     """
 
     position: int
@@ -219,14 +221,15 @@ class Episode:
         return all_rows[self.start : self.start + self.length]
 
     def scalars(self, name: str) -> np.ndarray:
-        """Returns a column of one number a row as [rows]; raises SourceError."""
-        return one_a_row(self.array(name), name, self.where)
+        """Returns a column with one number in each row as [rows]; raises SourceError."""
+        return as_scalars(self.array(name), name, self.where)
 
     @cached_property
     def _clock(self) -> tuple[np.ndarray, str]:
         columns = self.table.rows.column_names
-        frame = self.scalars("frame_index") if "frame_index" in columns else np.arange(len(self))
-        return _read_clock(frame, self.scalars("timestamp") if "timestamp" in columns else None, self.fps, self.where)
+        frame_index = self.scalars("frame_index") if "frame_index" in columns else np.arange(len(self))
+        timestamp = self.scalars("timestamp") if "timestamp" in columns else None
+        return _read_clock(frame_index, timestamp, self.fps, self.where)
 
     @property
     def time_ns(self) -> np.ndarray:
@@ -239,7 +242,7 @@ class Episode:
 
     @property
     def kind_of_clock(self) -> str:
-        """See `_read_clock`."""
+        """One of the kinds that `_read_clock` lists."""
         return self._clock[1]
 
 
@@ -251,24 +254,27 @@ def _read_rows(
     fps: float,
     notes: Notes,
 ) -> Iterator[Episode | Lost]:
-    files = [(file, list(of_file)) for file, of_file in groupby(spans, key=lambda span: span.file)]
-    starts = list(accumulate((len(of_file) for _, of_file in files), initial=0))
-    wanted = [file for start, (file, of_file) in zip(starts, files, strict=False) if notes.wants(start, len(of_file))]
+    """Yields all episodes in order. Their rows are empty if the episodes are not wanted here but in another process."""
+    files = [(file, list(group)) for file, group in groupby(spans, key=lambda span: span.file)]
+    starts = list(accumulate((len(file_spans) for _, file_spans in files), initial=0))
+    wanted = [
+        file for start, (file, file_spans) in zip(starts, files, strict=False) if notes.wants(start, len(file_spans))
+    ]
     with Ahead(partial(_read_table, columns=columns), wanted) as tables:
-        for start, (file, of_file) in zip(starts, files, strict=False):
-            name_of_file, table = str(file.relative_to(source)), _Table()
+        for start, (file, file_spans) in zip(starts, files, strict=False):
+            file_name, table = str(file.relative_to(source)), _Table()
             try:
-                if notes.wants(start, len(of_file)):
+                if notes.wants(start, len(file_spans)):
                     table = tables.read(file)
             except SourceError as error:
-                yield Lost(name_of_file, error, len(of_file))
+                yield Lost(file_name, error, len(file_spans))
                 continue
-            for position, span in enumerate(of_file, start):
+            for position, span in enumerate(file_spans, start):
                 number, what = span.episode, f"episode {span.episode}"
                 metadata = {
                     **episodes.get(number, {}),
                     "source_episode_index": number,
-                    "source_file": name_of_file,
+                    "source_file": file_name,
                 }
                 where = f"{file}: {what}"
                 yield Episode(position, number, what, where, metadata, table, span.start, span.length, fps)
@@ -286,7 +292,10 @@ def _read_numbers(
     numbered: dict[str, tuple[dict[str, Any], np.ndarray]],
     notes: Notes,
 ) -> Iterator[tuple[str, Rows]]:
-    """Yields an episode's streams of numbers. Counts its clock when all are read."""
+    """Yields an episode's streams of numbers. Then counts and checks its clock.
+
+    numbered: as :func:`_find_numbered` returns it.
+    """
     for name in columns:
         values: np.ndarray | None
         if name in INDEX_COLUMNS:
@@ -296,15 +305,15 @@ def _read_numbers(
         if values is None:
             continue
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
-        attributes, known = numbered.get(name, ({}, None))
-        if known is not None and values.dtype.kind == "f":
-            values = _whole(values, name, episode.where)
+        attributes, numbers_with_text = numbered.get(name, ({}, None))
+        if numbers_with_text is not None and values.dtype.kind == "f":
+            values = _as_whole(values, name, episode.where)
         had_nulls = notes.wider.get("nulls", {}).get(name) == "float"
         if values.dtype.kind == "f" and (had_nulls or declares_whole(features.get(name, {}).get("dtype"))):
             attributes = {**attributes, "methods": [[0, values[0].size, "previous"]]}
-        if known is not None:
-            unknown = values[~np.isin(values, known) & (values != NO_TEXT)]
-            for number, count in zip(*np.unique(unknown, return_counts=True), strict=True):
+        if numbers_with_text is not None:
+            without_text = values[~np.isin(values, numbers_with_text) & (values != NO_TEXT)]
+            for number, count in zip(*np.unique(without_text, return_counts=True), strict=True):
                 notes.count(f"{_WITHOUT_TEXT}{name}", f"{number} {episode.number}", int(count))
         yield name, Rows(episode.time_ns, values, names, episode.clock, attributes)
     notes.count("clocks", episode.kind_of_clock)
@@ -312,8 +321,8 @@ def _read_numbers(
         compare_rates("clock timestamp", episode.time_ns, {"meta/info.json": episode.fps}, notes)
 
 
-def _whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
-    """Returns numbers of texts that are stored as floats as int64; NaN becomes NO_TEXT."""
+def _as_whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
+    """Converts numbers of texts, which are stored as floats, to int64; NaN becomes NO_TEXT."""
     numbers = np.where(np.isnan(values), NO_TEXT, values)
     if len(odd := np.flatnonzero(~np.isfinite(numbers) | (numbers != np.rint(numbers)))):
         raise SourceError(
@@ -323,48 +332,52 @@ def _whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
 
 
 def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -> np.ndarray | None:
-    """Returns a column of an episode; None if the episode lacks it. A null becomes NaN, in a column of numbers of texts NO_TEXT.
+    """Returns a column of an episode; None if the episode has no rows of this stream. A null becomes NaN, or NO_TEXT in a column of
+    numbers of texts.
 
-    The column has one type in all episodes: if whole numbers or bools have a null in any episode, float64. If float64 does not hold the
-    numbers, it keeps its type, and episodes with a null lack it.
+    The stream has one type in all episodes. If whole numbers or bools have a null in any episode, the type is float64. If float64 does
+    not hold the numbers, they keep their type, and an episode with a null has no rows of the stream.
 
     Raises:
-        WiderError: earlier episodes had another type: the ingest begins anew.
+        WiderError: earlier episodes were read in another type, so the ingest begins anew.
     """
-    columns = notes.wider.setdefault("nulls", {})
-    how = columns.get(name)
+    handling_by_column = notes.wider.setdefault("nulls", {})
+    handling = handling_by_column.get(name)
     try:
-        if how != "float":
+        if handling != "float":
             return episode.array(name)
     except NullError as error:
         column = episode.rows[name]
         if is_numbered:
             notes.count("nulls", f"{name}: -1", column.null_count)
             return np.asarray(pc.fill_null(column, NO_TEXT).to_numpy())
-        if how == "as it is":
+        if handling == "as it is":
             notes.count("nulls", f"{name}: no rows in its episode", column.null_count)
             return None
-        if not _is_of_floats(column.type):
-            columns[name] = "float"
+        if not _has_floats(column.type):
+            handling_by_column[name] = "float"
             raise WiderError(str(error)) from error
     try:
         values = with_nan(episode.rows, name, episode.where)
     except NullError as error:
-        columns[name] = "as it is"
+        handling_by_column[name] = "as it is"
         raise WiderError(str(error)) from error
     if count := episode.rows[name].null_count:
         notes.count("nulls", f"{name}: NaN", count)
     return values
 
 
-def _is_of_floats(type: pa.DataType) -> bool:
+def _has_floats(type: pa.DataType) -> bool:
+    """Whether a column's values, or the elements of its lists, are floats."""
     while hasattr(type, "value_type"):
         type = type.value_type
     return bool(pa.types.is_floating(type))
 
 
-def _name_unused(source: Path, cameras: Iterable[str], episodes: Mapping[int, Mapping[str, Any]], notes: Notes) -> None:
-    """Reports the video files of cameras that no episode has."""
+def _report_unused(
+    source: Path, cameras: Iterable[str], episodes: Mapping[int, Mapping[str, Any]], notes: Notes
+) -> None:
+    """Reports the cameras' video files that belong to no episode."""
     for camera in cameras:
         used = {video_name(camera, number, metadata) for number, metadata in episodes.items()}
         unused = [paths for name, paths in find_videos(source, camera).items() if name not in used]
@@ -372,11 +385,11 @@ def _name_unused(source: Path, cameras: Iterable[str], episodes: Mapping[int, Ma
             notes.leave_out(f"{camera}: video files", f"no episode points to {', '.join(names)}")
 
 
-def _name_undeclared(source: Path, cameras: dict[str, Any], notes: Notes) -> None:
+def _report_undeclared(source: Path, cameras: dict[str, Any], notes: Notes) -> None:
     """Reports video files that belong to no camera of info.json."""
     known = {path for name in cameras for paths in find_videos(source, name).values() for path in paths}
-    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
-    if others := [str(file.relative_to(source)) for file in listed if file.suffix == ".mp4" and file not in known]:
+    files = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
+    if others := [str(file.relative_to(source)) for file in files if file.suffix == ".mp4" and file not in known]:
         why = f"{len(others)}, such as {others[0]}: info.json names no such camera"
         notes.leave_out("video files of no feature", why)
 
@@ -384,11 +397,11 @@ def _name_undeclared(source: Path, cameras: dict[str, Any], notes: Notes) -> Non
 def _find_numbered(
     columns: dict[str, str], features: dict[str, Any], tables: dict[str, dict[str, str | None]]
 ) -> dict[str, tuple[dict[str, Any], np.ndarray]]:
-    """Returns the columns whose numbers have texts, each with its stream's attributes and the numbers that have a text."""
+    """Returns the columns whose numbers stand for texts, each with its stream's attributes and the numbers that have a text."""
     numbered: dict[str, tuple[dict[str, Any], np.ndarray]] = {}
     for name, kind in columns.items():
         table = "tasks" if name.startswith(_ANNOTATIONS) else _NUMBERED.get(name, "")
-        # pandas stores whole numbers as floats if one is missing.
+        # pandas stores whole numbers as floats if a number is missing.
         is_whole = name in _NUMBERED or declares_whole(features.get(name, {}).get("dtype"))
         if (kind in _INTEGERS or (kind in _FLOATS and is_whole)) and tables.get(table):
             attributes = {"texts": f"lerobot.{table}"} | ({"task": True} if name == "task_index" else {})
@@ -397,20 +410,21 @@ def _find_numbered(
 
 
 def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts]]:
-    """Yields an episode's streams of text; lists become JSON. A null gives no row, except after a text, which an empty row then ends."""
+    """Yields an episode's streams of text; lists become JSON. A null gives no row, but after a text it gives "", which ends the text."""
     for name in texts:
-        rows = episode.rows[name].to_pylist()
-        is_text = [row is not None for row in rows]
-        kept = [now or before for before, now in pairwise([False, *is_text])]
-        texts_kept = ["" if row is None else row for row in compress(rows, kept)]
-        texts_kept = [x if isinstance(x, str) else json.dumps(x, ensure_ascii=False) for x in texts_kept]
-        yield name, Texts(episode.time_ns[kept], texts_kept, episode.clock)
+        cells = episode.rows[name].to_pylist()
+        is_text = [cell is not None for cell in cells]
+        is_kept = [now or before for before, now in pairwise([False, *is_text])]
+        kept = ["" if cell is None else cell for cell in compress(cells, is_kept)]
+        kept = [cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False) for cell in kept]
+        yield name, Texts(episode.time_ns[is_kept], kept, episode.clock)
 
 
 def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterator[tuple[str, Texts]]:
-    """Yields the texts of LeRobot's language columns, a stream for each style and camera: "language_persistent/subtask"; and for each role,
-    if users and assistants have texts of one style. Tool calls are JSON. A text with a stamp holds from the first row at or after the
-    stamp; an event only in its own row. If a row has several texts of a stream, the last is kept and the others are counted."""
+    """Yields the texts of LeRobot's language columns: a stream for each style and camera, such as "language_persistent/subtask", or for each
+    style, role and camera if users and assistants have texts of the same style. Tool calls are JSON. A text with a stamp holds from the
+    first row at or after the stamp, an event only in its row. If a row has several texts of a stream, the last is kept and the others
+    are counted."""
     stamps = episode.scalars("timestamp").astype(np.float32) if columns else np.zeros(0)
     for column in columns:
         texts_by_kind: dict[tuple[str | None, str | None, str | None], dict[tuple[int, str], None]] = {}
@@ -420,14 +434,14 @@ def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterat
                 if text is None:
                     text = json.dumps(entry.get("tool_calls"), ensure_ascii=False)
                 seconds = entry.get("timestamp")
-                at_row = row if seconds is None else int(np.searchsorted(stamps, np.float32(seconds)))
+                first_row = row if seconds is None else int(np.searchsorted(stamps, np.float32(seconds)))
                 kind = entry.get("style"), entry.get("role"), entry.get("camera")
-                if at_row < len(episode):
-                    texts_by_kind.setdefault(kind, {})[at_row, text] = None
+                if first_row < len(episode):
+                    texts_by_kind.setdefault(kind, {})[first_row, text] = None
         roles = Counter((style, camera) for style, _, camera in texts_by_kind)
         for (style, role, camera), texts in texts_by_kind.items():
-            both = roles[style, camera] > 1
-            name = "/".join(filter(None, (column, style, role if both or not style else None, camera)))
+            names_role = not style or roles[style, camera] > 1
+            name = "/".join(filter(None, (column, style, role if names_role else None, camera)))
             by_row = dict(sorted(texts, key=lambda text: text[0]))
             if len(by_row) < len(texts):
                 notes.count("replaced texts", name, len(texts) - len(by_row))
@@ -446,16 +460,16 @@ def _read_images(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Frames]]:
-    """Yields an episode's cameras whose images are in its rows, or in files named there."""
+    """Yields an episode's cameras whose images are in the episode's rows, or in files that the rows name."""
     for name in images:
         read = partial(_read_image, source, episode.rows[name])
-        facts = name, episode.what, episode.where, episode.time_ns, episode.clock, read
+        arguments = name, episode.what, episode.where, episode.time_ns, episode.clock, read
         if name in depth:
-            frames = DepthImages(*facts, depth[name]).stored(kinds, notes)
+            frames = DepthImages(*arguments, depth[name]).stored(kinds, notes)
             if frames is not None and options.image_size != "keep":
                 notes.leave_out(name, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is")
         else:
-            frames = Images(*facts).stored(options, kinds, notes)
+            frames = Images(*arguments).stored(options, kinds, notes)
         if frames is not None:
             yield name, frames
 
@@ -475,7 +489,7 @@ def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
 
 
 def _camera_info(feature: dict[str, Any]) -> dict[str, Any]:
-    """Returns a camera's facts in info.json besides its shape; early v2 sets have them as video_info."""
+    """Returns the facts of a camera in info.json, such as its codec; early v2 datasets have them as video_info."""
     info: dict[str, Any] = {}
     for name in ("video_info", "info"):
         info |= feature[name] if isinstance(feature.get(name), dict) else {}
@@ -490,11 +504,11 @@ def _is_depth(feature: dict[str, Any]) -> bool:
 def _find_codes(
     source: Path, depth: dict[str, dict[str, Any]], videos: dict[str, DepthCodes | None], notes: Notes
 ) -> dict[str, str]:
-    """Sets the meaning of each depth video's codes in `videos`. Removes videos without one, and returns the reasons."""
+    """Sets in `videos` the scale of the codes of each depth video. Removes videos whose scale is unknown, and returns the reasons."""
     reasons: dict[str, str] = {}
     for name, info in depth.items():
         try:
-            videos[name], unsaid = DepthCodes.of(info)
+            videos[name], missing = DepthCodes.of(info)
             format, bits = _find_pixels(source, name) or ("", DepthCodes.BITS)
             if bits != DepthCodes.BITS:
                 raise Error(f"its frames are in {format}: expected codes of {DepthCodes.BITS} bits")
@@ -502,15 +516,16 @@ def _find_codes(
             reasons[name] = f"depth, as info.json says; {error}"
             del videos[name]
         else:
-            if unsaid:
-                notes.leave_out(f"{name}: {', '.join(unsaid)}", "info.json does not say it: LeRobot's default is taken")
+            if missing:
+                notes.leave_out(f"{name}: {', '.join(missing)}", "info.json lacks it: LeRobot's default is taken")
     return reasons
 
 
 def _find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
+    """Returns the pixel format of a camera's videos, and its bits; None if it cannot be found."""
     try:
         from .lerobot_videos import find_pixels
-    except ImportError:  # reported by `_open_videos`
+    except ImportError:  # `_open_videos` raises the error
         return None
     return find_pixels(source, camera)
 
@@ -536,7 +551,7 @@ def _open_videos(
 
 
 def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list[str] | None:
-    """Returns the names of a stream's features; None, with a report, if they are not one for each feature."""
+    """Returns the names of a stream's features; None, with a report, if there is not one name for each feature."""
     if isinstance(names, dict) and len(names) == 1:  # {"motors": [...]}
         (names,) = names.values()
     if isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):  # [["shoulder", "elbow"]]
@@ -544,8 +559,8 @@ def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list
     if isinstance(names, list) and len(names) == features and all(isinstance(name, str) and name for name in names):
         return names
     if names:
-        got = f"expected {features} that are not empty, got {json.dumps(names):.60}"
-        notes.leave_out(f"{stream}: names of its features", got)
+        why = f"expected {features} that are not empty, got {json.dumps(names):.60}"
+        notes.leave_out(f"{stream}: names of its features", why)
     return None
 
 
@@ -554,7 +569,7 @@ def _feature_names(stream: str, names: Any, features: int, notes: Notes) -> list
 
 @dataclass(frozen=True)
 class _Span:
-    """The rows of one episode: `length` rows of `file`, beginning at `start`."""
+    """The rows of one episode: the `length` rows of `file` that begin at `start`."""
 
     episode: int
     file: Path
@@ -573,21 +588,21 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
     refused = set()
     listing = list_files(source / "data")
     listing.note(source, notes)
-    for file in sorted(filter(is_parquet, listing.files), key=_by_number):
+    for file in sorted(filter(is_parquet, listing.files), key=_number_key):
         with notes.reading(str(file.relative_to(source)), file):
             parquet = open_parquet(file)
             kinds = read_kinds(parquet, file)
-            known = kinds if first is None else columns
-            for name in sorted(kinds.keys() | known.keys()):
-                here, there = kinds.get(name, "missing"), known.get(name, "missing")
-                if name in _BOOKKEEPING and here not in {"missing", *(_NUMERIC if name == "timestamp" else _INTEGERS)}:
-                    raise SourceError(f"{file}: column {name} is {here}, expected numbers")
-                if name not in _BOOKKEEPING and here != there:
-                    raise SourceError(f"{file}: column {name} is {here}, but {there} in {first}")
-            of_file = _find_spans(parquet, file)
+            first_kinds = kinds if first is None else columns
+            for name in sorted(kinds.keys() | first_kinds.keys()):
+                kind, first_kind = kinds.get(name, "missing"), first_kinds.get(name, "missing")
+                if name in _BOOKKEEPING and kind not in {"missing", *(_NUMERIC if name == "timestamp" else _INTEGERS)}:
+                    raise SourceError(f"{file}: column {name} is {kind}, expected numbers")
+                if name not in _BOOKKEEPING and kind != first_kind:
+                    raise SourceError(f"{file}: column {name} is {kind}, but {first_kind} in {first}")
+            file_spans = _find_spans(parquet, file)
             if first is None:
                 first, columns = file, kinds
-            for span in of_file:
+            for span in file_spans:
                 length = episodes.get(span.episode, {}).get("length", span.length)
                 if span.episode in spans:
                     problem = f"is in {spans[span.episode].file} too"
@@ -608,23 +623,25 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
 
 
 def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
-    """Returns the runs of rows with one episode_index. In v2, where a file is an episode, the file's name must agree."""
+    """Returns the spans of rows with the same episode_index. In v2, where a file is an episode, the file's name must have that number."""
     count = parquet.metadata.num_rows
     if count == 0:
         raise SourceError(f"{file}: no rows")
-    in_name = re.fullmatch(r"episode_(\d+)", file.stem)
+    name_match = re.fullmatch(r"episode_(\d+)", file.stem)
     if "episode_index" in parquet.schema_arrow.names:
         column = to_numpy(read_columns(parquet, file, ["episode_index"]), "episode_index", file)
-        index = one_a_row(column, "episode_index", file).astype(np.int64)
-    elif in_name:
-        index = np.full(count, int(in_name[1]))
+        index = as_scalars(column, "episode_index", file).astype(np.int64)
+    elif name_match:
+        index = np.full(count, int(name_match[1]))
     else:
         raise SourceError(f"{file}: no column episode_index")
     starts = np.flatnonzero(np.concatenate([[True], index[1:] != index[:-1]]))
     lengths = np.diff(starts, append=count)
-    if in_name and (len(starts) > 1 or index[0] != int(in_name[1])):
+    if name_match and (len(starts) > 1 or index[0] != int(name_match[1])):
         raise SourceError(f"{file}: episode_index says {ranges(sorted(set(index.tolist())))}, the file's name does not")
-    return [_Span(int(index[s]), file, int(s), int(n)) for s, n in zip(starts, lengths, strict=True)]
+    return [
+        _Span(int(index[start]), file, int(start), int(length)) for start, length in zip(starts, lengths, strict=True)
+    ]
 
 
 def _read_clock(
@@ -633,14 +650,16 @@ def _read_clock(
     """Returns time_ns of an episode's rows, and the kind of clock:
 
     - "nominal": `timestamp` is only frame_index / fps, or missing. The clock is the exact round(frame_index * 1e9 / fps).
-    - "nominal_from_1": `timestamp` is (frame_index + 1) / fps, which some exporters write though the video starts at 0. Same clock.
-    - "nominal_of_rounded": its type cannot distinguish two rows, such as float32 seconds since 1970. Same clock.
+    - "nominal_from_1": `timestamp` is (frame_index + 1) / fps, which some exporters write though the video starts at 0. The clock is as
+      for "nominal".
+    - "nominal_of_rounded": the type of `timestamp` cannot distinguish two rows, such as float32 seconds since 1970. The clock is as for
+      "nominal".
     - "recorded": the clock is `timestamp`, rounded to the nanosecond.
     """
     frame = frame_index.astype(np.int64)
-    back = np.flatnonzero(np.diff(frame) <= 0)
-    if len(back):
-        row = back[0] + 1
+    not_after = np.flatnonzero(np.diff(frame) <= 0)
+    if len(not_after):
+        row = not_after[0] + 1
         raise SourceError(f"{where}: column frame_index: row {row} is {frame[row]} after {frame[row - 1]}")
     if not np.abs(frame[[0, -1]].astype(np.float64)).max() / fps < _LARGEST_S:
         raise SourceError(f"{where}: frames {frame[0]} to {frame[-1]} at {fps} Hz do not fit int64 nanoseconds")
@@ -663,13 +682,14 @@ def _read_clock(
                     f"{where}: column timestamp: expected seconds; its steps are {ratio:g} times 1 / {fps:g} s, fps of meta/info.json: "
                     f"they look like {unit}"
                 )
+    # The steps of the type: of floats at the largest stamp; whole numbers that repeat are whole seconds.
     repeats = bool((np.diff(seconds) == 0).any())
     step = float(np.spacing(np.abs(timestamp).max())) if timestamp.dtype.kind == "f" else float(repeats)
     if step > 0.5 / fps:
         if np.any(np.abs(seconds - seconds[0] - (frame - frame[0]) / fps) > step):
             raise SourceError(
                 f"{where}: column timestamp: {timestamp.dtype} of {seconds[0]:.16g} has steps of {step:g} s, and its rows are not "
-                f"1 / {fps:g} s apart: expected seconds since the episode's begin"
+                f"1 / {fps:g} s apart: expected seconds since the episode's beginning"
             )
         return exact, "nominal_of_rounded"
     return np.rint(seconds * 1e9).astype(np.int64), "recorded"
@@ -679,7 +699,7 @@ def _read_clock(
 
 
 def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Returns each video or image feature, for the provenance: its type, its shape, and how many `episodes` have a video."""
+    """Returns the cameras for the provenance: each one's type, its shape, and how many of `episodes` have a video of it."""
     cameras = {}
     for key, feature in features.items():
         if feature.get("dtype") not in ("video", "image"):
@@ -687,7 +707,8 @@ def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, di
         cameras[key] = {"dtype": feature["dtype"], "shape": feature.get("shape")}
         if feature["dtype"] == "video":
             files = {name: list(filter(is_readable, paths)) for name, paths in find_videos(source, key).items()}
-            with_video = sum(bool(files.get(video_name(key, index, row) or "")) for index, row in episodes.items())
+            names = (video_name(key, number, metadata) for number, metadata in episodes.items())
+            with_video = sum(bool(files.get(name or "")) for name in names)
             cameras[key].update(
                 files=sum(map(len, files.values())),
                 episodes_found=with_video,
@@ -726,6 +747,7 @@ def _leave_out(
             notes.leave_out(name, f"not numeric: {columns[name]}")
 
 
-def _by_number(file: Path) -> tuple[list[int], str]:
+def _number_key(file: Path) -> tuple[list[int], str]:
+    """Returns a key that sorts files by the numbers in their paths."""
     path = file.as_posix()
     return [int(number) for number in re.findall(r"\d+", path)], path

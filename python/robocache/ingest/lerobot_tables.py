@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import FileError
-from .budget import IN_ALL, Budget
+from .budget import FILE_BYTES, Budget
 from .files import check_file, list_files
 from .recording import Notes, SourceError, naming
 
-# Columns of v3.0's episodes table that describe the source's own files and statistics.
+# Matches columns of v3.0's episodes table that describe the source's files and statistics.
 _LOCATORS = re.compile(r"(stats|data|meta)/|dataset_(from|to)_index$")
-# Bytes of a value of Parquet's types of fixed width, and at most of a value as a Python object in a row.
+# The bytes of a value of each of Parquet's types of fixed width.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}
+# The bytes counted for a value that becomes a Python object.
 _VALUE_BYTES = 40
 
 
@@ -39,7 +40,7 @@ def load_info(source: Path) -> dict[str, Any]:
         info = _parse_json(path.read_bytes())
         version, fps, features = info["codebase_version"], info.get("fps"), info.get("features")
     except SourceError as error:
-        raise FileError(str(error)) from error  # nothing to skip to
+        raise FileError(str(error)) from error  # without info.json nothing can be read, so it cannot be skipped
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         got = "none" if isinstance(error, KeyError) else repr(error)
         raise FileError(f"{path}: expected JSON with codebase_version, got {got}") from error
@@ -67,7 +68,7 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
             if count > 1:
                 raise SourceError(f"{source}/meta: episode {index} is listed twice")
         for row in rows:
-            episode = {key: _or_null(value) for key, value in row.items() if _is_plain(value)}
+            episode = {key: _finite_or_none(value) for key, value in row.items() if _is_plain(value)}
             episodes[episode.pop("episode_index")] = episode
             for key in sorted(row.keys() - episode.keys() - {"episode_index"}):
                 notes.leave_out(f"episodes.{key}", "neither a scalar nor a list of scalars")
@@ -75,9 +76,13 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
 
 
 def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
-    """Returns the text of each number in meta/tasks or meta/subtasks. In v3.0 the texts are pandas' index, which may have any name."""
+    """Returns the text of each number in meta/tasks or meta/subtasks. In v3.0 the texts are the index of a table of pandas, whose name may
+    be any.
+
+    name: "task" or "subtask".
+    """
     rows = _load_table(source, f"{name}s", f"{name}_index")
-    column = next((known for known in (name, "__index_level_0__") if any(known in row for row in rows)), None)
+    column = next((usual for usual in (name, "__index_level_0__") if any(usual in row for row in rows)), None)
     if column is None:
         others = sorted({key for row in rows for key, value in row.items() if isinstance(value, str)})
         if len(others) != 1:
@@ -97,24 +102,26 @@ def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
 
 
 def load_stats(source: Path, version: str) -> tuple[dict[str, dict[str, np.ndarray]], bool]:
-    """Returns a dataset's own statistics by feature, as LeRobot of that version reads them; {} without any.
+    """Returns the statistics that a dataset has for each feature, as LeRobot of that version reads them; {} if it has none.
 
-    Also returns whether they were merged from those of episodes. Then they have no quantiles, which cannot be merged.
+    Also returns whether they were merged from statistics of episodes. Then they have no quantiles, which cannot be merged.
 
     Raises:
         FileError: the statistics cannot be read.
     """
     meta = source / "meta"
-    whole, by_episodes = meta / "stats.json", meta / "episodes_stats.jsonl"
+    dataset_file, episodes_file = meta / "stats.json", meta / "episodes_stats.jsonl"
     try:
-        if version.startswith("v2.1") and by_episodes.exists():
+        if version.startswith("v2.1") and episodes_file.exists():
             # LeRobot keeps the last line of an episode, since an episode may be recorded again.
-            by_episode = {row["episode_index"]: row["stats"] for row in _read_json_lines(by_episodes)}
+            by_episode = {row["episode_index"]: row["stats"] for row in _read_json_lines(episodes_file)}
             return _merge_stats(list(by_episode.values())), True
-        if whole.exists():
-            check_file(whole)
-            stats = json.loads(whole.read_bytes().decode("utf-8-sig"))
-            return {key: {name: _as_array(x) for name, x in own.items()} for key, own in stats.items()}, False
+        if dataset_file.exists():
+            check_file(dataset_file)
+            stats = json.loads(dataset_file.read_bytes().decode("utf-8-sig"))
+            return {
+                feature: {name: _as_array(value) for name, value in values.items()} for feature, values in stats.items()
+            }, False
         files = list(filter(is_parquet, list_files(meta / "episodes").files))
         return _merge_stats([stats for file in files for stats in _read_stats(file)]), True
     except (SourceError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -138,10 +145,10 @@ def _read_stats(file: Path) -> list[dict[str, dict[str, Any]]]:
 
 
 def _merge_stats(episodes: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
-    """Merges min, max, mean, std and count of each episode into those of all rows. Leaves out features that some episode lacks."""
+    """Merges the min, max, mean, std and count of each episode into those of all rows. Leaves out features that an episode lacks."""
     merged = {}
-    for key in dict.fromkeys(key for stats in episodes for key in stats):
-        parts = [stats.get(key, {}) for stats in episodes]
+    for feature in dict.fromkeys(feature for stats in episodes for feature in stats):
+        parts = [stats.get(feature, {}) for stats in episodes]
         if not all({"min", "max", "mean", "std", "count"} <= part.keys() for part in parts):
             continue
         least, most, mean, std = (
@@ -150,10 +157,10 @@ def _merge_stats(episodes: list[dict[str, dict[str, Any]]]) -> dict[str, dict[st
         )
         counts = np.array([np.ravel(part["count"])[0] for part in parts])
         weights = counts.reshape(-1, *[1] * (mean.ndim - 1)) / counts.sum()
-        total = (weights * mean).sum(0)
-        spread = np.sqrt((weights * (std**2 + (mean - total) ** 2)).sum(0))
-        merged[key] = {"min": least.min(0), "max": most.max(0), "mean": total, "std": spread}
-        merged[key]["count"] = np.array([counts.sum()])
+        merged_mean = (weights * mean).sum(0)
+        merged_std = np.sqrt((weights * (std**2 + (mean - merged_mean) ** 2)).sum(0))
+        merged[feature] = {"min": least.min(0), "max": most.max(0), "mean": merged_mean, "std": merged_std}
+        merged[feature]["count"] = np.array([counts.sum()])
     return merged
 
 
@@ -162,7 +169,7 @@ def _as_array(value: Any) -> np.ndarray:
 
 
 def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
-    """Returns the rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0), each with a number as `key`."""
+    """Returns the rows of meta/NAME.jsonl (v2), meta/NAME.parquet or meta/NAME/**.parquet (v3.0). Each row has a whole number at `key`."""
     meta = source / "meta"
     listing = list_files(meta / name)
     for folder, error in listing.unreadable.items():
@@ -189,7 +196,7 @@ def _load_table(source: Path, name: str, key: str) -> list[dict[str, Any]]:
 def _read_parquet_rows(file: Path) -> list[dict[str, Any]]:
     parquet = open_parquet(file)
     columns = [column for column in parquet.schema_arrow.names if not _LOCATORS.match(column)]
-    values = sum(chunk.num_values for chunk in _column_chunks(parquet, columns))
+    values = sum(chunk.num_values for chunk in _list_chunks(parquet, columns))
     Budget(file).take("its values", values * _VALUE_BYTES)
     rows: list[dict[str, Any]] = read_columns(parquet, file, columns).to_pylist()
     return rows
@@ -208,7 +215,7 @@ def _parse_json(text: bytes) -> Any:
     """Parses JSON that a cache can hold: UTF-8, int64, finite numbers.
 
     Raises:
-        ValueError, RecursionError: it is no JSON, or holds something else.
+        ValueError, RecursionError: the text is no JSON, or JSON that a cache cannot hold.
     """
 
     def parse_int(digits: str) -> int:
@@ -221,12 +228,12 @@ def _parse_json(text: bytes) -> Any:
             raise ValueError(f"expected finite numbers, got {digits:.30}")
         return float(digits)
 
-    # Python writes NaN, which is no JSON.
+    # Python writes NaN and infinities, which are no JSON: they become None.
     parsed = json.loads(
         text.decode("utf-8-sig"), parse_constant=lambda _: None, parse_int=parse_int, parse_float=parse_float
     )
-    if b"\\u" in text:  # half a pair of surrogates, escaped
-        json.dumps(parsed, ensure_ascii=False).encode()
+    if b"\\u" in text:
+        json.dumps(parsed, ensure_ascii=False).encode()  # raises if an escape is half a pair of surrogates
     return parsed
 
 
@@ -237,7 +244,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _or_null(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     """Returns None for NaN, by which pandas marks a missing number, and for infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -263,35 +270,35 @@ def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.
     Raises:
         SourceError: the file is damaged, or a few of its bytes would take far more memory.
     """
-    size, texts, longest = 0, 0, 1
-    for chunk in _column_chunks(parquet, columns):
+    size, most_text_bytes, longest_text = 0, 0, 1
+    for chunk in _list_chunks(parquet, columns):
         if width := _WIDTHS.get(chunk.physical_type):
             size += chunk.num_values * width
-        else:  # a dictionary stores a text once, and each row may have it
+        else:  # a dictionary stores a text once, but every row may have that text
             size += chunk.total_uncompressed_size
-            texts += chunk.num_values * chunk.total_uncompressed_size
-            longest = max(longest, chunk.total_uncompressed_size)
+            most_text_bytes += chunk.num_values * chunk.total_uncompressed_size
+            longest_text = max(longest_text, chunk.total_uncompressed_size)
     Budget(file).take("its columns", size)
     budget = Budget(file)
     try:
-        if texts <= IN_ALL:
+        if most_text_bytes <= FILE_BYTES:
             table = parquet.read(columns)
         else:
             batches = []
-            for batch in parquet.iter_batches(max(1, IN_ALL // 4 // longest), columns=columns):
+            for batch in parquet.iter_batches(max(1, FILE_BYTES // 4 // longest_text), columns=columns):
                 budget.take("its texts", batch.nbytes)
                 batches.append(batch)
             table = pa.Table.from_batches(batches).combine_chunks()
-        plain = [pa.field(field.name, _decoded(field.type), field.nullable) for field in table.schema]
-        return table.cast(pa.schema(plain)) if any(map(pa.types.is_dictionary, table.schema.types)) else table
+        decoded = [pa.field(field.name, _decoded_type(field.type), field.nullable) for field in table.schema]
+        return table.cast(pa.schema(decoded)) if any(map(pa.types.is_dictionary, table.schema.types)) else table
     except SourceError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{file}: damaged: {error}") from error
 
 
-def _column_chunks(parquet: pq.ParquetFile, columns: list[str]) -> Iterator[Any]:
-    """Yields the metadata of the chunks of these columns and the columns nested in them."""
+def _list_chunks(parquet: pq.ParquetFile, columns: list[str]) -> Iterator[Any]:
+    """Yields the metadata of the chunks of these columns and of the columns nested in them."""
     metadata = parquet.metadata
     for index in range(metadata.num_columns):
         path = metadata.schema.column(index).path
@@ -300,26 +307,26 @@ def _column_chunks(parquet: pq.ParquetFile, columns: list[str]) -> Iterator[Any]
 
 
 def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
-    """Returns the kind of each column: see `_kind`."""
+    """Returns the kind of each column, as `_kind` describes it."""
     names = parquet.schema_arrow.names
     if len(set(names)) < len(names):
         (name, _), *_ = Counter(names).most_common(1)
         raise SourceError(f"{file}: two columns are named {name}")
-    return {field.name: _kind(_decoded(field.type)) for field in parquet.schema_arrow}
+    return {field.name: _kind(_decoded_type(field.type)) for field in parquet.schema_arrow}
 
 
-def _decoded(dtype: pa.DataType) -> pa.DataType:
-    """Returns the type of the values that a dictionary encodes, such as pandas' categories."""
+def _decoded_type(dtype: pa.DataType) -> pa.DataType:
+    """Returns the type of the values if a dictionary encodes them, as in pandas' categories; else the type itself."""
     return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
 
 
 def _kind(dtype: pa.DataType) -> str:
-    """Returns the name of a column's Arrow type, of lists that of their elements."""
+    """Returns the name of a column's Arrow type; for lists, that of their elements."""
     while True:
         if isinstance(dtype, pa.BaseExtensionType):
             dtype = dtype.storage_type
         elif pa.types.is_fixed_size_list(dtype) and dtype.list_size == 0:
-            return "lists of no numbers"  # pyarrow writes them and cannot read them
+            return "lists of no numbers"  # pyarrow writes such columns but cannot read them
         elif _is_list(dtype):
             dtype = dtype.value_type
         else:
@@ -331,11 +338,11 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 
 class NullError(SourceError):
-    """A column whose type has no NaN has a row without a value."""
+    """A row of a column has no value, and the column's type has no NaN."""
 
 
 def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """Returns a column like :func:`to_numpy`, but with NaN in rows that are null; whole numbers and bools become float64."""
+    """Returns a column as [rows, ...], with NaN in rows that are null; whole numbers and bools become float64."""
     is_valid = table[name].is_valid()
     values = to_numpy(table.filter(is_valid), name, where)
     if not len(values) and _is_list(table[name].type):
@@ -349,7 +356,7 @@ def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
 
 
 def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """Returns a column as [rows, ...]. A null among floats, as pandas writes NaN, becomes NaN."""
+    """Returns a column as [rows, ...]. A null among floats becomes NaN; pandas writes NaN as null."""
     column = table[name]
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     shape = [len(array)]
@@ -371,8 +378,8 @@ def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
         array = array.flatten()
 
 
-def one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
-    """Returns a column [rows, ...] of one number a row, which may be a list of one, as [rows]."""
+def as_scalars(values: np.ndarray, name: str, where: object) -> np.ndarray:
+    """Returns a column with one number in each row, perhaps as a list of one, as [rows]."""
     if values.size != len(values):
         raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
     return values.reshape(len(values))
@@ -383,7 +390,10 @@ def one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Lost:
-    """A file that cannot be read, and the number of its episodes."""
+    """A file that cannot be read.
+
+    count: how many episodes the file has.
+    """
 
     what: str
     error: SourceError
@@ -391,12 +401,12 @@ class Lost:
 
 
 def find_videos(source: Path, camera: str) -> dict[str, list[Path]]:
-    """Returns a camera's files by their names of :func:`video_name`, unreadable ones too. Several files, such as a backup in another
-    folder, may have the same name."""
+    """Returns a camera's files, also unreadable ones, by the names that :func:`video_name` gives. Several files, such as a backup in
+    another folder, may have the same name."""
     videos: dict[str, list[Path]] = {}
     for folder in ("videos", "video"):
         for file in list_files(source / folder).files:
-            # Folders above the source may have a camera's name.
+            # The path below the source counts, since a folder above it may have a camera's name.
             if file.suffix == ".mp4" and camera in file.relative_to(source).parts[1:-1]:
                 name = file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}"
                 videos.setdefault(name, []).append(file)
@@ -404,8 +414,8 @@ def find_videos(source: Path, camera: str) -> dict[str, list[Path]]:
 
 
 def video_name(camera: str, episode: int, metadata: Mapping[str, Any]) -> str | None:
-    """Returns the name of the video file of an episode; None if the metadata do not give it."""
-    if f"videos/{camera}/file_index" in metadata:  # v3.0: many episodes a file
+    """Returns the name of an episode's video file, without its suffix; None if the metadata do not give it."""
+    if f"videos/{camera}/file_index" in metadata:  # v3.0: a file has many episodes
         chunk, file = metadata.get(f"videos/{camera}/chunk_index"), metadata[f"videos/{camera}/file_index"]
         return f"chunk-{chunk:03d}/file-{file:03d}" if isinstance(chunk, int) and isinstance(file, int) else None
     return f"episode_{episode:06d}"

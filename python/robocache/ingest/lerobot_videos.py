@@ -1,6 +1,6 @@
-"""Finds the files and the frames of the rows of a LeRobot dataset's videos.
+"""Finds and decodes the frames of a LeRobot dataset's rows in its video files.
 
-This is the only module of the format that needs PyAV.
+No other module of the format needs PyAV.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .video import Cut, Index, Ticket, VideoFrames, cut_up, index_video, match
 if TYPE_CHECKING:
     from .lerobot import Episode
 
-# The frames of episodes that are read ahead: enough for the processes of a large machine. The number is constant, so that the report
-# does not depend on the number of processes.
+# Episodes are read ahead up to this many frames, enough for the processes of a large machine. The number is constant, so that the
+# report does not depend on the number of processes.
 _FRAMES_AHEAD = 8192
 
 
@@ -37,9 +37,9 @@ _FRAMES_AHEAD = 8192
 class _Shared:
     """The episodes in one file of v3.0, in the order of their frames, without episodes that have no rows.
 
-    starts: the start of each, in seconds.
-    rows: the number of rows before each, then of all; empty if an episode does not declare its length.
-    closest: the least time between two starts, and the earlier of these two.
+    starts: each episode's start, in seconds.
+    rows: the number of rows before each episode, then of all episodes; empty if an episode does not declare its length.
+    closest: the least time between two starts, and the earlier one of these starts, in seconds.
     """
 
     starts: list[float]
@@ -48,7 +48,7 @@ class _Shared:
 
 
 def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict[str | None, _Shared]:
-    """Returns the episodes in each of a camera's files, by the file's name."""
+    """Returns the episodes in each of a camera's files of v3.0, by the file's name."""
     by_file: dict[str | None, list[tuple[float, int]]] = {}
     for number, metadata in episodes.items():
         start_s, length = metadata.get(f"videos/{camera}/from_timestamp"), metadata.get("length")
@@ -56,9 +56,9 @@ def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict
             name = video_name(camera, number, metadata)
             by_file.setdefault(name, []).append((start_s, length if isinstance(length, int) else -1))
     shared = {}
-    for name, begins in by_file.items():
-        begins.sort()
-        starts, lengths = [start_s for start_s, _ in begins], [length for _, length in begins]
+    for name, spans in by_file.items():
+        spans.sort()
+        starts, lengths = [start_s for start_s, _ in spans], [length for _, length in spans]
         closest = min(((later - start_s, start_s) for start_s, later in pairwise(starts)), default=(np.inf, 0.0))
         shared[name] = _Shared(starts, [0, *accumulate(lengths)] if min(lengths) > 0 else [], closest)
     return shared
@@ -72,12 +72,12 @@ def _count_rows(episode: Episode | Lost) -> int:
 class _View:
     """A camera in one episode.
 
-    error: why it has no frames at all.
-    path: its file.
-    frames, used: the number of frames in the file, and of those that belong to this episode's rows.
+    error: why the camera has no frames at all.
+    path: the camera's file.
+    frames, used: the number of frames in the file, and how many of them belong to this episode's rows.
     rows: int64 ``[n]``: the rows that have a frame.
-    lacking: a name of the rows without a frame, and the reason.
-    tickets: the requests for the rows' frames.
+    missing: the rows without a frame in words, and the reason; None if all have one.
+    tickets: the frames that are being decoded.
     """
 
     camera: str
@@ -88,7 +88,7 @@ class _View:
     height: int = 0
     width: int = 0
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    lacking: tuple[str, SourceError] | None = None
+    missing: tuple[str, SourceError] | None = None
     tickets: list[Ticket] = field(default_factory=list)
 
 
@@ -102,7 +102,7 @@ def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
 
 
 class Videos(VideoFrames):
-    """The videos of a dataset. A context manager, which ends the decoding processes."""
+    """The videos of a dataset. A context manager, which ends the decoding processes at its end."""
 
     def __init__(
         self,
@@ -121,11 +121,13 @@ class Videos(VideoFrames):
         self._files = {camera: find_videos(source, camera) for camera in cameras}
         self._period_ns = 1e9 / fps
         self._by_index = options.frames == "by-index"
-        self._indices: dict[str, Index] = {}  # of each camera's last file: a file of v3.0 has many episodes
+        self._indices: dict[
+            str, Index
+        ] = {}  # for each camera that of its last file, since a file of v3.0 has many episodes
         self._views: dict[int, list[_View]] = {}
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
-        """Yields these episodes. Begins to decode their frames before their turn, and drops those that were not taken in their turn."""
+        """Yields the episodes. Begins to decode an episode's frames before it is yielded; afterwards drops frames that were not taken."""
         begun: deque[Episode | Lost] = deque()
         frames = 0
         for episode in episodes:
@@ -135,11 +137,11 @@ class Videos(VideoFrames):
                 self._views[episode.number] = [self._begin(camera, episode) for camera in self._files]
             while frames > _FRAMES_AHEAD:
                 frames -= _count_rows(begun[0])
-                yield from self._turn(begun.popleft())
+                yield from self._yield_episode(begun.popleft())
         for episode in begun:
-            yield from self._turn(episode)
+            yield from self._yield_episode(episode)
 
-    def _turn(self, episode: Episode | Lost) -> Iterator[Episode | Lost]:
+    def _yield_episode(self, episode: Episode | Lost) -> Iterator[Episode | Lost]:
         views = self._views.get(episode.number, []) if not isinstance(episode, Lost) else []
         for view in views:
             if view.path is not None:
@@ -158,8 +160,8 @@ class Videos(VideoFrames):
             with self._notes.reading(f"{episode.what}: {view.camera}", episode.where):
                 if view.error is not None:
                     raise view.error
-                if view.lacking is not None:
-                    self._notes.skip(*view.lacking)
+                if view.missing is not None:
+                    self._notes.skip(*view.missing)
                 storage = self._storage(view.camera)
                 if self._depth[view.camera] is None:
                     unit_m, resized = None, storage.resized(view.height, view.width)
@@ -209,7 +211,7 @@ class Videos(VideoFrames):
             self._notes.leave_out(f"{camera}: bits", why)
         view.height, view.width = index.height, index.width
 
-        # This episode's frames are [begin, end): all of a file, or in v3.0 those from its start to the next episode's start.
+        # The episode's frames are [begin, end): all of the file, or in v3.0 those from its start to the next episode's start.
         begin, end = 0, len(index)
         if f"videos/{camera}/file_index" in metadata:
             start_s = metadata.get(f"videos/{camera}/from_timestamp")
@@ -219,68 +221,71 @@ class Videos(VideoFrames):
             half_s = self._period_ns / 2e9
             shared = self._shared[camera].get(name, _Shared([], []))
             starts = shared.starts
-            following = starts[bisect_right(starts, start_s + half_s) :]
+            later_starts = starts[bisect_right(starts, start_s + half_s) :]
             self._check_shared(camera, index, shared)
-            bounds = (np.array([start_s, following[0] if following else np.inf]) - half_s) * 1e9
+            bounds = (np.array([start_s, later_starts[0] if later_starts else np.inf]) - half_s) * 1e9
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
             time_ns = time_ns + round(start_s * 1e9)
-            if shared.rows and shared.rows[-1] == len(index):  # as many frames as rows: each frame belongs to a row
-                index_in_file = bisect_left(starts, start_s)
-                first, end_row = shared.rows[index_in_file : index_in_file + 2]
-                if begin != first and not self._by_index:
-                    off_s = index.time_ns[first] / 1e9 - start_s
+            if shared.rows and shared.rows[-1] == len(
+                index
+            ):  # as many frames as rows: frame k of the file belongs to row k
+                episode_in_file = bisect_left(starts, start_s)
+                first_row, end_row = shared.rows[episode_in_file : episode_in_file + 2]
+                if begin != first_row and not self._by_index:
+                    drift_s = index.time_ns[first_row] / 1e9 - start_s
                     raise SourceError(
-                        f"{index.path}: {len(index)} rows and as many frames that drift: its frames begin {off_s:+.4f} s off "
+                        f"{index.path}: {len(index)} rows and as many frames that drift: its frames begin {drift_s:+.4f} s off "
                         f"videos/{camera}/from_timestamp in {self._source}/meta, so that those of another episode are nearer; "
                         "frames='by-index' (--frames by-index) gives row k frame k"
                     )
-                begin, end = first, end_row
+                begin, end = first_row, end_row
         if self._by_index:
             first_ns = int(time_ns[0]) if len(time_ns) else 0
             frames = self.match_by_index(camera, episode.what, index, time_ns, index.time_ns[begin:end], first_ns)
         else:
             if episode.kind_of_clock == "nominal_from_1" and end - begin > len(time_ns):
-                # Stamps from 1, and more frames than rows: the first row was cut off, and its stamp is right.
+                # With more frames than rows, stamps that begin at 1 / fps are right: the row of frame 0 was cut off.
                 time_ns = time_ns + round(self._period_ns)
             frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # excludes the next episode's frames
         frames[frames >= 0] += begin
-        lacking = np.flatnonzero(frames < 0)
-        if len(lacking):
-            error = self._explain(index, time_ns, lacking, begin, end)
+        missing = np.flatnonzero(frames < 0)
+        if len(missing):
+            error = self._explain(index, time_ns, missing, begin, end)
             if end - begin == len(time_ns):
                 raise error
-            view.lacking = f"{episode.what}: {camera}: rows {ranges(lacking.tolist())}", error
+            view.missing = f"{episode.what}: {camera}: rows {ranges(missing.tolist())}", error
         view.rows = np.flatnonzero(frames >= 0)
         view.used = len(np.unique(frames[view.rows]))
         view.tickets = [self._decoders.ask(cut) for cut in self._cut_up(camera, index, frames[view.rows])]
 
     def _check_shared(self, camera: str, index: Index, shared: _Shared) -> None:
-        """Refuses a file for all its episodes if one of them cannot be in it: after a faulty merge all may point to one file."""
+        """Refuses a file for all its episodes if one of them cannot be in it: after a faulty merge the episodes of several files may point
+        to this one."""
         starts, half_s = shared.starts, self._period_ns / 2e9
         gap_s, start_s = shared.closest
         by_meta = f"by videos/{camera}/from_timestamp in {self._source}/meta"
         advice = "so any episode may have frames of another; video=False (--no-video) leaves cameras out"
         if gap_s <= half_s:
-            here = bisect_right(starts, start_s + half_s) - bisect_left(starts, start_s - half_s)
-            raise SourceError(f"{index.path}: {here} episodes begin at {start_s:g} s {by_meta}: {advice}")
+            count = bisect_right(starts, start_s + half_s) - bisect_left(starts, start_s - half_s)
+            raise SourceError(f"{index.path}: {count} episodes begin at {start_s:g} s {by_meta}: {advice}")
         if not shared.rows or shared.rows[-1] == len(index) or index.declared > len(index):
-            return  # drift, or a file that was cut off: reading the episodes reports it
-        rows = shared.rows[-1] - shared.rows[-2]
-        frames = len(index) - int(np.searchsorted(index.time_ns, (starts[-1] - half_s) * 1e9))
-        last_s = starts[-1] + (rows - 1) * self._period_ns / 1e9
-        end_s = index.time_ns[-1] / 1e9
-        if frames < rows and last_s > end_s + half_s:
+            return  # the frames drift, or the file was cut off: _find_frames reports it
+        last_rows = shared.rows[-1] - shared.rows[-2]  # those of the last episode
+        last_frames = len(index) - int(np.searchsorted(index.time_ns, (starts[-1] - half_s) * 1e9))
+        last_row_s = starts[-1] + (last_rows - 1) * self._period_ns / 1e9
+        last_frame_s = index.time_ns[-1] / 1e9
+        if last_frames < last_rows and last_row_s > last_frame_s + half_s:
             raise SourceError(
-                f"{index.path}: its last frame is at {end_s:.4f} s, the last row of its episodes at {last_s:.4f} s {by_meta}: {advice}"
+                f"{index.path}: its last frame is at {last_frame_s:.4f} s, the last row of its episodes at {last_row_s:.4f} s {by_meta}: {advice}"
             )
 
     def _cut_up(self, camera: str, index: Index, frames: np.ndarray) -> list[Cut]:
         depth = self._depth[camera]
         storage = self._storage(camera)
-        return cut_up(index, frames, storage if depth is None else storage.of_depth, depth)
+        return cut_up(index, frames, storage if depth is None else storage.for_depth, depth)
 
-    def _explain(self, index: Index, time_ns: np.ndarray, lacking: np.ndarray, begin: int, end: int) -> SourceError:
-        """Returns the error that explains why rows have no frame."""
+    def _explain(self, index: Index, time_ns: np.ndarray, missing: np.ndarray, begin: int, end: int) -> SourceError:
+        """Returns the error that explains why the rows `missing` have no frame among the file's frames [begin, end)."""
         counts = f"{len(time_ns)} rows and {end - begin} frames"
         if end - begin == len(time_ns):
             first, last = (index.time_ns[[begin, end - 1]] - time_ns[[0, -1]]) / 1e9
@@ -289,13 +294,13 @@ class Videos(VideoFrames):
                 f"frames='by-index' (--frames by-index) gives row k frame k"
             )
         if index.declared > len(index):
-            counts += f", of {index.declared} that the file's header names"
+            counts += f", of {index.declared} that the file's header declares"
         if self._by_index:
             why = "by the frames' order and holes in their times"
-            return SourceError(f"{index.path}: {counts}: none for {len(lacking)} of the rows, {why}")
+            return SourceError(f"{index.path}: {counts}: none for {len(missing)} of the rows, {why}")
         return SourceError(
-            f"{index.path}: {counts}: no frame within {self._period_ns / 2e6:.4g} ms of {len(lacking)} of the rows, "
-            f"the first row {lacking[0]} at {time_ns[lacking[0]] / 1e9:.4f} s"
+            f"{index.path}: {counts}: no frame within {self._period_ns / 2e6:.4g} ms of {len(missing)} of the rows, "
+            f"the first row {missing[0]} at {time_ns[missing[0]] / 1e9:.4f} s"
         )
 
     def _index(self, camera: str, path: Path) -> Index:

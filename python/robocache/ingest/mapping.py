@@ -1,7 +1,7 @@
 """Mappings, which select, rename, cut and describe the streams of a source.
 
-A mapping is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is one too. It is checked as far
-as possible before a recording is read, and the rest as the streams are read.
+A mapping is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is also a mapping. What can be
+checked without the source is checked before a recording is read, the rest as the streams are read.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ else:
 
 # A Loader's methods of interpolation.
 METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "slerp", "pose")
-_TAKES = {"slerp": 4, "pose": 7}  # features: a quaternion; x, y, z and a quaternion
-# GR00T's modalities, each with the stream that it cuts by default; None: the stream "<modality>.<key>".
+# How many features a method takes: those of a quaternion, and of a position with a quaternion. Other methods take any number.
+_TAKES = {"slerp": 4, "pose": 7}
+# GR00T's modalities, each with the stream that it cuts by default; None means the stream "<modality>.<key>".
 _MODALITIES = {"state": "observation.state", "action": "action", "video": None, "annotation": None}
 _LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a stream that becomes a stream.
+    """A part of a source's stream that becomes a stream of the cache.
 
-    start, stop: its features; all if `stop` is None.
-    is_bgr: whether to exchange a camera's red and blue; None if the mapping does not say.
-    attributes: its units, methods, norm_group and others, see :data:`~.recording.ATTRIBUTES`.
+    names: the names of the streams that it becomes.
+    start, stop: the features [start, stop) of the source's stream; all if `stop` is None.
+    attributes: units, methods, norm_group and others of :data:`~.recording.ATTRIBUTES`.
+    is_bgr: whether to exchange a camera's red and blue; None if the mapping does not declare their order.
     """
 
     names: tuple[str, ...]
@@ -62,9 +64,9 @@ class Part:
 class StreamMapping:
     """A mapping, checked.
 
-    where: the prefix of its errors.
-    given: the mapping as written, JSON-able.
-    streams: the parts of each stream, by its name in the source; other streams stay unchanged.
+    where: the mapping's file, or another word with which errors begin.
+    given: the mapping as the user wrote it, JSON-able.
+    streams: the parts of each stream, by the stream's name in the source; other streams stay unchanged.
     include, exclude: patterns of names; a stream is kept if one of `include` and none of `exclude` matches it.
     rename, constants, without: changes of the columns of the episodes table.
     complete: whether a stream or a column that the source lacks is an error.
@@ -82,7 +84,7 @@ class StreamMapping:
 
     @property
     def exchanges(self) -> dict[str, bool]:
-        """For each camera whose channels are declared, by its new name: whether red and blue are exchanged."""
+        """Whether red and blue are exchanged, for each camera whose channels the mapping declares, by the camera's new name."""
         parts = [part for parts in self.streams.values() for part in parts]
         return {name: part.is_bgr for part in parts if part.is_bgr is not None for name in part.names}
 
@@ -93,7 +95,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
     Raises:
         FileError: the file cannot be read.
         ArgumentError, ArgumentTypeError: an entry is wrong; the message names it.
-        Error: it is YAML, and the package for YAML is missing.
+        Error: the mapping is YAML, and the package for YAML is missing.
     """
     if isinstance(mapping, Mapping):
         return parse_mapping(dict(mapping), "mapping")
@@ -102,7 +104,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
     path = Path(os.fspath(mapping))
     try:
         check_file(path)
-    except SourceError as error:  # the user's file, which on_error="skip" must not pass over
+    except SourceError as error:  # on_error="skip" would skip a SourceError; the user's mapping must not be skipped
         raise FileError(str(error)) from error
     if path.stat().st_size > _LARGEST_FILE:
         raise FileError(f"{path}: expected a mapping of at most {_LARGEST_FILE >> 20} MiB")
@@ -111,7 +113,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
         return parse_mapping(_read_yaml(path), str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        given = json.loads(text, object_pairs_hook=_unique) if suffix == ".json" else tomllib.loads(text)
+        given = json.loads(text, object_pairs_hook=_make_unique) if suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: expected {'JSON' if suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(given, dict):
@@ -119,11 +121,11 @@ def load_mapping(mapping: Any) -> StreamMapping:
     return parse_mapping(given, str(path))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns a JSON object as a dict. Refuses a key that occurs twice, because one value would be lost."""
-    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-    if twice:
-        raise ValueError(f"two entries {twice[0]!r}")
+    repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if repeated:
+        raise ValueError(f"two entries {repeated[0]!r}")
     return dict(pairs)
 
 
@@ -136,7 +138,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         ) from error
     try:
         return read_yaml(path)
-    except SourceError as error:  # the user's file, as above
+    except SourceError as error:  # the user's mapping must not be skipped
         raise FileError(str(error)) from error
 
 
@@ -144,40 +146,44 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(given: Mapping[str, Any], where: str) -> StreamMapping:
-    """Checks the content of a mapping's file, whose name is `where`; raises as :func:`load_mapping`."""
+    """Checks the content of a mapping; raises as :func:`load_mapping`. `where`: the mapping's file, with which errors begin."""
     try:
         json.dumps(given, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, say
+    except (TypeError, ValueError, RecursionError) as error:  # for example a date of TOML
         raise ArgumentTypeError(f"{where}: expected only values that JSON has: {error}") from None
     if given.keys() & _MODALITIES.keys():
         return StreamMapping(where, given, _parse_modality(given, where), complete=False)
     _check_keys(given, {"include", "exclude", "streams", "episodes"}, where)
-    include = _texts(given.get("include", ["*"]), f"{where}: include")
-    exclude = _texts(given.get("exclude", []), f"{where}: exclude")
+    include = _check_texts(given.get("include", ["*"]), f"{where}: include")
+    exclude = _check_texts(given.get("exclude", []), f"{where}: exclude")
     streams = {}
-    for name, entry in _table(given.get("streams", {}), f"{where}: streams").items():
+    for name, entry in _check_table(given.get("streams", {}), f"{where}: streams").items():
         path = f"{where}: streams.{name}"
         if not _is_kept(name, include, exclude):
             raise ArgumentError(f"{path}: include and exclude leave this stream out")
-        streams[name] = _parse_stream(name, _table(entry, path), path)
+        streams[name] = _parse_stream(name, _check_table(entry, path), path)
     _check_unique([name for parts in streams.values() for part in parts for name in part.names], where)
-    episodes = _table(given.get("episodes", {}), f"{where}: episodes")
+    episodes = _check_table(given.get("episodes", {}), f"{where}: episodes")
     _check_keys(episodes, {"rename", "constants", "exclude"}, f"{where}: episodes")
-    rename = _table(episodes.get("rename", {}), f"{where}: episodes.rename")
+    rename = _check_table(episodes.get("rename", {}), f"{where}: episodes.rename")
     for column, name in rename.items():
-        _text(name, f"{where}: episodes.rename.{column}")
-    constants = _table(episodes.get("constants", {}), f"{where}: episodes.constants")
+        _check_text(name, f"{where}: episodes.rename.{column}")
+    constants = _check_table(episodes.get("constants", {}), f"{where}: episodes.constants")
     _check_unique([*rename.values(), *constants], f"{where}: episodes")
-    without = _texts(episodes.get("exclude", []), f"{where}: episodes.exclude")
+    without = _check_texts(episodes.get("exclude", []), f"{where}: episodes.exclude")
     return StreamMapping(where, given, streams, include, exclude, rename, constants, without)
 
 
 def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Part, ...]:
-    described = {"units", "methods", "norm_group", "attributes"}
+    attribute_keys = {"units", "methods", "norm_group", "attributes"}
     if "slices" not in entry:
-        _check_keys(entry, {"name", "slices", "channels", *described}, where)
+        _check_keys(entry, {"name", "slices", "channels", *attribute_keys}, where)
         names = entry.get("name", stream)
-        names = _texts(names, f"{where}: name") if isinstance(names, list) else (_text(names, f"{where}: name"),)
+        names = (
+            _check_texts(names, f"{where}: name")
+            if isinstance(names, list)
+            else (_check_text(names, f"{where}: name"),)
+        )
         if not names:
             raise ArgumentError(f"{where}: name: expected one at least; exclude leaves a stream out")
         channels = entry.get("channels")
@@ -191,12 +197,12 @@ def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Pa
     parts = []
     for number, cut in enumerate(slices):
         path = f"{where}: slices[{number}]"
-        _check_keys(_table(cut, path), {"name", "start", "stop", *described}, path)
+        _check_keys(_check_table(cut, path), {"name", "start", "stop", *attribute_keys}, path)
         missing = {"name", "start", "stop"} - cut.keys()
         if missing:
             raise ArgumentError(f"{path}: expected {', '.join(sorted(missing))} too")
-        start, stop = _bounds(cut["start"], cut["stop"], path)
-        part = Part((_text(cut["name"], f"{path}: name"),), start, stop, _parse_attributes(cut, path))
+        start, stop = _parse_bounds(cut["start"], cut["stop"], path)
+        part = Part((_check_text(cut["name"], f"{path}: name"),), start, stop, _parse_attributes(cut, path))
         _check_attributes(part.attributes, stop - start, path)
         parts.append(part)
     _check_overlaps([(part.start, part.stop or 0, part.names[0]) for part in parts], f"{where}: slices")
@@ -204,18 +210,18 @@ def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Pa
 
 
 def _parse_attributes(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
-    attributes = {**_table(entry.get("attributes", {}), f"{where}: attributes")}
+    attributes = {**_check_table(entry.get("attributes", {}), f"{where}: attributes")}
     entry = {**attributes, **entry}
     units = entry.get("units")
     if units is not None:
-        attributes["units"] = list(_texts(units, f"{where}: units")) if isinstance(units, list) else units
+        attributes["units"] = list(_check_texts(units, f"{where}: units")) if isinstance(units, list) else units
         if not isinstance(units, str | list):
             raise ArgumentTypeError(f"{where}: units: expected text, or a list of it, got {units!r}")
     if "norm_group" in entry:
-        attributes["norm_group"] = _text(entry["norm_group"], f"{where}: norm_group")
+        attributes["norm_group"] = _check_text(entry["norm_group"], f"{where}: norm_group")
     methods = entry.get("methods")
     if isinstance(methods, str):
-        attributes["methods"] = _method(methods, f"{where}: methods")
+        attributes["methods"] = _parse_method(methods, f"{where}: methods")
     elif methods is not None:
         attributes["methods"] = _parse_methods(methods, f"{where}: methods")
     return attributes
@@ -228,8 +234,8 @@ def _parse_methods(methods: Any, where: str) -> list[list[Any]]:
     for block in methods:
         if not isinstance(block, list) or len(block) != 3:
             raise ArgumentTypeError(f"{where}: expected [start, stop, method], got {block!r:.60}")
-        start, stop = _bounds(block[0], block[1], where)
-        method = _method(block[2], where)
+        start, stop = _parse_bounds(block[0], block[1], where)
+        method = _parse_method(block[2], where)
         if stop - start != _TAKES.get(method, stop - start):
             raise ArgumentError(f"{where}: {method} takes {_TAKES[method]} features, got {start} to {stop}")
         parsed.append([start, stop, method])
@@ -240,12 +246,14 @@ def _parse_methods(methods: Any, where: str) -> list[list[Any]]:
 def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Part, ...]]:
     """Parses GR00T's modality.json: slices of the state and the action, new names for cameras and annotations."""
     _check_keys(given, _MODALITIES.keys(), where)
-    cut: dict[str, list[Part]] = {}
+    slices: dict[str, list[Part]] = {}
     whole: dict[str, list[Part]] = {}
     for modality, default in _MODALITIES.items():
-        for key, entry in _table(given.get(modality, {}), f"{where}: {modality}").items():
+        for key, entry in _check_table(given.get(modality, {}), f"{where}: {modality}").items():
             path, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
-            stream = _text(_table(entry, path).get("original_key") or default or name, f"{path}: original_key")
+            stream = _check_text(
+                _check_table(entry, path).get("original_key") or default or name, f"{path}: original_key"
+            )
             facts = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
             if facts.get("rotation_type", "") is None:
                 del facts["rotation_type"]
@@ -255,15 +263,15 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
                 facts["methods"] = "previous"
             facts = _parse_attributes({"attributes": facts}, path)
             if "start" in entry or "end" in entry:
-                start, stop = _bounds(entry.get("start"), entry.get("end"), path)
-                cut.setdefault(stream, []).append(Part((name,), start, stop, facts))
+                start, stop = _parse_bounds(entry.get("start"), entry.get("end"), path)
+                slices.setdefault(stream, []).append(Part((name,), start, stop, facts))
             else:
                 whole.setdefault(stream, []).append(Part((name,), attributes=facts))
-    for stream, parts in cut.items():
+    for stream, parts in slices.items():
         if stream in whole:
             raise ArgumentError(f"{where}: {stream}: expected slices of it or all of it, got both")
         _check_overlaps([(part.start, part.stop or 0, part.names[0]) for part in parts], f"{where}: {stream}")
-    return {stream: tuple(parts) for stream, parts in {**cut, **whole}.items()}
+    return {stream: tuple(parts) for stream, parts in {**slices, **whole}.items()}
 
 
 def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
@@ -287,7 +295,7 @@ def _check_overlaps(blocks: list[Any], where: str) -> None:
             )
 
 
-def _bounds(start: Any, stop: Any, where: str) -> tuple[int, int]:
+def _parse_bounds(start: Any, stop: Any, where: str) -> tuple[int, int]:
     for number in (start, stop):
         if isinstance(number, bool) or not isinstance(number, int):
             raise ArgumentTypeError(f"{where}: expected start and stop as whole numbers, got {start!r} and {stop!r}")
@@ -296,28 +304,28 @@ def _bounds(start: Any, stop: Any, where: str) -> tuple[int, int]:
     return start, stop
 
 
-def _method(name: Any, where: str) -> str:
+def _parse_method(name: Any, where: str) -> str:
     if name not in METHODS:
         raise ArgumentError(f"{where}: expected one of {', '.join(METHODS)}, got {name!r}")
     return str(name)
 
 
-def _table(value: Any, where: str) -> Mapping[str, Any]:
+def _check_table(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ArgumentTypeError(f"{where}: expected a table, got {value!r:.60}")
     return value
 
 
-def _text(value: Any, where: str) -> str:
+def _check_text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise ArgumentTypeError(f"{where}: expected text that is not empty, got {value!r:.60}")
     return value
 
 
-def _texts(value: Any, where: str) -> tuple[str, ...]:
+def _check_texts(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise ArgumentTypeError(f"{where}: expected a list of text, got {value!r:.60}")
-    return tuple(_text(item, where) for item in value)
+    return tuple(_check_text(item, where) for item in value)
 
 
 def _is_kept(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
@@ -329,20 +337,23 @@ def _is_kept(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
 
 
 class Mapper:
-    """Puts a mapping into effect, recording by recording."""
+    """Applies a mapping to recordings, one after another."""
 
     def __init__(self, mapping: StreamMapping, notes: Notes) -> None:
         self._mapping = mapping
         self._notes = notes
 
     def gives_methods(self, stream: str, start: int, stop: int | None) -> bool:
-        """Whether the mapping gives methods for these features of a source's stream, in each part that has them."""
-        parts = [
+        """Whether the mapping gives methods for features [start, stop) of a source's stream, in every part that has some of them.
+
+        stop: None for all features from `start` on.
+        """
+        overlapping = [
             part
             for part in self._mapping.streams.get(stream, ())
             if part.stop is None or (part.start < (part.stop if stop is None else stop) and start < part.stop)
         ]
-        return bool(parts) and all("methods" in part.attributes for part in parts)
+        return bool(overlapping) and all("methods" in part.attributes for part in overlapping)
 
     def columns(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the recording's columns of the episodes table, as the mapping changes them."""
@@ -366,7 +377,7 @@ class Mapper:
             yield from self.apply(name, samples)
 
     def apply(self, name: str, samples: Samples) -> Iterator[tuple[str, Samples]]:
-        """Yields the streams that are made from a part of a stream. Frames for several streams come chunk by chunk.
+        """Yields the streams that the mapping makes of a source's stream. Frames for several streams come chunk by chunk.
 
         Raises:
             FileError: the mapping does not fit the stream.
@@ -387,19 +398,19 @@ class Mapper:
             return
         if any(part.stop is not None for part in parts):
             self._check_slices(name, parts, samples)
-        several = sum(len(part.names) for part in parts) > 1
-        for chunk in split_chunks(samples) if several else [samples]:
+        makes_several = sum(len(part.names) for part in parts) > 1
+        for chunk in split_chunks(samples) if makes_several else [samples]:
             for part in parts:
-                for new in part.names:
-                    self._claim_name(new, name)
-                    yield new, self._cut(chunk, part, name)
+                for new_name in part.names:
+                    self._claim_name(new_name, name)
+                    yield new_name, self._cut(chunk, part, name)
 
     def end(self) -> None:
-        """Reports or refuses what the mapping names and the source lacks.
+        """Reports or refuses a mapping that names something that the source lacks.
 
         Raises:
-            ArgumentError: a stream, a column or a pattern never came, and no stream of that name was left out. A mapping that is
-                not `complete` is only reported.
+            ArgumentError: the source has no such stream or column, or no stream that matches a pattern, and no such stream was left
+                out either. A stream that is missing from a mapping that is not `complete` is only reported.
         """
         mapping, seen = self._mapping, self._notes.seen
         streams = seen.get("mapping: streams", {})
@@ -419,11 +430,14 @@ class Mapper:
             if column not in columns:
                 raise ArgumentError(f"{mapping.where}: episodes: no column {column!r}")
 
-    def _claim_name(self, new: str, stream: str) -> None:
-        self._notes.see("mapping: names", new, stream)
-        owner = self._notes.seen["mapping: names"][new]
+    def _claim_name(self, new_name: str, stream: str) -> None:
+        """Raises if another stream of the source has the new name already."""
+        self._notes.see("mapping: names", new_name, stream)
+        owner = self._notes.seen["mapping: names"][new_name]
         if owner != stream:
-            raise FileError(f"{self._mapping.where}: streams {owner!r} and {stream!r} both have the new name {new!r}")
+            raise FileError(
+                f"{self._mapping.where}: streams {owner!r} and {stream!r} both have the new name {new_name!r}"
+            )
 
     def _check_slices(self, name: str, parts: Sequence[Part], samples: Samples) -> None:
         where = f"{self._mapping.where}: streams.{name}"
@@ -431,19 +445,20 @@ class Mapper:
             got = list(samples.values.shape[1:]) if isinstance(samples, Rows) else type(samples).__name__.lower()
             raise FileError(f"{where}: slices: expected rows of features along one axis, got {got}")
         features = samples.values.shape[1]
-        covered = np.zeros(features, bool)
+        is_covered = np.zeros(features, bool)
         for part in parts:
             assert part.stop is not None
             if part.stop > features:
                 raise FileError(
                     f"{where}: {part.names[0]} from {part.start} to {part.stop}, but a row has {features} features"
                 )
-            covered[part.start : part.stop] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], covered, [True]])))
+            is_covered[part.start : part.stop] = True
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], is_covered, [True]])))  # of the uncovered stretches
         for start, stop in edges.reshape(-1, 2).tolist():
             self._notes.leave_out(f"{name}[{start}:{stop}]", "in no slice of the mapping")
 
     def _cut(self, samples: Samples, part: Part, name: str) -> Samples:
+        """Returns the samples of a part of the source's stream `name`, with the attributes that the mapping gives it."""
         start = part.start
         if part.is_bgr:
             where = f"{self._mapping.where}: streams.{name}"
@@ -461,37 +476,38 @@ class Mapper:
             names = None if samples.names is None else samples.names[start : part.stop]
             samples = replace(samples, values=samples.values[:, start : part.stop], names=names)
             source_attributes = _cut_attributes(samples.attributes, start, part.stop)
-            for begin, end, method in samples.attributes.get("methods", ()) if "methods" not in part.attributes else ():
-                if method in _TAKES and begin < part.stop and start < end and not start <= begin < end <= part.stop:
+            for first, end, method in samples.attributes.get("methods", ()) if "methods" not in part.attributes else ():
+                is_cut = first < part.stop and start < end and not start <= first < end <= part.stop
+                if method in _TAKES and is_cut:
                     why = f"the mapping cuts features {start} to {part.stop} out of it: they are interpolated number by number"
-                    self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
-        described = dict(part.attributes)
-        if "rotation_type" in described and described.get("methods") == "angle" and isinstance(samples, Rows):
-            in_degrees = says_degrees(described.get("units", source_attributes.get("units")))
-            most = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
-            if in_degrees or most is not None:
+                    self._notes.leave_out(f"{part.names[0]}: {method} of features {first} to {end} of {name}", why)
+        added = dict(part.attributes)
+        if "rotation_type" in added and added.get("methods") == "angle" and isinstance(samples, Rows):
+            in_degrees = says_degrees(added.get("units", source_attributes.get("units")))
+            largest = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
+            if in_degrees or largest is not None:
                 why = (
                     "in degrees"
-                    if most is None
-                    else f"{described['rotation_type']} up to {most:.4g}, more than a turn in radians"
+                    if largest is None
+                    else f"{added['rotation_type']} up to {largest:.4g}, more than a turn in radians"
                 )
                 self._notes.assume(part.names[0], f"{why}: degrees have no method, so the row before is held", name)
-                described["methods"] = "previous"
-        elif "rotation_type" in described and described.get("methods") == "previous":
-            self._notes.leave_out(f"{part.names[0]}: values between rows", why_held(str(described["rotation_type"])))
-        if isinstance(described.get("methods"), str) and features is not None:
-            described["methods"] = [[0, features, described["methods"]]]
-        if "methods" in described and not isinstance(samples, Rows):
+                added["methods"] = "previous"
+        elif "rotation_type" in added and added.get("methods") == "previous":
+            self._notes.leave_out(f"{part.names[0]}: values between rows", why_held(str(added["rotation_type"])))
+        if isinstance(added.get("methods"), str) and features is not None:
+            added["methods"] = [[0, features, added["methods"]]]
+        if "methods" in added and not isinstance(samples, Rows):
             raise FileError(f"{self._mapping.where}: streams.{name}: methods: expected numbers of one shape a row")
         try:
             if features is not None:
                 units = {"units": source_attributes["units"]} if "units" in source_attributes else {}
-                _check_attributes({**units, **described}, features, f"{self._mapping.where}: streams.{name}")
+                _check_attributes({**units, **added}, features, f"{self._mapping.where}: streams.{name}")
         except ArgumentError as error:
             raise FileError(str(error)) from error
-        if isinstance(described.get("methods"), list):  # features that it does not name keep the source's methods
-            described["methods"] = with_others(described["methods"], source_attributes.get("methods", []))
-        attributes = {**source_attributes, **described}
+        if isinstance(added.get("methods"), list):  # features that the mapping does not name keep the source's methods
+            added["methods"] = with_others(added["methods"], source_attributes.get("methods", []))
+        attributes = {**source_attributes, **added}
         return replace(samples, attributes=attributes) if attributes else samples
 
 
@@ -512,15 +528,19 @@ def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) 
 
 
 def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-    """Returns the attributes of a stream of the source, cut to these features."""
+    """Returns the attributes of features [start, stop) of a source's stream, whose attributes are `attributes`."""
     cut = dict(attributes)
     if isinstance(cut.get("units"), list):
         cut["units"] = cut["units"][start:stop]
     if isinstance(cut.get("methods"), list):
-        inside = [
-            [max(a, start) - start, min(b, stop) - start, m] for a, b, m in cut["methods"] if a < stop and b > start
+        blocks = [
+            [max(first, start) - start, min(end, stop) - start, method]
+            for first, end, method in cut["methods"]
+            if first < stop and end > start
         ]
-        cut["methods"] = [[a, b, m] for a, b, m in inside if b - a == _TAKES.get(m, b - a)]
+        cut["methods"] = [
+            [first, end, method] for first, end, method in blocks if end - first == _TAKES.get(method, end - first)
+        ]
     return cut
 
 
@@ -529,10 +549,10 @@ def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dic
 
 @dataclass
 class Found:
-    """A stream of the recordings that a preview reads.
+    """A stream that a preview found.
 
-    kind: "numbers", "frames", "arrays" that are ragged, or "text".
-    shape: of a row; for ragged rows of an element.
+    kind: "numbers", "frames", "arrays" (ragged ones), or "text".
+    shape: the shape of a row; of ragged rows, that of an element.
     rate_hz: the rate of the median period; None for fewer than two stamps.
     """
 
@@ -546,19 +566,19 @@ class Found:
     rate_hz: float | None = None
 
 
-# The stamps of a stream that its rate is computed from.
+# How many stamps of a stream, about, its rate is computed from.
 _MOST_STAMPS = 65536
 
 
 def find_streams(streams: Iterator[tuple[str, Samples]]) -> dict[str, Found]:
-    """Finds a recording's streams; reads only the first frames of cameras."""
+    """Finds a recording's streams. Reads of each camera only the first frames."""
     found: dict[str, Found] = {}
     times: dict[str, list[np.ndarray]] = {}
     for name, samples in streams:
         first = next(split_chunks(samples))
         time_ns = stamps(first)
         if name not in found and (len(time_ns) or not isinstance(samples, Frames)):
-            found[name] = _find(first)
+            found[name] = _describe(first)
         if name in found:
             found[name].rows += len(time_ns)
             if sum(map(len, times.setdefault(name, []))) < _MOST_STAMPS:
@@ -570,23 +590,23 @@ def find_streams(streams: Iterator[tuple[str, Samples]]) -> dict[str, Found]:
     return found
 
 
-def _find(samples: Samples) -> Found:
-    more: tuple[Any, ...] = (samples.clock, dict(samples.attributes))
+def _describe(samples: Samples) -> Found:
+    clock_and_attributes: tuple[Any, ...] = (samples.clock, dict(samples.attributes))
     match samples:
         case Rows(values=values, names=names):
-            return Found("numbers", str(values.dtype), list(values.shape[1:]), names, *more)
+            return Found("numbers", str(values.dtype), list(values.shape[1:]), names, *clock_and_attributes)
         case Ragged(values=values, names=names):
-            return Found("arrays", str(values.dtype), list(values.shape[1:]), names, *more)
+            return Found("arrays", str(values.dtype), list(values.shape[1:]), names, *clock_and_attributes)
         case Texts():
-            return Found("text", "str", [], None, *more)
+            return Found("text", "str", [], None, *clock_and_attributes)
         case Frames(chunks=chunks):
             ((_, images),) = chunks
             encoded = frames.take(images) if isinstance(images, list) else images
-            return Found("frames", str(encoded.dtype), list(encoded.shape[-3:]), None, *more)
+            return Found("frames", str(encoded.dtype), list(encoded.shape[-3:]), None, *clock_and_attributes)
 
 
 def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Sequence[str]) -> str:
-    """Returns a mapping as TOML, ready to edit, that leaves these streams and columns unchanged."""
+    """Returns a mapping of these streams and columns as TOML, ready to edit. Unedited it changes nothing."""
     lines = [f"# {printable(line)}" for line in title]
     lines += ["", 'include = ["*"]', "exclude = []"]
     for name, found in streams.items():
@@ -615,7 +635,7 @@ def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Seque
 
 
 def toml(value: Any) -> str:
-    """Returns a value as TOML. Text in quotes may be a key too."""
+    """Returns a value as TOML. A text is quoted, so it may also be a key."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{toml(key)} = {toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -1,4 +1,5 @@
-"""Reads NumPy's .npz files, which may be made to do harm: nothing is unpickled, and nothing is larger than its header says."""
+"""Reads NumPy's .npz files. A file may be made to do harm, so nothing is unpickled, and an array that differs in size from its header is
+refused."""
 
 from __future__ import annotations
 
@@ -21,19 +22,19 @@ from ..errors import Error
 from .budget import check_size
 from .files import check_file
 
-# The bytes of rows that are read together.
+# The bytes of rows that are read at once.
 _AT_ONCE = 2**24
 # The most bytes of a compressed array that is held in memory, and of all held arrays of a file. A file of at most _HELD bytes is read
 # whole, and its uncompressed arrays of any size are held.
 _SMALL, _HELD = 2**22, 2**25
-# By the version of .npy: the bytes of the header's length, and the function that reads the header. The length is checked first: NumPy
-# refuses too long a header only after reading it.
+# For each version of .npy: how many bytes the header's length has, and the function that reads the header. The length is checked before
+# that, since NumPy refuses a header that is too long only after reading it.
 _HEADERS = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
 _LONGEST_HEADER = 10_000
 # The most bytes before the header: magic, version and the header's length.
 _PREFIX = 12
-# The head of a zip file's member: signature, flags, and the lengths of the name and of the extra field. The plain flags say that the
-# sizes follow the member, and that the name is in UTF-8.
+# The header before a zip file's member: signature, flags, and the lengths of the name and of the extra field. Only members with these
+# flags at most are read without zipfile: sizes follow the member (8), the name is in UTF-8 (0x800).
 _LOCAL_HEADER = struct.Struct("<4s2xH18xHH")
 _PLAIN_FLAGS = 0x808
 # Matches the header of plain numbers as NumPy writes it. NumPy's own parser takes as long as reading a small array.
@@ -59,7 +60,10 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Entry:
-    """An array's header, whose claims are not checked yet, and the header's length in bytes."""
+    """The header of an array. What it claims is checked when the array is read.
+
+    header_bytes: the length of everything before the values.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -70,42 +74,42 @@ class Entry:
 class Npz:
     """An open file.
 
-    entries: its arrays, in the order of their names.
-    lost: for each member that is no array, or is damaged before its first value, the error.
+    entries: the arrays by name, in the order of their names.
+    lost: the error of each member that is no array, or is damaged before its first value.
     """
 
     def __init__(self, archive: zipfile.ZipFile, content: bytes | None) -> None:
         self._archive = archive
         self._content = content
-        self._files: dict[str, zipfile.ZipInfo] = {}
-        self._held: dict[str, bytes | memoryview] = {}
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        self._held: dict[str, bytes | memoryview] = {}  # arrays that are held in memory
         self._held_bytes = 0
         self.entries: dict[str, Entry] = {}
         self.lost: dict[str, Exception] = {}
-        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+        for member in sorted(archive.infolist(), key=lambda member: member.filename):
             try:
-                self._take(entry)
+                self._add(member)
             except Exception as error:  # zipfile, zlib and NumPy raise many types
-                self.lost[entry.filename] = error
+                self.lost[member.filename] = error
 
-    def _take(self, entry: zipfile.ZipInfo) -> None:
-        name = entry.filename.removesuffix(".npy")
-        if name == entry.filename or name in self.entries:
-            raise Error(f"{entry.filename!r}: expected arrays (*.npy), each once")
-        self._files[name] = entry
+    def _add(self, member: zipfile.ZipInfo) -> None:
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename or name in self.entries:
+            raise Error(f"{member.filename!r}: expected arrays (*.npy), each once")
+        self._members[name] = member
         self._hold(name)
         held = self._held.get(name)
         with self._open(name) if held is None else io.BytesIO(held[: _LONGEST_HEADER + _PREFIX]) as stream:
-            self.entries[name] = _read_header(stream, entry.filename)
+            self.entries[name] = _read_header(stream, member.filename)
 
     def _hold(self, name: str) -> None:
-        """Holds an array in memory, so that it is opened once: one that _find_stored() finds, or a small one.
-        Errors are raised when its rows are read."""
-        entry = self._files[name]
-        size = entry.file_size
+        """Holds an array in memory, so that it is opened once, if it is small or _find_stored() returns it. An array that cannot be read
+        is not held; reading its rows raises the error."""
+        member = self._members[name]
+        size = member.file_size
         if self._held_bytes + size > _HELD:
             return
-        held: bytes | memoryview | None = _find_stored(self._content, entry) if self._content is not None else None
+        held: bytes | memoryview | None = _find_stored(self._content, member) if self._content is not None else None
         if held is None and size <= _SMALL:
             with suppress(Exception), self._open(name) as stream:
                 held = stream.read(size + 1)
@@ -114,7 +118,7 @@ class Npz:
             self._held_bytes += size
 
     def _open(self, name: str) -> BinaryIO:
-        return cast(BinaryIO, self._archive.open(self._files[name]))
+        return cast(BinaryIO, self._archive.open(self._members[name]))
 
     def read(self, name: str) -> np.ndarray:
         """Returns a whole array.
@@ -129,11 +133,11 @@ class Npz:
         return array if array.flags.aligned else array.copy()
 
     def parts(self, name: str, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
-        """Yields an array in parts of `at_once` bytes of rows, at least one part. In C order a part may be a view of the file's bytes, and
-        then unaligned.
+        """Yields an array in parts of about `at_once` bytes, at least one part. A part of an array in C order may be a view of the file's
+        bytes, and then unaligned. An array in Fortran order is one part.
 
         Raises:
-            Error: the array differs in size from its header; or a row, in Fortran order the whole array, is larger than :mod:`budget` allows.
+            Error: the array differs in size from its header, or a part is larger than :mod:`budget` allows.
         """
         entry = self.entries[name]
         rows = entry.shape[0] if entry.shape else 1
@@ -155,7 +159,8 @@ class Npz:
 
     @contextmanager
     def _reader(self, name: str) -> Iterator[Callable[[int], bytes | memoryview]]:
-        """Yields a function that returns the next n bytes of an array's file, without a copy if the file is held in memory."""
+        """Yields a function that returns the next bytes of an array's file, as many as it is asked for; without a copy if the file is
+        held in memory."""
         held = self._held.get(name)
         if held is None:
             with self._open(name) as stream:
@@ -173,7 +178,7 @@ class Npz:
 
 @contextmanager
 def open_npz(file: Path) -> Iterator[Npz]:
-    """Opens a file, whose arrays are read one at a time.
+    """Opens a file. Its arrays are read when they are asked for.
 
     Raises:
         OSError, zipfile.BadZipFile: the file does not exist or is damaged.
@@ -186,30 +191,30 @@ def open_npz(file: Path) -> Iterator[Npz]:
             yield Npz(archive, content)
 
 
-def _find_stored(content: bytes, entry: zipfile.ZipInfo) -> memoryview | None:
-    """Returns the bytes of a member of an archive in memory, if it is not compressed and its checksum is right; else None. Then
-    :mod:`zipfile` reads it, or reports its fault."""
-    begin = entry.header_offset
-    head = content[begin : begin + _LOCAL_HEADER.size]
-    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & ~_PLAIN_FLAGS or len(head) < _LOCAL_HEADER.size:
+def _find_stored(content: bytes, member: zipfile.ZipInfo) -> memoryview | None:
+    """Returns the bytes of a member of an archive that is in memory, if the member is not compressed and its checksum is right; else None:
+    :mod:`zipfile` then reads the member, or raises its error."""
+    offset = member.header_offset
+    head = content[offset : offset + _LOCAL_HEADER.size]
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & ~_PLAIN_FLAGS or len(head) < _LOCAL_HEADER.size:
         return None
     signature, flags, name_size, extra_size = _LOCAL_HEADER.unpack(head)
-    begin += _LOCAL_HEADER.size
-    name = content[begin : begin + name_size]
-    if signature != b"PK\3\4" or flags & ~_PLAIN_FLAGS or name != entry.orig_filename.encode(errors="replace"):
+    offset += _LOCAL_HEADER.size
+    name = content[offset : offset + name_size]
+    if signature != b"PK\3\4" or flags & ~_PLAIN_FLAGS or name != member.orig_filename.encode(errors="replace"):
         return None
-    begin += name_size + extra_size
-    stored = memoryview(content)[begin : begin + entry.file_size]
-    is_whole = len(stored) == entry.file_size == entry.compress_size and zlib.crc32(stored) == entry.CRC
-    return stored if is_whole else None
+    offset += name_size + extra_size
+    stored = memoryview(content)[offset : offset + member.file_size]
+    is_intact = len(stored) == member.file_size == member.compress_size and zlib.crc32(stored) == member.CRC
+    return stored if is_intact else None
 
 
 def _read_header(stream: BinaryIO, name: str) -> Entry:
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise Error(f"{name}: expected .npy of version 1.0 or 2.0, got {version}")
-    digits, parse = _HEADERS[version]
-    length = stream.read(digits)
+    length_bytes, parse = _HEADERS[version]
+    length = stream.read(length_bytes)
     size = int.from_bytes(length, "little")
     if size > _LONGEST_HEADER:
         raise Error(f"{name}: expected a header of at most {_LONGEST_HEADER} bytes, got {size}")

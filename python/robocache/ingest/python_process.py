@@ -1,4 +1,4 @@
-"""Starts processes of an ingest: each is a new Python, because a fork would lack this process's threads and keep its locks."""
+"""Starts processes of an ingest. Each one is a new Python, because a fork would lack this process's threads but keep their locks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .._tvm_ffi import WITHOUT_TORCH
 
 
 def start(function: Callable[..., Any], *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-    """Starts a process that calls a function in a module of this package; `options` are those of Popen.
+    """Starts a process that calls a function of this package with these arguments, which must be literals; `options` are those of Popen.
 
-    The process has its own session: Ctrl-C reaches only this process, which then ends the other.
+    The new process has its own session, so that Ctrl-C reaches only this process, which then ends the new one.
     """
     paths = [path for path in sys.path if isinstance(path, str)]
     name = function.__name__

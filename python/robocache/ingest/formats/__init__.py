@@ -1,7 +1,7 @@
-"""The entries of the formats, one module for each. They are known before the readers and their libraries are imported.
+"""The entries of the formats, one module for each. Importing an entry does not import the format's reader and its libraries.
 
-Each module defines `FORMAT`, its dataclass of options, and the function that recognises its files; ``hdf5`` has several.
-``registry`` lists them.
+Each module defines `FORMAT`, the format's dataclass of options, and the function that recognises its files; ``hdf5`` does so for
+several formats. ``registry`` lists the entries.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Format:
     """A format's entry.
 
     title: the format's name in help and messages.
-    sign: describes in words how its files are recognised.
+    sign: describes in words how the format's files are recognised.
     find_sign: takes the source and all files in it (:func:`robocache.ingest.files.list_files`); returns a file that proves the
         format, or None. It reads only names and the first bytes of files.
     options: a dataclass; see the module `options`.
-    reader: the name of the module, which is imported when it is needed.
+    reader: the name of the reader's module, which :meth:`load` imports.
     install: the command that installs the libraries which the module imports.
     includes: formats whose files this format contains. If both are recognised, the source has this format.
     """
@@ -52,7 +52,7 @@ class Format:
         """Imports the reader.
 
         Raises:
-            Error: a package that it needs is missing or broken; the other formats still work.
+            Error: a package that the reader needs is missing or broken; the other formats still work.
         """
         try:
             return cast(Reader, importlib.import_module(self.reader))
@@ -71,9 +71,9 @@ def has_suffix(file: Path, *suffixes: str) -> bool:
     return file.name.lower().endswith(suffixes) and not file.name.startswith(".")
 
 
-def first(is_one: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Path | None]:
-    """Returns the `find_sign` of a format that a single file proves."""
-    return lambda source, files: next(filter(is_one, files), None)
+def first(is_sign: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Path | None]:
+    """Returns the `find_sign` of a format that is proved by the first file for which `is_sign` is true."""
+    return lambda source, files: next(filter(is_sign, files), None)
 
 
 # ---- options of several formats ----
@@ -81,7 +81,7 @@ def first(is_one: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Pa
 
 @dataclass(frozen=True)
 class CameraOptions:
-    """The options for storing frames, of every format with cameras."""
+    """The options that every format with cameras has, for storing frames."""
 
     title: ClassVar[str] = "cameras"
 
@@ -108,7 +108,7 @@ class VideoOptions(CameraOptions):
 
     title: ClassVar[str] = "video"
 
-    video: bool = option(True, help="leave cameras out")
+    video: bool = option(True, help="leave cameras out")  # the help of --no-video
     jobs: int | None = option(None, help="processes that decode video (default: one a core)")
 
     def __post_init__(self) -> None:

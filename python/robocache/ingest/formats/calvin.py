@@ -8,7 +8,7 @@ from typing import ClassVar
 from ..options import option
 from . import Format, RateOptions, first
 
-# The table of each episode's first and last step.
+# The name of the table with each episode's first and last step.
 EPISODES = "ep_start_end_ids.npy"
 
 

@@ -12,14 +12,15 @@ from ..files import is_readable
 from . import Format, RateOptions, VideoOptions, has_suffix
 
 SUFFIXES = (".hdf5", ".h5", ".hdf")
-TRAJECTORY = "trajectory.h5"  # DROID's, or ManiSkill's if a JSON file of the same name says so
-PROPRIO = "proprio_stats.h5"  # AgiBot's
+TRAJECTORY = "trajectory.h5"  # the name of DROID's files; also of ManiSkill's, which have a JSON file beside them
+PROPRIO = "proprio_stats.h5"  # the name of AgiBot's files
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 # A file may begin with a user block of 512 bytes times a power of two.
 _MAGIC_OFFSETS = (0, 512, 1024, 2048, 4096)
+# How many first bytes of a file are read.
 _HEAD = 8192
-# A folder holds one layout, so a few files are enough.
+# At most this many files are opened. A folder holds one layout, so a few are enough.
 _OPENED = 16
 
 
@@ -34,19 +35,19 @@ def _finder(layout: str) -> Callable[[Path, Sequence[Path]], Path | None]:
     def find(source: Path, files: Sequence[Path]) -> Path | None:
         candidates = [file for file in files if file == source or is_hdf5(file)]
         # All files named TRAJECTORY have one layout, and so have all named PROPRIO: one of each is enough.
-        alike: dict[str, list[Path]] = {TRAJECTORY: [], PROPRIO: []}
+        by_name: dict[str, list[Path]] = {TRAJECTORY: [], PROPRIO: []}
         others: list[Path] = []
         for file in candidates:
-            alike.get(file.name, others).append(file)
-        opened = [*others[:_OPENED], *(files[0] for files in alike.values() if files)]
+            by_name.get(file.name, others).append(file)
+        opened = [*others[:_OPENED], *(files[0] for files in by_name.values() if files)]
         return next((file for file in opened if _guess(file) == layout), None)
 
     return find
 
 
 def _guess(file: Path) -> str | None:
-    """Guesses the layout of a file from its name, from the names of its first groups, which are usually in its first bytes, or
-    from a JSON file beside it."""
+    """Guesses the layout of a file from its name, from a JSON file beside it, or from the names of its first groups, which are usually
+    in its first bytes. Returns None if it is no HDF5 file."""
     if file.name == PROPRIO:
         return "agibot"
     if _says_maniskill(file.with_suffix(".json")):
@@ -57,7 +58,7 @@ def _guess(file: Path) -> str | None:
     if is_readable(file):
         with file.open("rb") as opened:
             head = opened.read(_HEAD)
-    if not is_hdf5(file) and not any(head.startswith(_MAGIC, at) for at in _MAGIC_OFFSETS):
+    if not is_hdf5(file) and not any(head.startswith(_MAGIC, offset) for offset in _MAGIC_OFFSETS):
         return None
     if b"\0data\0" in head or b"demo_" in head:
         return "robomimic"
@@ -70,11 +71,11 @@ def _guess(file: Path) -> str | None:
     return "robomimic"
 
 
-def _says_maniskill(beside: Path) -> bool:
-    """Whether a JSON file beside the trajectories describes their ManiSkill environment."""
-    if not is_readable(beside):
+def _says_maniskill(json_file: Path) -> bool:
+    """Whether the JSON file beside a file of trajectories describes a ManiSkill environment."""
+    if not is_readable(json_file):
         return False
-    with beside.open("rb") as opened:
+    with json_file.open("rb") as opened:
         return b'"env_info"' in opened.read(_HEAD)
 
 

@@ -11,23 +11,23 @@ from typing import ClassVar, Literal
 from ..options import option
 from . import Format, VideoOptions
 
-# The columns that option index_columns keeps, in the types that LeRobot reads them in.
+# The columns that the option index_columns keeps, and the types in which LeRobot reads them.
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
 
 
 def read_folders(video: bool) -> tuple[str, ...]:
-    """Returns the folders of the files that a cache is made of. Images in files of their own are in images/."""
+    """Returns the folders whose files a cache is made of; with `video` those of cameras too. images/ holds images as single files."""
     return ("meta", "data", *(("videos", "video", "images") if video else ()))
 
 
 @dataclass(frozen=True)
 class LeRobotOptions(VideoOptions):
-    """The choice of each row's frame, and of the columns to keep, which a dataset does not declare."""
+    """How the frame of a row is chosen, and which columns are kept."""
 
     title: ClassVar[str] = "LeRobot dataset"
 
     frames: Literal["by-time", "by-index"] = option(
-        "by-time", help="the frame of a row: the nearest in time (default), or that of the same number"
+        "by-time", help="the frame of a row: the nearest in time (default), or the one with the row's number"
     )
     index_columns: bool = option(False, help="keep the columns timestamp, frame_index and index as streams too")
 

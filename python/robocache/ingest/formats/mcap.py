@@ -29,21 +29,22 @@ class MessageOptions(CameraOptions):
             raise ArgumentError(f"definitions: expected a folder of .msg and .idl files, got {self.definitions!r}")
 
 
-# Suffixes of compressed files: rosbag2's, and that of the command zstd.
+# Suffixes of files that are compressed as a whole: rosbag2's suffix, and that of the command zstd.
 PACKED = (".zstd", ".zst")
 
 
 def packed(suffix: str) -> list[str]:
+    """Returns a suffix, and the suffixes of such files that are compressed as a whole."""
     return [suffix, *(suffix + ending for ending in PACKED)]
 
 
 def unpacked_name(file: Path) -> str:
-    """Returns the name of a file without the suffix of compression as a whole."""
+    """Returns the name that a file has when it is not compressed as a whole."""
     return file.stem if file.suffix.lower() in PACKED else file.name
 
 
 def is_mcap(file: Path) -> bool:
-    """Whether a file is MCAP by its name; it may be compressed as a whole."""
+    """Whether a file is MCAP by its name, perhaps compressed as a whole."""
     return has_suffix(file, *packed(".mcap"))
 
 

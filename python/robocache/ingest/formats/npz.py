@@ -1,4 +1,4 @@
-"""Recognises motions and episodes in NumPy's .npz files, one in each file."""
+"""Recognises NumPy's .npz files that hold a motion or an episode each."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})
 
 @dataclass(frozen=True)
 class RldsOptions(RateOptions):
-    """The rate is needed if the episodes do not declare it."""
+    """Takes a rate, since the episodes may not declare it."""
 
     title: ClassVar[str] = "RLDS dataset"
 

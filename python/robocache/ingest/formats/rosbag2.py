@@ -9,7 +9,7 @@ from .mcap import MessageOptions, packed
 
 
 def is_database(file: Path) -> bool:
-    """Whether a file is a bag's database by its name; it may be compressed as a whole."""
+    """Whether a file is a bag's database by its name, perhaps compressed as a whole."""
     return has_suffix(file, *packed(".db3"))
 
 

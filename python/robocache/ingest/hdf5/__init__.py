@@ -1,2 +1,2 @@
-"""HDF5. All layouts share `datasets` (the objects in a file) and `columns` (datasets as streams). `robomimic`, `aloha`, `droid` and
-others are one layout each; `droid_videos` reads DROID's cameras."""
+"""Reads the layouts of HDF5 files. `robomimic`, `aloha`, `droid` and others read one layout each, `droid_videos` DROID's cameras. All
+share `datasets`, which finds the objects in a file, and `columns`, which turns datasets into streams."""

@@ -2,8 +2,8 @@
 and ``task_info/task_TASK.json``.
 
 The schema follows AgiBot World's description of its data and its converters. Each dataset in ``state/...`` and ``action/...`` has
-one row per stamp of ``timestamp``, which is int64 nanoseconds, or seconds in simulated episodes. ``action/.../index`` lists the
-rows at which commands were sent. Frame k of a video belongs to row k.
+one row for each stamp of ``timestamp``, which is int64 nanoseconds, or seconds in simulated episodes. ``action/.../index`` lists
+the rows at which commands were sent. Frame k of a video belongs to row k.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 from .droid import open_videos
 
 _MOST_ROWS = 1 << 22
-# Stamps from 2001 to 2128 are nanoseconds since 1970.
+# Whole numbers between these, the years 2001 to 2128, are taken as nanoseconds since 1970.
 _EPOCH_NS = (1e18, 5e18)
 _DEPTH = re.compile(r"(.+?)_?(\d+)\.png")
 
@@ -59,8 +59,11 @@ def read(source: Path, options: AgibotOptions, notes: Notes) -> Generator[Record
 class _Episode:
     """The paths of an episode's files.
 
-    info: the file of its task.
-    videos: by the name of the camera.
+    path: the file with the rows.
+    task, number: the names of the folders of the task and of the episode.
+    info: the file that describes the task's episodes; None if there is none.
+    videos: the video of each camera, by the camera's name.
+    depth: the images of all depth cameras.
     """
 
     path: Path
@@ -73,36 +76,36 @@ class _Episode:
     @classmethod
     def of(cls, path: Path) -> _Episode:
         *_, task, number = ("", "", *path.resolve().parts[:-1])
-        # Some copies keep all files of an episode in one folder.
+        # Some copies of the data keep all files of an episode in one folder.
         folders = [path.parent]
         infos = [path.parent / "task_info.json", path.parent.parent / f"task_info_{task}.json"]
         if len(path.parents) > 3:
-            base = path.parents[3]
-            folders.insert(0, base / "observations" / task / number)
-            infos.insert(0, base / "task_info" / f"task_{task}.json")
+            dataset = path.parents[3]
+            folders.insert(0, dataset / "observations" / task / number)
+            infos.insert(0, dataset / "task_info" / f"task_{task}.json")
         folder = next(
             (folder for folder in folders if (folder / "videos").is_dir() or (folder / "depth").is_dir()), path.parent
         )
-        videos = {file.stem: file for file in _listed(folder / "videos") if file.suffix.lower() == ".mp4"}
-        depth = [file for file in _listed(folder / "depth") if _DEPTH.fullmatch(file.name)]
+        videos = {file.stem: file for file in _list_folder(folder / "videos") if file.suffix.lower() == ".mp4"}
+        depth = [file for file in _list_folder(folder / "depth") if _DEPTH.fullmatch(file.name)]
         return cls(path, task, number, next(filter(Path.exists, infos), None), videos, depth)
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     return list_files(folder).files if folder.is_dir() else []
 
 
 class _Infos:
-    """The entries of episodes in the files of their tasks. Reads each file once."""
+    """The entries that describe episodes, in the files of their tasks. Each file is read once."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._read: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def of(self, episode: _Episode, what: str) -> Mapping[str, Any]:
-        """Returns the entry of an episode, or an empty mapping if there is none."""
+        """Returns the entry of an episode; empty if there is none, which is reported."""
         if episode.info is None:
-            self._notes.leave_out(f"{what}: task_info", "no file of its task")
+            self._notes.leave_out(f"{what}: task_info", "its task has no file")
             return {}
         if episode.info not in self._read:
             self._read[episode.info] = {}
@@ -115,11 +118,12 @@ class _Infos:
 
 
 def _read_info(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns the entries of a task's file by the numbers of their episodes."""
     content = read_json(path)
-    listed = [content] if isinstance(content, dict) else content
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    entries = [content] if isinstance(content, dict) else content
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise SourceError(f"{path}: expected a list of episodes, got {content!s:.60}")
-    return {str(one.get("episode_id")): one for one in listed}
+    return {str(entry.get("episode_id")): entry for entry in entries}
 
 
 # ---- an episode ----
@@ -135,7 +139,7 @@ def _read_streams(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the file when the first stream is read. Adds to `metadata`."""
+    """Yields an episode's streams. Opens its file when the first stream is read, and then adds to `metadata`."""
     path = episode.path
     with open_file(path) as file:
         if "state" not in file and "action" not in file:
@@ -143,22 +147,22 @@ def _read_streams(
         tree = walk(path, file, what, notes)
         facts = {**attributes(file, notes), **tree.facts}
         stamps = tree.datasets.pop("timestamp", None)
-        sent = {key: dataset for key, dataset in tree.datasets.items() if key.endswith("/index")}
-        for key in sent:
+        sent_rows = {key: dataset for key, dataset in tree.datasets.items() if key.endswith("/index")}
+        for key in sent_rows:
             del tree.datasets[key]
         rows = count_rows(tree, lambda key: key.startswith("state/"))[0] if stamps is None else int(stamps.shape[0])
         if rows > _MOST_ROWS:
             raise SourceError(f"{path}: {rows} rows, expected at most {_MOST_ROWS}")
         clock = _find_clock(path, stamps, rows, facts, options, notes)
         info = infos.of(episode, what)
-        metadata |= {**facts, **take_constants(tree, rows, notes), **_columns(info, notes), **metadata}
+        metadata |= {**facts, **take_constants(tree, rows, notes), **_make_columns(info, notes), **metadata}
         yield from _read_actions(info, clock, what, episode, notes)
         for key, dataset in tree.datasets.items():
             yield from Column(key, what, tree.where(key), dataset, clock, notes).samples(options, kinds)
-        for key, dataset in sent.items():
+        for key, dataset in sent_rows.items():
             with notes.reading(f"{what}: {key}", tree.where(key)):
-                clock_of_commands = _clock_of_rows(tree, key, dataset, clock)
-                yield from Column(key, what, tree.where(key), dataset, clock_of_commands, notes).samples(options, kinds)
+                command_clock = _find_command_clock(tree, key, dataset, clock)
+                yield from Column(key, what, tree.where(key), dataset, command_clock, notes).samples(options, kinds)
     if not options.video:
         for camera in episode.videos:
             notes.leave_out(f"videos/{camera}", "video; left out with video=False (--no-video)")
@@ -197,8 +201,8 @@ def _find_clock(
     return nominal(rows, rate_hz)
 
 
-def _clock_of_rows(tree: Tree, key: str, dataset: Dataset, clock: Clock) -> Clock:
-    """Returns the clock of a list of row numbers: the stamps of those rows."""
+def _find_command_clock(tree: Tree, key: str, dataset: Dataset, clock: Clock) -> Clock:
+    """Returns the clock of a dataset that lists the rows at which commands were sent: the stamps of these rows."""
     where = tree.where(key)
     if len(dataset.shape) != 1 or dataset.dtype.kind not in "iu" or dataset.shape[0] > _MOST_ROWS:
         raise SourceError(f"{where}: expected numbers of rows, got {list(dataset.shape)} of {dataset.dtype}")
@@ -212,7 +216,7 @@ def _clock_of_rows(tree: Tree, key: str, dataset: Dataset, clock: Clock) -> Cloc
 # ---- the file of the task ----
 
 
-def _columns(info: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+def _make_columns(info: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for key, value in info.items():
         if key in ("episode_id", "label_info"):
@@ -229,7 +233,7 @@ def _columns(info: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
 def _read_actions(
     info: Mapping[str, Any], clock: Clock, what: str, episode: _Episode, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields the texts of the steps, each at its first frame, and "" after its last frame."""
+    """Yields the texts that describe the steps of the task: a step's text at its first frame, and "" after its last frame."""
     label = info.get("label_info")
     steps = label.get("action_config") if isinstance(label, dict) else None
     for key, stream in (("action_text", "task"), ("skill", "skill")):
@@ -244,7 +248,7 @@ def _read_actions(
                 if not is_span or not isinstance(text, str):
                     raise SourceError(f"{episode.info}: episode {episode.number}: step {number}: {step!s:.80}")
                 spans.append((start, stop, as_utf8(text)))
-            spans.sort(key=lambda span: span[0])  # where steps overlap, the step that began last counts
+            spans.sort(key=lambda span: span[0])  # where steps overlap, the text is that of the last to begin
             for start, stop, text in spans:
                 texts[start:stop] = [text] * len(texts[start:stop])
             begins = [row for row, text in enumerate(texts) if text != (texts[row - 1] if row else "")]
@@ -260,7 +264,7 @@ def _read_actions(
 def _read_depth(
     episode: _Episode, what: str, clock: Clock, options: AgibotOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Frames]]:
-    """Yields the depth cameras. The number in a PNG's name is its row."""
+    """Yields the depth cameras. The number in the name of a PNG file is the row that it belongs to."""
     cameras: dict[str, dict[int, Path]] = {}
     for file in episode.depth:
         if match := _DEPTH.fullmatch(file.name):
@@ -271,13 +275,13 @@ def _read_depth(
             if rows[-1] >= clock.rows:
                 raise SourceError(f"{files[rows[-1]]}: expected a row number below {clock.rows} in the name")
             time_ns = clock.time_ns(0, clock.rows)[rows]
-            read = partial(_read_row, [files[row] for row in rows])
+            read = partial(_read_file, [files[row] for row in rows])
             images = Images(camera, what, episode.path, time_ns, clock.kind, read, rows)
             frames = images.stored(options, kinds, notes)
             if frames is not None:
                 yield camera, frames
 
 
-def _read_row(files: list[Path], row: int) -> bytes:
-    check_file(files[row])
-    return files[row].read_bytes()
+def _read_file(files: list[Path], index: int) -> bytes:
+    check_file(files[index])
+    return files[index].read_bytes()

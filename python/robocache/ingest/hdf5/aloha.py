@@ -19,7 +19,7 @@ from .episodes import read_episode
 
 finish = tell_rates
 
-_LENGTHS = "lengths of the images' files, which say them themselves"
+_LENGTHS = "lengths of the images' files without padding; the files show them"
 _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
 
 
@@ -37,7 +37,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], options: RateOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the file only when the first stream is read, so that other shards' files stay closed. Adds to `metadata`."""
+    """Yields a file's streams. Opens the file only when the first stream is read, so that the files of other shards stay closed. Then adds
+    to `metadata`."""
     with open_file(path) as file:
         names = list(file)
         if "observations" not in names and "action" not in names and hint_of_layout(path, file, "aloha"):

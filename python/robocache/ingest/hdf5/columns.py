@@ -1,6 +1,6 @@
-"""Turns HDF5's datasets into streams, for the readers of all layouts: rows, texts and cameras in parts, with their clocks.
+"""Turns HDF5's datasets into streams of rows, texts and frames, with their clocks, for the readers of all layouts.
 
-A declared size is believed only if its bytes are in the file. Everything that is not read is reported.
+A dataset's declared size is believed only if the file has so many bytes. Everything that is not read is reported.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
 from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
-from .datasets import Dataset, Tree, enum_words, memory_type, plain, say_words
+from .datasets import Dataset, Tree, enum_words, memory_type, plain, report_words
 
 # The bytes that are read at once.
 _PART_BYTES = 32 << 20
-# The rows that are read at once if their sizes vary.
+# How many rows of varying size are read at once.
 _ROWS_AT_ONCE = 64
-# The largest chunks that are read, of small files and of any file: HDF5 decodes chunks whole.
+# The largest chunks that are read, in a small file and in any file. HDF5 decodes a chunk as a whole.
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
-# The most numbers of a row, since a cache keeps statistics of each.
+# The most numbers of a row, since a cache keeps statistics of each number.
 _MOST_FEATURES = 1 << 14
 # The most numbers of a dataset without rows that becomes a column of the episodes table.
 _MOST_VALUES = 64
 # The most images of a camera in a recording.
 _MOST_IMAGES = 1 << 22
-# Rows that decide whether a dataset has images.
+# How many rows are examined, to decide whether a dataset has images.
 _EXAMINED = 8
 _IMAGE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
@@ -70,8 +70,8 @@ def nominal(rows: int, rate_hz: float) -> Clock:
 def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[str] = ()) -> tuple[int, str]:
     """Returns the number of rows that most datasets of a recording have, and the name of a dataset that has it.
 
-    comes_first: whether a dataset decides between numbers of rows that are equally frequent.
-    beside: groups whose datasets have other numbers of rows.
+    comes_first: takes a dataset's name; returns whether its number of rows is taken where several are equally frequent.
+    beside: groups whose datasets have other numbers of rows, and do not count.
     """
     counted = {key: dataset.shape[0] for key, dataset in tree.datasets.items() if key.split("/")[0] not in beside}
     counts = Counter(counted.values())
@@ -84,9 +84,12 @@ def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[
 
 
 def take_constants(tree: Tree, rows: int, notes: Notes, beside: Sequence[str] = ()) -> dict[str, Any]:
-    """Removes the datasets from the tree that hold for the whole recording. Returns those of a few values as columns.
+    """Removes from the tree the datasets that have no row for each step. Returns those of a few values as columns; reports the others.
 
-    A dataset with nearly as many rows as the recording is damaged: it stays, and is refused later.
+    A dataset with nearly as many rows as the recording is damaged: it stays in the tree, and is refused later.
+
+    rows: the number of the recording's rows.
+    beside: groups whose datasets stay.
     """
     columns: dict[str, Any] = {}
     for key, dataset in list(tree.datasets.items()):
@@ -101,13 +104,14 @@ def take_constants(tree: Tree, rows: int, notes: Notes, beside: Sequence[str] = 
                 cells = np.asarray(dataset[:]).reshape(-1)
                 values = [plain(cell) for cell in cells.tolist()]
                 columns[key] = values[0] if len(values) == 1 else values
-                say_words(key, dataset.dtype, notes)
+                report_words(key, dataset.dtype, notes)
         else:
             notes.leave_out(key, f"{_type_name(dataset.dtype)} {list(shape)}: neither a row a step nor a few values")
     return columns
 
 
 def _is_constant(shape: tuple[int, ...], rows: int) -> bool:
+    """Whether a dataset holds for the whole recording, by its shape: it has far fewer or far more rows than the recording."""
     count = shape[0]
     if count == rows or (abs(count - rows) <= 1 and count != 1):
         return False
@@ -123,8 +127,8 @@ class Column:
     """A dataset whose first dimension counts rows, as a stream.
 
     Args:
-        stream, what: the stream's name, and its recording's.
-        where: its path, which begins errors about it.
+        stream, what: the names of the stream and of its recording.
+        where: the file and the dataset's path in it, with which errors begin.
     """
 
     def __init__(self, stream: str, what: str, where: str, dataset: Dataset, clock: Clock, notes: Notes) -> None:
@@ -135,12 +139,13 @@ class Column:
         self.clock = clock
         self.notes = notes
         self._type = dataset.dtype
-        element, inside = self._type.subdtype or (self._type, ())
+        element, element_shape = self._type.subdtype or (self._type, ())
         self._dtype: np.dtype[Any] = element.newbyteorder("=")  # the dtype of an element
-        self._shape = (*dataset.shape[1:], *inside)  # the shape of a row
+        self._shape = (*dataset.shape[1:], *element_shape)  # the shape of a row
 
     def samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
-        """Yields the dataset in parts, each read when its turn comes; nothing if the dataset is left out, skipped, or has no rows."""
+        """Yields the dataset in parts, and reads a part only when it is asked for. Yields nothing if the dataset is left out, skipped,
+        or has no rows."""
         with self.notes.reading(f"{self.what}: {self.stream}", self.where):
             rows = self.dataset.shape[0]
             if rows != self.clock.rows:
@@ -160,7 +165,7 @@ class Column:
                 yield stream, samples
 
     def _read(self, start: int, stop: int) -> np.ndarray:
-        """Returns rows as h5py does. Plain numbers of all rows are read at once, which is faster than by h5py."""
+        """Returns the rows [start, stop) as h5py does. Reads all rows of plain numbers without h5py's indexing, which is slower."""
         dtype, dataset = self._type, self.dataset
         if start > 0 or stop < dataset.shape[0] or dtype.kind not in "iuf" or dtype.metadata:
             rows: np.ndarray = dataset[start:stop]
@@ -170,13 +175,17 @@ class Column:
         return values
 
     def _is_written(self) -> bool:
-        """Whether the file has the dataset's bytes. Raises SourceError if some are missing, or a chunk is too large."""
+        """Whether the file has the dataset's bytes.
+
+        Raises:
+            SourceError: the file has only some of the bytes, or a chunk is too large.
+        """
         dataset = self.dataset
         stored = dataset.id.get_storage_size()
         if self.dataset.chunks is None:
             expected = math.prod(dataset.shape) * self._type.itemsize
             if 0 < stored < expected and not h5py.check_string_dtype(self._type):
-                raise SourceError(f"{self.where}: {stored} bytes, its shape wants {expected}")
+                raise SourceError(f"{self.where}: expected {expected} bytes by its shape, got {stored}")
             return bool(stored or not expected)
         expected = math.prod(-(-side // chunk) for side, chunk in zip(dataset.shape, self.dataset.chunks, strict=True))
         if not expected:
@@ -215,18 +224,21 @@ class Column:
             names, units = features_of(self.stream, shape, own, above, self.notes)
             attributes = {**self.clock.attributes, **units}
             for start, stop, stored in self._parts():
-                values, more = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
+                values, added = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
                 time_ns = self.clock.time_ns(start, stop)
-                yield self.stream, Rows(time_ns, values, names, self.clock.kind, {**attributes, **more})
+                yield self.stream, Rows(time_ns, values, names, self.clock.kind, {**attributes, **added})
 
     def _parts(self, most: int = 1 << 62) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields the range and the values of each part; a part that cannot be read is skipped by its rows."""
+        """Yields for each part its first row, the row after its last, and its values. If a part cannot be read, skips and names its rows.
+
+        most: the most rows of a part.
+        """
         row_bytes = max(1, math.prod(self._shape) * self._dtype.itemsize)
         if row_bytes > 8 * _PART_BYTES:
             raise SourceError(f"{self.where}: rows of {row_bytes} bytes")
         step = max(1, min(most, _PART_BYTES // row_bytes))
         if self.dataset.chunks and self.dataset.chunks[0] < step:
-            step -= step % self.dataset.chunks[0]  # a divided chunk would be decoded twice
+            step -= step % self.dataset.chunks[0]  # a chunk in two parts would be decoded twice
         rows = self.clock.rows
         for start in range(0, rows, step):
             stop = min(start + step, rows)
@@ -242,9 +254,11 @@ class Column:
 
     def _texts(self) -> Iterator[tuple[str, Samples]]:
         for start, stop, values in self._parts(_ROWS_AT_ONCE):
-            texts = [text if isinstance(text, bytes) else str(text).encode(errors="surrogateescape") for text in values]
-            decoded = [text.decode(errors="backslashreplace") for text in texts]
-            if any(text.encode() != raw for text, raw in zip(decoded, texts, strict=True)):
+            encoded = [
+                text if isinstance(text, bytes) else str(text).encode(errors="surrogateescape") for text in values
+            ]
+            decoded = [text.decode(errors="backslashreplace") for text in encoded]
+            if any(text.encode() != raw for text, raw in zip(decoded, encoded, strict=True)):
                 self.notes.leave_out(f"{self.stream}: bytes that are no UTF-8", "shown escaped")
             yield self.stream, Texts(self.clock.time_ns(start, stop), decoded, self.clock.kind, self.clock.attributes)
 
@@ -253,7 +267,7 @@ class Column:
         if element.kind not in "biuf" or element.itemsize > 8:
             self.notes.leave_out(self.stream, f"rows of any length of type {_type_name(element)}")
             return
-        if not element.isnative:  # h5py 3.16 would not swap their bytes
+        if not element.isnative:  # h5py 3.16 does not swap the bytes of such rows
             self.notes.leave_out(self.stream, f"rows of any length of {element.str}, big-endian")
             return
         for start, stop, values in self._parts(_ROWS_AT_ONCE):
@@ -267,8 +281,8 @@ class Column:
     # ---- cameras ----
 
     def _has_images(self) -> bool:
-        """Whether rows are JPEG or PNG files, which may be padded with zeros to one length. Examines several rows, since the first may be
-        empty or damaged."""
+        """Whether rows are JPEG or PNG files, perhaps padded with zeros to one length. Examines several rows, since the first may be empty
+        or damaged."""
         if self._shape:
             can_be_files = len(self._shape) == 1 and self._shape[0] > len(_IMAGE_MAGIC[1]) and self._dtype == np.uint8
         else:
@@ -338,7 +352,7 @@ class Column:
 
 
 def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str) -> tuple[bool, bool] | None:
-    """Returns whether the rows are depth, and whether their channels come first; None if they are no frames."""
+    """Returns whether rows of this dtype and shape are depth, and whether their channels come first; None if they are no frames."""
     if len(shape) == 3 and min(shape[:2]) >= 8 and shape[2] in (1, 3):
         channels, channels_first = shape[2], False
     elif len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 8:
@@ -356,8 +370,8 @@ def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str)
     if dtype not in (np.uint16, np.int16) or (dtype == np.int16 and len(shape) == 2):
         return None
     # ManiSkill's depth and masks have these types. Other small arrays are numbers, such as those of a tactile sensor.
-    sides = shape if len(shape) == 2 else shape[1:] if channels_first else shape[:2]
-    return (True, channels_first) if is_image_of_16_bits(stream, sides) else None
+    height_and_width = shape[1:] if channels_first else shape[:2]
+    return (True, channels_first) if is_image_of_16_bits(stream, height_and_width) else None
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
@@ -369,14 +383,14 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def _to_bytes(row: Any) -> bytes:
-    """Returns an image's file without its padding of zeros, with which no JPEG or PNG ends."""
+    """Returns an image's file without its padding of zeros; no JPEG or PNG file ends with a zero."""
     if isinstance(row, str):
         row = row.encode(errors="surrogateescape")
     return bytes(row if isinstance(row, bytes) else np.asarray(row).tobytes()).rstrip(b"\0")
 
 
 class _Blobs:
-    """Reads rows that are files, several at once."""
+    """Reads rows that are files, several rows at once."""
 
     _AT_ONCE = 16
 
@@ -390,6 +404,6 @@ class _Blobs:
             self._start, self._rows = row, []
             try:
                 self._rows = [_to_bytes(blob) for blob in self._dataset[row : row + self._AT_ONCE]]
-            except OSError:  # one of them is damaged: reading this one alone shows whether it is
+            except OSError:  # one of the rows is damaged: reading this row alone shows whether it is this one
                 return _to_bytes(self._dataset[row])
         return self._rows[row - self._start]

@@ -1,4 +1,4 @@
-"""Reads HDF5 files by h5py, for the readers of all layouts: the objects below a group.
+"""Finds the objects below a group of an HDF5 file by h5py, for the readers of all layouts.
 
 Links, external files and virtual datasets that lead out of a file are refused. Everything that is not read is reported.
 """
@@ -28,7 +28,7 @@ from ..recording import Notes, SourceError
 
 # The most bytes of an attribute or scalar that becomes a column of the episodes table.
 _FACT_BYTES = 1 << 16
-# The most parts of the paths in soft links that lead to an object.
+# The most names that are followed in the soft links to an object.
 _MOST_HOPS = 16
 # The most groups and datasets of a recording: each dataset becomes a stream.
 _MOST_OBJECTS = 1 << 16
@@ -40,8 +40,8 @@ _RESERVED = ("episode_index", "start_ns", "end_ns")
 
 
 def find_files(source: Path, notes: Notes) -> tuple[Listing, dict[Path, str]]:
-    """Returns the listing of a source, and its HDF5 files with their names, in natural order. A source that is a file counts as HDF5,
-    whatever its name."""
+    """Returns the listing of a source, and its HDF5 files with their names, in natural order. If the source is a file, it is taken as
+    HDF5, whatever its name."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_hdf5(file)]
     if not files:
@@ -62,7 +62,7 @@ def open_file(path: Path) -> Iterator[h5py.File]:
     with reader_process() as process:
         try:
             process.ask(path, "hdf5_open", os.fspath(path))
-            # Some shared or read-only file systems have no locks; then there is nothing to check.
+            # "best-effort", because some shared or read-only file systems have no locks.
             file = h5py.File(path, "r", locking="best-effort")
         except SourceError:
             raise
@@ -75,17 +75,18 @@ def open_file(path: Path) -> Iterator[h5py.File]:
                 _links(file)
                 yield file
             finally:
-                _processes[name].remove(process)  # the file may be open in another reading
+                _processes[name].remove(process)  # only this process: the file may have been opened a second time
                 if not _processes[name]:
                     del _processes[name]
 
 
-# The reader processes of each open file, by the file's name. They open each object first, and read attributes and rows of varying
-# length. These are in heaps, and HDF5 (1.x and 2.0) never returns from some damaged heaps.
+# The reader processes of each open file, by the file's name. They open each object before this process does, and read attributes and
+# rows of varying length. HDF5 keeps these in heaps, and never returns from reading some damaged heaps (1.x and 2.0).
 _processes: dict[bytes, list[ReaderProcess]] = {}
 
 
 def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
+    """Calls a function of the reader process for an object. `what` follows the object's name in errors."""
     name = h5py.h5i.get_name(node.id) or b"/"
     file = h5py.h5f.get_name(node.id)
     where = f"{os.fsdecode(file)}: {name.decode(errors='backslashreplace')}{what}"
@@ -93,10 +94,10 @@ def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
-    """Returns the number of groups and datasets: `before`, and those in this group. Is called before h5py loads all their names.
+    """Returns the sum of `before` and the number of groups and datasets in this group. Call it before h5py loads all their names.
 
     Raises:
-        SourceError: there are more than `most`.
+        SourceError: the sum is above `most`.
     """
     count = before + len(group)
     if count > most:
@@ -118,7 +119,7 @@ def another_layout(path: Path, file: h5py.File, requested: str, expected: str) -
 
 
 def hint_of_layout(path: Path, file: h5py.File, requested: str) -> str:
-    """Returns a hint at the other format that reads the file; "" if none does."""
+    """Returns a hint that names the format that reads the file; "" if that is the requested one, or none does."""
     names = set(file)
     if any(name.startswith("demo_") for name in _names_in(file, "data")):
         layout = "robomimic"
@@ -143,7 +144,7 @@ def _names_in(file: h5py.File, name: str) -> list[str]:
 
 
 def location(file: Path, node: h5py.Group | h5py.Dataset) -> str:
-    """Returns an object's file and path, which begin errors about it."""
+    """Returns an object's file and path in it, with which errors about it begin."""
     return f"{file}: {(h5py.h5i.get_name(node.id) or b'?').decode(errors='backslashreplace')}"
 
 
@@ -155,11 +156,12 @@ def escaped(name: str) -> str:
 # ---- links ----
 
 
+# The type of a link (h5py.h5l.TYPE_HARD or another), and for a hard link the object's address in the file.
 Link = tuple[int, int]
 
 
 def child(group: h5py.Group, name: str, link: Link | None = None) -> h5py.Group | Dataset | h5py.Datatype:
-    """Returns the object of this name in a group; a link is followed within this file.
+    """Returns the object of this name in a group. Follows links within the file.
 
     link: as in :func:`links`, if it is known.
 
@@ -179,20 +181,20 @@ def _child_at(group: h5py.Group, name: bytes, link: Link | None = None) -> tuple
 
 
 def links(group: h5py.Group) -> dict[str, Link]:
-    """Returns the names in a group, in its order, each with the kind and the address of its link, for :func:`child`."""
+    """Returns the names in a group, in the group's order, with their links, for :func:`child`."""
     return {name.decode(errors="surrogateescape"): link for name, link in _links(group)}
 
 
 def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
-    listed: list[tuple[bytes, Link]] = _ask(group, "hdf5_links")
-    return listed
+    names_and_links: list[tuple[bytes, Link]] = _ask(group, "hdf5_links")
+    return names_and_links
 
 
 class Dataset:
-    """A dataset that keeps its properties. h5py would read them from HDF5 each time.
+    """A dataset that keeps its properties, which h5py would read from HDF5 each time.
 
-    attributes: the attributes that name or measure its features.
-    above: these attributes of the groups above it, the nearest first.
+    attributes: the attributes that give its features' names or units, or describe its values.
+    above: such attributes of the groups above the dataset, the nearest first.
     """
 
     def __init__(self, identifier: h5py.h5d.DatasetID) -> None:
@@ -209,18 +211,18 @@ class Dataset:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """The shape; None without a data space."""
+        """The shape; None if the dataset is declared empty."""
         shape: tuple[int, ...] = self.id.shape
         return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.id.dtype  # h5py keeps it
+        dtype: np.dtype[Any] = self.id.dtype  # h5py keeps this property itself
         return dtype
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether its bytes are contiguous in this file."""
+        """Whether the dataset's bytes are contiguous in this file."""
         return self.id.get_offset() is not None
 
     @cached_property
@@ -235,7 +237,8 @@ class Dataset:
 
 
 def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None = None) -> tuple[Any, int]:
-    if b"/" in name or name == b".":  # HDF5 would take it for a path
+    """Returns the object to which a link leads, and its address. `hops` counts down the names that may still be followed."""
+    if b"/" in name or name == b".":  # HDF5 would take the name for a path
         raise SourceError(f"a link named {name!r}, which HDF5 does not allow")
     if link is None:
         info = group.id.links.get_info(name)
@@ -248,7 +251,7 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None =
         return (h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else h5py.Datatype(opened)), address
     if kind != h5py.h5l.TYPE_SOFT:
         raise SourceError(f"/{name.decode(errors='backslashreplace')} is a link out of the file, which is not followed")
-    # Step by step: HDF5 itself would follow an external link on the way.
+    # The path is followed name by name, since HDF5 itself would follow an external link in it.
     target = group.id.links.get_val(name)
     node: Any = h5py.Group(h5py.h5g.open(group.file.id, b"/")) if target.startswith(b"/") else group
     address = _address(node)
@@ -266,8 +269,8 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None =
 class Tree:
     """The objects below a group.
 
-    base: errors about anything in it begin with this.
-    datasets: by their paths below the group, in order.
+    base: the file and the group's path, with which errors about anything in the group begin.
+    datasets: the datasets by their paths below the group, in order.
     facts: scalars and single texts, which hold for all rows.
     """
 
@@ -276,15 +279,15 @@ class Tree:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def where(self, path: str) -> str:
-        """Returns the beginning of errors about that dataset."""
+        """Returns the file and path of a dataset, with which errors about it begin."""
         return f"{self.base}/{path}"
 
 
 def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapping[str, str] | None = None) -> Tree:
-    """Returns the objects below `group`, each once, and reports all that it leaves out.
+    """Returns the objects below `group`, each once, and reports everything that it leaves out.
 
     what: the recording's name.
-    leave_out: for groups and datasets directly in `group` that are not wanted, the reason.
+    leave_out: the groups and datasets to leave out, by their paths below `group`, with the reason.
 
     Raises:
         SourceError: there are more groups and datasets than any recording has.
@@ -307,9 +310,9 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
                 if isinstance(node, h5py.Datatype):
                     notes.leave_out(path, "a type, no data")
                     continue
-                same = paths.setdefault(address, path)
-                if same is not path:
-                    notes.leave_out(path, f"the same as {same}")
+                first_path = paths.setdefault(address, path)
+                if first_path is not path:
+                    notes.leave_out(path, f"the same as {first_path}")
                 elif isinstance(node, h5py.Group):
                     declared = _declaring_attributes(path, node, notes)
                     groups.append((node, f"{path}/", (declared, *above) if declared else above))
@@ -321,13 +324,13 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
 
 
 def _address(node: Any) -> int:
-    """Returns an object's address in the file, as links have it."""
+    """Returns an object's address in the file, which is also in each hard link to the object."""
     address: int = h5py.h5o.get_info(node.id).addr
     return address
 
 
 def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
-    # This comes before any property is read: to find a virtual dataset's size, HDF5 opens the files that it names.
+    # The first check comes before other properties are read: to find a virtual dataset's size, HDF5 opens the files that it names.
     if not dataset.is_one_piece:
         properties = dataset.properties
         if properties.get_layout() == h5py.h5d.VIRTUAL:
@@ -349,7 +352,7 @@ def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
         if dtype.itemsize > _FACT_BYTES:
             notes.leave_out(path, f"{dtype.itemsize} bytes that are no rows")
         else:
-            say_words(path, dtype, notes)
+            report_words(path, dtype, notes)
             _add_fact(tree.facts, path, dataset[0] if shape else dataset[()], notes)
     else:
         tree.datasets[path] = dataset
@@ -371,18 +374,18 @@ def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | No
 
 
 def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> dict[str, Any]:
-    """Returns the attributes of a group or dataset that name or measure features; reports the others."""
+    """Returns the attributes of a group or dataset that give features' names or units, or describe values; reports the others."""
     facts: dict[str, Any] = {}
     others = []
-    of_values = (*PACKING, *FLAGS, UNSIGNED) if isinstance(node, Dataset) else ()
+    value_attributes = (*PACKING, *FLAGS, UNSIGNED) if isinstance(node, Dataset) else ()
     for name in _attribute_names(node):
         shown = name.decode(errors="backslashreplace")
-        if declares(shown) or may_say_colors(shown) or shown in of_values:
+        if declares(shown) or may_say_colors(shown) or shown in value_attributes:
             _add_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
         else:
             others.append(shown)
     if "MATLAB_class" in others:
-        why = "MATLAB wrote it, whose dimensions are in reverse order here: read as it lies, though the steps may be its last dimension"
+        why = "MATLAB wrote it, and writes dimensions in reverse order: read as it is stored, though the steps may be its last dimension"
         notes.assume(f"steps of {path}", why, path)
     if others:
         notes.leave_out(f"{path}: attributes", ", ".join(others))
@@ -391,28 +394,30 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
 
 def _add_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: bytes, what: str, notes: Notes) -> None:
     attribute = h5py.h5a.open(node.id, name)
-    kind = attribute.get_type()
-    if kind.get_class() == h5py.h5t.VLEN:  # not needed, and HDF5 dies of a damaged one
+    stored_type = attribute.get_type()
+    if (
+        stored_type.get_class() == h5py.h5t.VLEN
+    ):  # no format needs such an attribute, and a damaged one ends the process in HDF5
         notes.leave_out(what, "a list of any length")
-    elif h5py.check_ref_dtype(kind.dtype):
+    elif h5py.check_ref_dtype(stored_type.dtype):
         notes.leave_out(what, "references to other objects")
     elif attribute.get_storage_size() > 16 * _FACT_BYTES:
         notes.leave_out(what, f"more than {16 * _FACT_BYTES} bytes")
     else:
         shown = name.decode(errors="backslashreplace")
         try:
-            value = _read_attribute(node, name, attribute, kind.dtype)
+            value = _read_attribute(node, name, attribute, stored_type.dtype)
         except SourceError:
             raise
         except Exception as error:
             file = Path(os.fsdecode(h5py.h5f.get_name(node.id)))
             raise SourceError(f"{location(file, node)}: attribute {shown}: {error}") from error
-        say_words(what, kind.dtype, notes)
+        report_words(what, stored_type.dtype, notes)
         _add_fact(facts, shown, value, notes)
 
 
 def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
-    """Returns the names in h5py's order. h5py needs long for that, so it is asked only if there are several."""
+    """Returns the names of the attributes in h5py's order. h5py takes long for that, so it is asked only if there are several."""
     count = h5py.h5a.get_num_attrs(node.id)
     if count > 1:
         return [name.encode(errors="surrogateescape") for name in h5py.AttributeManager(node)]
@@ -420,7 +425,7 @@ def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
 
 
 def _read_attribute(node: h5py.Group | Dataset, name: bytes, attribute: Any, dtype: np.dtype[Any]) -> Any:
-    """Returns an attribute as h5py does, without opening a plain number a second time."""
+    """Returns an attribute as h5py does. A plain number is read from `attribute`, which is open; h5py would open it a second time."""
     if dtype.hasobject:
         return read_attribute(node, name.decode(errors="surrogateescape"))
     if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
@@ -431,13 +436,13 @@ def _read_attribute(node: h5py.Group | Dataset, name: bytes, attribute: Any, dty
 
 
 def read_attribute(node: h5py.Group | Dataset, name: str) -> Any:
-    """Returns an attribute of any type, such as a text of varying length, by the reader process."""
+    """Returns an attribute of any type, such as a text of varying length. The reader process reads it."""
     return _ask(node, "hdf5_attribute", name, what=f": attribute {escaped(name)}")
 
 
 @lru_cache(maxsize=256)
 def memory_type(dtype: np.dtype[Any]) -> h5py.h5t.TypeID:
-    """Returns HDF5's type for a dtype. h5py needs as long for that as to read a small dataset."""
+    """Returns HDF5's type for a dtype. The result is kept, since h5py takes as long for it as for reading a small dataset."""
     return h5py.h5t.py_create(dtype)
 
 
@@ -454,17 +459,17 @@ def enum_words(dtype: np.dtype[Any]) -> dict[str, int]:
     """Returns the words of an enumeration with their numbers; an empty dict for other types."""
     element = h5py.check_vlen_dtype(dtype) or dtype.base
     words = {escaped(word): int(number) for word, number in (h5py.check_enum_dtype(element) or {}).items()}
-    return dict(sorted(words.items(), key=lambda one: one[1]))
+    return dict(sorted(words.items(), key=lambda item: item[1]))
 
 
-def say_words(name: str, dtype: np.dtype[Any], notes: Notes) -> None:
-    """Reports the words of an enumeration whose number becomes a column."""
+def report_words(name: str, dtype: np.dtype[Any], notes: Notes) -> None:
+    """Reports the words of an enumeration of which only a number is kept, as a column."""
     if words := enum_words(dtype):
         notes.leave_out(f"{name}: words", f"its number is kept: {', '.join(f'{n} {w}' for w, n in words.items())}")
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as JSON can hold it: a scalar, a text, a list of numbers or texts; None for everything else."""
+    """Returns a value as JSON can hold it: a scalar, a text, or a list of numbers or of texts; None for everything else."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""DROID's raw recordings: each episode is a folder with ``trajectory.h5``, ``metadata_*.json`` and ``recordings/MP4``.
+"""Reads DROID's raw recordings: each episode is a folder with ``trajectory.h5``, ``metadata_*.json`` and ``recordings/MP4``.
 
-The schema follows droid/trajectory_utils/trajectory_writer.py and misc.py, the stamps robot_env.py and
-camera_utils/camera_readers/zed_camera.py, and the metadata postprocessing/schema.py. Stamps are milliseconds of the recording
-computer's clock; each part of a step has its own stamp.
+In DROID's repository, droid/trajectory_utils/trajectory_writer.py and misc.py define the schema, robot_env.py and
+camera_utils/camera_readers/zed_camera.py the stamps, postprocessing/schema.py the metadata. Stamps are milliseconds of the
+recording computer's clock; each part of a step has its own stamp.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from .columns import Clock, Column, take_constants
 from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 
 _STAMPS = "observation/timestamp"
-# The stamps for each part of a step; the first that exists is taken. A state is known once read, an action once sent.
+# The stamps for each part of a step, by the beginning of a dataset's path; the first that exist are taken. A state is valid when its
+# reading ends, an action when it is sent.
 _CLOCKS: dict[str, tuple[str, ...]] = {
     "observation/robot_state/": ("robot_state/read_end", "robot_state/read_start"),
     "observation/camera_extrinsics/": ("robot_state/read_end", "robot_state/read_start"),
@@ -40,8 +41,9 @@ _CLOCKS: dict[str, tuple[str, ...]] = {
     "action/": ("control/control_start", "control/step_start"),
     "": ("control/step_start", "robot_state/read_start", "robot_state/read_end"),
 }
+# The stamps of a camera's frames; the first that exist are taken.
 _CAMERA_CLOCKS = ("estimated_capture", "frame_received", "read_end")
-# 2001 to 2128, in milliseconds.
+# The years 2001 to 2128, in milliseconds since 1970.
 _EPOCH_MS = (1e12, 5e12)
 _MOST_ROWS = 1 << 22
 
@@ -49,7 +51,7 @@ _MOST_ROWS = 1 << 22
 def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder with a trajectory."""
     root = source if source.is_dir() else source.parent
-    # If `source` is one trajectory, the videos and metadata in its folder belong to it too.
+    # If `source` is a trajectory, the videos and metadata in its folder are read too.
     listing = list_files(root)
     listing.note(root, notes)
     files = [file for file in listing.files if file == source or (file.name == TRAJECTORY and source.is_dir())]
@@ -72,7 +74,7 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
 def open_videos(
     root: Path, has_videos: bool, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> AbstractContextManager[Any]:
-    """Returns a context manager of the videos' decoder; it yields None if there are no videos, or they are not wanted."""
+    """Returns a context manager that yields the decoder of the videos; None if there are no videos, or they are not wanted."""
     if not options.video or not has_videos:
         return nullcontext()
     try:
@@ -97,8 +99,8 @@ def _find_used(files: list[Path]) -> set[Path]:
 class _Episode:
     """An episode whose file is open.
 
-    clocks: the stamps, int64 ns, by their paths below observation/timestamp.
-    roles: of the cameras, by their serial numbers: wrist, ext1, ext2.
+    clocks: int64 nanoseconds ``[rows]``, by the stamps' paths below observation/timestamp.
+    roles: wrist, ext1 or ext2 for each camera, by its serial number.
     """
 
     path: Path
@@ -110,7 +112,7 @@ class _Episode:
     roles: dict[str, str] = field(default_factory=dict)
 
     def clock(self, stamps: str) -> Clock:
-        """Returns the clock of these stamps; its attributes name them."""
+        """Returns the clock with the stamps at this path; its attributes name them."""
         time_ns = self.clocks[stamps]
         name = f"{_STAMPS}/{stamps}"
         for serial, role in self.roles.items():
@@ -119,14 +121,15 @@ class _Episode:
 
     def clock_of(self, path: str) -> Clock:
         """Returns the clock of a dataset, by its path."""
-        wanted = next(stamps for prefix, stamps in _CLOCKS.items() if path.startswith(prefix))
-        for stamps in (*wanted, *_CLOCKS[""]):
+        candidates = next(stamps for prefix, stamps in _CLOCKS.items() if path.startswith(prefix))
+        for stamps in (*candidates, *_CLOCKS[""]):
             if stamps in self.clocks:
                 return self.clock(stamps)
-        raise SourceError(f"{self.path}: no stamps for {path}: expected one of {', '.join(wanted)} in {_STAMPS}")
+        raise SourceError(f"{self.path}: no stamps for {path}: expected one of {', '.join(candidates)} in {_STAMPS}")
 
     def stream(self, path: str) -> str:
-        """Returns a dataset's path with the roles of cameras in place of their serial numbers: one name for all robots."""
+        """Returns the stream of a dataset: its path, with the roles of cameras in place of their serial numbers, which differ between
+        robots."""
         *folders, name = path.split("/")
         serial, _, rest = name.partition("_")
         if serial in self.roles:
@@ -135,12 +138,12 @@ class _Episode:
 
 
 def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, Any], notes: Notes) -> _Episode:
-    """Opens an episode and adds its facts to `metadata`."""
+    """Finds an episode's datasets and clocks, and adds its facts to `metadata`."""
     names = list(file)
     if ("observation" not in names and "action" not in names) or "joint_action" in names:
         raise another_layout(path, file, "droid", "observation and action")
     tree = walk(path, file, what, notes)
-    # metadata_*.json may overwrite the file's attributes, from which the writer makes it.
+    # metadata_*.json comes last, since DROID makes it later, from the file's attributes.
     metadata |= {**attributes(file, notes), **tree.facts, **_read_metadata(path, what, notes), **metadata}
     counts = Counter(int(dataset.shape[0]) for dataset in tree.datasets.values())
     if not counts:
@@ -149,9 +152,9 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
     if rows > _MOST_ROWS:
         raise SourceError(f"{path}: {rows} rows, expected at most {_MOST_ROWS}")
     metadata |= {**take_constants(tree, rows, notes), **metadata}
-    declared = metadata.get("trajectory_length")
-    if isinstance(declared, int) and declared != rows:
-        notes.leave_out(f"{what}: trajectory_length", f"the metadata say {declared}, {TRAJECTORY} has {rows} rows")
+    declared_rows = metadata.get("trajectory_length")
+    if isinstance(declared_rows, int) and declared_rows != rows:
+        notes.leave_out(f"{what}: trajectory_length", f"the metadata say {declared_rows}, {TRAJECTORY} has {rows} rows")
     episode = _Episode(path, what, metadata, tree, rows)
     for key, dataset in tree.datasets.items():
         stamps = key.removeprefix(f"{_STAMPS}/")
@@ -175,7 +178,7 @@ def _read_stamps(where: str, dataset: Dataset, rows: int) -> np.ndarray:
 
 
 def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
-    """Returns each camera's role by its serial number: from the metadata, else from the camera types in the file."""
+    """Returns the role of each camera by its serial number: as the metadata give it, or else by the camera types in the file."""
     roles_by_metadata = {
         str(metadata[f"{role}_cam_serial"]): role
         for role in ("wrist", "ext1", "ext2")
@@ -189,7 +192,7 @@ def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes
         serial = key.removeprefix("observation/camera_type/")
         if serial != key and dataset.shape == (dataset.shape[0],) and dataset.shape[0] > 0:
             with notes.reading(f"{what}: {key}", tree.where(key)):
-                role = "wrist" if int(dataset[0]) == 0 else next(others, None)
+                role = "wrist" if int(dataset[0]) == 0 else next(others, None)  # DROID's type 0 is a hand camera
                 if role is not None and role not in roles.values():
                     roles[serial] = role
     return roles
@@ -198,7 +201,7 @@ def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], videos: Any, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the episode only when its first stream is read, so that other shards' episodes stay closed."""
+    """Yields an episode's streams. Opens its file only when the first stream is read, so that the episodes of other shards stay closed."""
     recordings = _find_recordings(path.parent)
     with open_file(path) as file:
         episode = _open_episode(path, file, what, metadata, notes)
@@ -226,7 +229,7 @@ def _read_metadata(path: Path, what: str, notes: Notes) -> dict[str, Any]:
     """Returns the scalars and lists of metadata_*.json."""
     files = _find_metadata(path)
     if not files:
-        notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID gives to episodes that are complete")
+        notes.leave_out(f"{what}: metadata", "no metadata_*.json, which DROID writes for complete episodes")
         return {}
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
@@ -259,9 +262,9 @@ def _are_alike(values: list[Any]) -> bool:
 
 
 def _find_recordings(folder: Path) -> dict[str, Path]:
-    """Returns the video files by serial number; SERIAL_stereo has both eyes side by side."""
-    listed = list_files(folder / "recordings").files if (folder / "recordings").is_dir() else []
-    return {file.stem.replace("-stereo", "_stereo"): file for file in listed if file.suffix.lower() == ".mp4"}
+    """Returns the video files by their camera's serial number, or SERIAL_stereo if a video shows both eyes side by side."""
+    files = list_files(folder / "recordings").files if (folder / "recordings").is_dir() else []
+    return {file.stem.replace("-stereo", "_stereo"): file for file in files if file.suffix.lower() == ".mp4"}
 
 
 def _read_cameras(

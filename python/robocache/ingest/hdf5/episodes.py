@@ -1,4 +1,4 @@
-"""Reads HDF5 files that are one episode each, without a clock. Most datasets have one row per step."""
+"""Reads HDF5 files that hold one episode each and have no clock. Most datasets have a row for each step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_episode(
 ) -> Iterator[tuple[str, Samples]]:
     """Yields all datasets of an open file as streams. Adds to `metadata`.
 
-    why: the error text if neither the file nor the user gives a rate.
+    why: the text of the error if neither the file nor the user gives a rate.
     comes_first: as in :func:`count_rows`.
     leave_out: as in :func:`walk`.
     """
@@ -41,8 +41,8 @@ def read_episode(
         raise SourceError(f"{path}: no dataset with rows")
     rows, _ = count_rows(tree, comes_first)
     facts |= take_constants(tree, rows, notes)
-    rate_hz, by = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")), notes)
-    notes.count("rates", f"{rate_hz:g} Hz, {by}")
+    rate_hz, rate_from = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")), notes)
+    notes.count("rates", f"{rate_hz:g} Hz, {rate_from}")
     metadata |= {**facts, **metadata}
     clock = nominal(rows, rate_hz)
     for stream, dataset in tree.datasets.items():
@@ -50,5 +50,5 @@ def read_episode(
 
 
 def tell_files(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Records the facts of all files in the provenance."""
+    """The `finish` of some readers: records the facts of all files in the provenance."""
     notes.tell(source, files=notes.seen.get("files", {}))

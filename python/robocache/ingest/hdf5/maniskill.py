@@ -1,7 +1,7 @@
-"""ManiSkill's trajectories: an HDF5 file with a group ``traj_N`` for each episode, and a JSON file of the same name.
+"""Reads ManiSkill's trajectories: an HDF5 file with a group ``traj_N`` for each episode, and a JSON file of the same name.
 
 The schema follows ManiSkill's documentation of datasets and mani_skill/utils/wrappers/record.py. ``actions``, ``terminated``,
-``truncated``, ``success``, ``rewards`` have a row for each step; ``obs`` and ``env_states`` have one more, after the last step.
+``truncated``, ``success``, ``rewards`` have a row for each step; ``obs`` and ``env_states`` have one more row, after the last step.
 There is no clock.
 """
 
@@ -40,7 +40,7 @@ from .episodes import tell_files
 
 finish = tell_files
 
-# Groups whose datasets also have a row before the first step.
+# The beginnings of paths whose datasets have a row more than there are steps.
 _STATES = ("obs/", "env_states/", "env_states")
 # ManiSkill2 stores metres multiplied by 1024 as whole numbers (its record.py); ManiSkill3 stores millimetres.
 _OLD_CAMERAS, _OLD_UNIT_M = "obs/image/", 1 / 1024
@@ -50,8 +50,8 @@ _WHY = "no clock, and its JSON names no rate (control_freq in env_kwargs or sim_
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every trajectory of every file."""
     listing, files = find_files(source, notes)
-    beside = {path: path.with_suffix(".json") for path in files}
-    listing.leave_out_others([*files, *beside.values()], "not read", notes)
+    json_files = {path: path.with_suffix(".json") for path in files}
+    listing.leave_out_others([*files, *json_files.values()], "not read", notes)
     kinds = Kinds()
     for path, name in files.items():
         with notes.reading(name, path), open_file(path) as file:
@@ -63,8 +63,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                 notes.leave_out(escaped(key), "beside the trajectories")
             notes.total += len(trajectories)
             description: dict[str, Any] = {}
-            with notes.reading(f"{name}: metadata", beside[path]):
-                description = _read_json(beside[path])
+            with notes.reading(f"{name}: metadata", json_files[path]):
+                description = _read_json(json_files[path])
             file_facts, episodes = _describe(description)
             env_info = description.get("env_info")
             env_info = env_info if isinstance(env_info, dict) else {}
@@ -73,8 +73,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             file_facts |= declaring(file_attributes)
             env_kwargs = _scalars(env_info.get("env_kwargs"))
             file_facts |= {key: value for key, value in env_kwargs.items() if key == "control_mode"}
-            rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
-            notes.see("files", name, {**file_facts, "rate_hz": rate_hz, "rate_from": by})
+            rate_hz, rate_from = find_rate(options.rate_hz, path, _WHY, rates, notes)
+            notes.see("files", name, {**file_facts, "rate_hz": rate_hz, "rate_from": rate_from})
             prefix = "" if len(files) == 1 else f"{name}: "
             for key in trajectories:
                 what = prefix + escaped(key)
@@ -87,13 +87,15 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     if key in episodes:
                         metadata |= episodes[key]
                     elif description:
-                        notes.leave_out(f"{what}: metadata", f"{beside[path].name} has no episode of that number")
+                        notes.leave_out(f"{what}: metadata", f"{json_files[path].name} has no episode of that number")
                     tree = walk(path, group, what, notes)
                     metadata |= tree.facts
                     steps = _count_steps(tree)
                     declared_steps = metadata.get("elapsed_steps")
                     if isinstance(declared_steps, int) and declared_steps != steps:
-                        raise SourceError(f"{tree.base}: {beside[path].name} says {declared_steps} steps, got {steps}")
+                        raise SourceError(
+                            f"{tree.base}: {json_files[path].name} says {declared_steps} steps, got {steps}"
+                        )
                     streams = _read_streams(tree, what, steps, rate_hz, metadata, options, kinds, notes)
                     yield Recording(what, tree.base, metadata, streams)
 
@@ -109,7 +111,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _describe(description: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns the columns that all trajectories share, and those of each trajectory by its name."""
+    """Returns the columns that all trajectories have in common, and the columns of each trajectory by its name."""
     info = description.get("env_info")
     env_id = info.get("env_id") if isinstance(info, dict) else None
     file_facts = {
@@ -118,21 +120,21 @@ def _describe(description: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     if isinstance(env_id, str):
         file_facts |= {"task": env_id, "env_id": env_id}
     episodes: dict[str, dict[str, Any]] = {}
-    listed = description.get("episodes")
-    for episode in listed if isinstance(listed, list) else []:
+    entries = description.get("episodes")
+    for episode in entries if isinstance(entries, list) else []:
         if not isinstance(episode, dict) or not isinstance(episode.get("episode_id"), int):
             continue
-        facts = _scalars(episode.get("info"))  # from the episode's end; its success and failure are the episode's
+        facts = _scalars(episode.get("info"))  # the last step's info, so its success or failure is that of the episode
         columns = {key if key in ("success", "fail") else f"info_{key}": value for key, value in facts.items()}
         episodes[f"traj_{episode['episode_id']}"] = {**columns, **_scalars(episode)}
     return file_facts, episodes
 
 
 def _scalars(value: Any) -> dict[str, Any]:
-    """Returns the values that columns can hold."""
+    """Returns the items of a JSON object that columns can hold; none if `value` is no object."""
     scalars: dict[str, Any] = {}
     for key, item in value.items() if isinstance(value, dict) else ():
-        if isinstance(item, list) and len(item) == 1:  # a list of one environment
+        if isinstance(item, list) and len(item) == 1:  # a value for each of several parallel environments
             (item,) = item
         is_number = isinstance(item, float) and math.isfinite(item)
         if isinstance(item, bool | str) or is_number or (isinstance(item, int) and abs(item) < 2**63):
@@ -148,7 +150,7 @@ def _is_state(key: str) -> bool:
 
 
 def _count_steps(tree: Tree) -> int:
-    """Returns the number of steps that most datasets of a trajectory have."""
+    """Returns the number of steps that most datasets of a trajectory have. Of equally frequent numbers, that of `actions` is taken."""
     counts = Counter(dataset.shape[0] - _is_state(key) for key, dataset in tree.datasets.items())
     if not counts:
         return 0
@@ -170,10 +172,10 @@ def _read_streams(
 ) -> Iterator[tuple[str, Samples]]:
     """Yields the streams. At k / rate are observation k, the action taken on it, and the results of that action."""
     metadata |= take_constants(tree, steps, notes)
-    # Some recorders omit the row after the last step, for all observations or for none.
-    followed = {stream.split("/")[0] for stream, dataset in tree.datasets.items() if dataset.shape[0] == steps + 1}
+    # Some recorders omit the row after the last step, for all datasets of a group.
+    with_last_row = {stream.split("/")[0] for stream, dataset in tree.datasets.items() if dataset.shape[0] == steps + 1}
     for stream, dataset in tree.datasets.items():
-        rows = steps + (_is_state(stream) and (stream.split("/")[0] in followed or dataset.shape[0] != steps))
+        rows = steps + (_is_state(stream) and (stream.split("/")[0] in with_last_row or dataset.shape[0] != steps))
         column = Column(stream, what, tree.where(stream), dataset, nominal(rows, rate_hz), notes)
         for name, samples in column.samples(options, kinds):
             if isinstance(samples, Frames) and name.endswith("/depth") and dataset.dtype.kind in "iu":

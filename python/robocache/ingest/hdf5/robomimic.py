@@ -1,4 +1,4 @@
-"""robomimic's HDF5 and its relatives (MimicGen, Isaac Lab and others): each episode is a group ``data/demo_N``.
+"""Reads the HDF5 files of robomimic and its relatives (MimicGen, Isaac Lab and others): each episode is a group ``data/demo_N``.
 
 The schema follows robomimic/scripts/dataset_states_to_obs.py and file_utils.py, and Isaac Lab's
 isaaclab/utils/datasets/hdf5_dataset_file_handler.py. There is no clock: row k is at k / rate.
@@ -45,13 +45,14 @@ from .episodes import tell_files
 
 finish = tell_files
 
-_LEFT_OUT = {"next_obs": "the next row's obs; only that of the last row is nowhere else"}
-# Lists of varying length that MimicGen writes for a whole episode.
+_LEFT_OUT = {"next_obs": "the next row's obs, which is a row of obs too, except after the last row"}
+# Lists of any length that MimicGen writes for a whole episode.
 _LISTS = ("src_demo_inds",)
 # The most demos of a file; each becomes an episode.
 _MOST_DEMOS = 1 << 20
+# Isaac Lab's group for the state after the reset.
 _INITIAL = "initial_state"
-# LIBERO's writer stores robosuite's macros.IMAGE_CONVENTION in this attribute. The simulator's pictures follow the same convention.
+# The attribute in which LIBERO's writer stores robosuite's macros.IMAGE_CONVENTION, which the simulator's pictures follow.
 _CONVENTION = "macros_image_convention"
 _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model_sha256"}
 
@@ -68,18 +69,18 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             file_attributes = attributes(file, notes)
             env_args: dict[str, Any] = {}
             with notes.reading(f"{name}: data: attribute env_args", path):
-                env_args = _env_args(path, facts)
-            rates = _said_rates(file_attributes, facts, env_args)
-            is_relative = set(_says_relative(env_args))
+                env_args = _parse_env_args(path, facts)
+            rates = _find_file_rates(file_attributes, facts, env_args)
+            is_relative = set(_find_relative(env_args))
             action_attributes = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
             shared_columns = declaring({**file_attributes, **facts})
-            tasks = (own[key] for own in (facts, file_attributes) for key in NAMES if isinstance(own.get(key), str))
+            tasks = (
+                named[key] for named in (facts, file_attributes) for key in NAMES if isinstance(named.get(key), str)
+            )
             instruction = _read_instruction(data, "problem_info", "language_instruction") or next(tasks, None)
-            notes.see("files", name, {**facts, **_rate_facts(path, rates, facts, options.rate_hz)})
+            notes.see("files", name, {**facts, **_describe_rate(path, rates, facts, options.rate_hz)})
             if facts.get(_CONVENTION) == "opengl":
-                why = (
-                    f"they lie bottom up, as {_CONVENTION} 'opengl' says, and as this simulator gives them to a policy"
-                )
+                why = f"they are stored bottom up, as {_CONVENTION} 'opengl' says, and as this simulator gives them to a policy"
                 notes.leave_out("cameras: pictures the right way up", why)
             demo_links = links(data)
             demos = sorted(demo_links, key=natural)
@@ -96,19 +97,19 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                         notes.leave_out(f"data/{escaped(demo)}", "no group, so no demo")
                         continue
                     metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
-                    metadata |= shared_columns | attributes(group, notes, _MODEL) | _model_hash(group)
+                    metadata |= shared_columns | attributes(group, notes, _MODEL) | _hash_model(group)
                     task = _read_instruction(group, "ep_meta", "lang") or instruction
-                    if task and not any(metadata.get(key) for key in NAMES):  # the demo's own attribute precedes
+                    if task and not any(metadata.get(key) for key in NAMES):  # an attribute of the demo has priority
                         metadata["task"] = task
                     tree = walk(path, group, what, notes, _LEFT_OUT)
-                    lists = {key: _read_list(tree, key) for key in _LISTS if key in tree.datasets}
-                    rows_here = _count_rows(tree, metadata)
-                    metadata |= take_constants(tree, rows_here, notes, (_INITIAL,))
-                    rates_here = rates | dict(said_rates({**metadata, **tree.facts}, f"{what}: "))
-                    rate_hz, _ = _find_rate(path, rates_here, facts, options.rate_hz, notes)
-                    rows += rows_here
+                    lists = {key: _take_list(tree, key) for key in _LISTS if key in tree.datasets}
+                    demo_rows = _count_rows(tree, metadata)
+                    metadata |= take_constants(tree, demo_rows, notes, (_INITIAL,))
+                    demo_rates = rates | dict(said_rates({**metadata, **tree.facts}, f"{what}: "))
+                    rate_hz, _ = _find_rate(path, demo_rates, facts, options.rate_hz, notes)
+                    rows += demo_rows
                     metadata |= tree.facts | lists
-                    clock = nominal(rows_here, rate_hz)
+                    clock = nominal(demo_rows, rate_hz)
                     streams = _read_streams(tree, what, clock, action_attributes, options, kinds, notes)
                     yield Recording(what, tree.base, metadata, streams)
             total = facts.get("total")
@@ -141,33 +142,33 @@ def _leave_out_rest(file: h5py.File, notes: Notes) -> None:
 def _find_rate(
     path: Path, rates: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None, notes: Notes | None = None
 ) -> tuple[float, str]:
-    """Returns the rows per second, and the origin of that rate."""
+    """Returns the rows per second, and where that rate comes from."""
     env_args = f"env_args: {facts.get('env_args', 'none')!s:.200}"
     why = f"no clock, and its attributes name no rate (control_freq, fps, or dt and decimation; {env_args})"
     return find_rate(asked_hz, path, why, rates, notes)
 
 
-def _rate_facts(
+def _describe_rate(
     path: Path, rates: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
 ) -> dict[str, Any]:
-    """Returns the file's rate for the provenance; {} if only the demos have rates."""
+    """Returns the file's rate for the provenance; {} if the file names none and the user gives none."""
     if not rates and asked_hz is None:
         return {}
-    rate_hz, by = _find_rate(path, rates, facts, asked_hz)
-    return {"rate_hz": rate_hz, "rate_from": by}
+    rate_hz, rate_from = _find_rate(path, rates, facts, asked_hz)
+    return {"rate_hz": rate_hz, "rate_from": rate_from}
 
 
-def _said_rates(
+def _find_file_rates(
     file_attributes: Mapping[str, Any], facts: Mapping[str, Any], env_args: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Returns the rates that the file gives for all its demos."""
+    """Returns the rates that the file declares for all its demos."""
     others = {key: value for key, value in facts.items() if key != "env_args"}
     rates = dict(said_rates(file_attributes, "attribute "))
     rates |= said_rates(others, "data: attribute ")
     return rates | described_rates(env_args, "env_args.")
 
 
-def _env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         env_args = json.loads(facts.get("env_args", "{}"))
     except (ValueError, TypeError, RecursionError) as error:
@@ -175,39 +176,42 @@ def _env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     return env_args if isinstance(env_args, dict) else {}
 
 
-def _says_relative(described: Any) -> Iterator[bool]:
-    """Yields for each of robosuite's controllers whether its actions are relative to the state, which is its default."""
-    if isinstance(described, dict):
-        if isinstance(described.get("control_delta"), bool):
-            yield described["control_delta"]
-        elif described.get("input_type") in ("delta", "absolute"):
-            yield described["input_type"] == "delta"
-        elif str(described.get("type")).startswith("OSC_"):
+def _find_relative(value: Any) -> Iterator[bool]:
+    """Yields for each of robosuite's controllers in env_args, at any depth, whether its actions are relative to the state.
+
+    Controllers of the types OSC_* are so by default.
+    """
+    if isinstance(value, dict):
+        if isinstance(value.get("control_delta"), bool):
+            yield value["control_delta"]
+        elif value.get("input_type") in ("delta", "absolute"):
+            yield value["input_type"] == "delta"
+        elif str(value.get("type")).startswith("OSC_"):
             yield True
-    inner = described.values() if isinstance(described, dict) else described if isinstance(described, list) else ()
-    for part in inner:
-        yield from _says_relative(part)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in items:
+        yield from _find_relative(item)
 
 
 # ---- demos ----
 
 
 def _read_masks(path: Path, file: h5py.File, demos: list[str], notes: Notes) -> dict[str, list[str]]:
-    """Returns for each demo the filters that name it."""
+    """Returns for each demo the names of the filters, in the group `mask`, that list the demo."""
     masks: dict[str, list[str]] = defaultdict(list)
     if "mask" not in list(file):
         return masks
     with notes.reading("mask", path):
         tree = walk(path, child(file, "mask"), "mask", notes)
-        # A filter of one demo is a single text.
-        named = {key: [value] for key, value in tree.facts.items()}
+        # A filter with one demo is a single text.
+        by_filter = {key: [value] for key, value in tree.facts.items()}
         for key, dataset in tree.datasets.items():
             with notes.reading(f"mask/{key}", tree.where(key)):
-                named[key] = _read_names(tree.where(key), dataset)
-        names_of_demos = set(demos)
-        for key, names in sorted(named.items()):
+                by_filter[key] = _read_names(tree.where(key), dataset)
+        existing = set(demos)
+        for key, names in sorted(by_filter.items()):
             for demo in dict.fromkeys(names):
-                if demo in names_of_demos:
+                if demo in existing:
                     masks[demo].append(key)
                 else:
                     notes.leave_out(f"mask/{key}: {demo}", "no such demo")
@@ -221,7 +225,7 @@ def _read_names(where: str, dataset: Dataset) -> list[str]:
     return [name.decode(errors="backslashreplace") for name in map(bytes, dataset[:])]
 
 
-def _model_hash(group: h5py.Group) -> dict[str, str]:
+def _hash_model(group: h5py.Group) -> dict[str, str]:
     if not h5py.h5a.exists(group.id, b"model_file"):
         return {}
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute model_file"):
@@ -230,37 +234,41 @@ def _model_hash(group: h5py.Group) -> dict[str, str]:
 
 
 def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None:
-    """Returns the instruction `key` of a JSON attribute, as RoboCasa's demos and LIBERO's data have; None without an instruction."""
+    """Returns the instruction at `key` in an attribute that holds JSON, as RoboCasa's demos and LIBERO's data have it; None if there is
+    none."""
     if not h5py.h5a.exists(group.id, attribute.encode()):
         return None
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute {attribute}"):
         value = read_attribute(group, attribute)
         try:
             parsed = json.loads(value) if isinstance(value, str | bytes) else None
-        except (ValueError, RecursionError):  # no JSON: the attribute itself becomes a column
+        except (ValueError, RecursionError):  # no JSON: the whole attribute is a column
             return None
         text = parsed.get(key) if isinstance(parsed, dict) else None
-        if isinstance(text, list) and all(isinstance(part, str) for part in text):  # words or letters
+        if isinstance(text, list) and all(isinstance(part, str) for part in text):  # a list of words, or of letters
             text = (" " if any(len(part) > 1 for part in text) else "").join(text)
         return as_utf8(text.strip().strip('"')) or None if isinstance(text, str) else None
 
 
-def _read_list(tree: Tree, key: str) -> list[Any]:
+def _take_list(tree: Tree, key: str) -> list[Any]:
+    """Removes the dataset of a list from the tree; returns the list."""
     dataset = tree.datasets.pop(key)
     if len(dataset.shape) != 1 or dataset.dtype.kind not in "iuf" or dataset.shape[0] > 4096:
-        got = f"{list(dataset.shape)} of {dataset.dtype}"
-        raise SourceError(f"{tree.where(key)}: expected a list of numbers, got {got}")
+        raise SourceError(
+            f"{tree.where(key)}: expected a list of numbers, got {list(dataset.shape)} of {dataset.dtype}"
+        )
     values: list[Any] = np.asarray(dataset[:]).tolist()
     return values
 
 
 def _count_rows(tree: Tree, metadata: Mapping[str, Any]) -> int:
     """Returns the number of rows that most datasets of a demo have."""
-    rows, by = count_rows(tree, _is_action, (_INITIAL,))
-    declared = metadata.get("num_samples")
+    rows, dataset = count_rows(tree, _is_action, (_INITIAL,))
+    declared_rows = metadata.get("num_samples")
     # Isaac Lab writes 0 if there are no actions.
-    if by and isinstance(declared, int) and declared != rows and (declared or _is_action(by)):
-        raise SourceError(f"{tree.base}: attribute num_samples says {declared}, {by} has {rows} rows")
+    may_differ = not declared_rows and not _is_action(dataset)
+    if dataset and isinstance(declared_rows, int) and declared_rows != rows and not may_differ:
+        raise SourceError(f"{tree.base}: attribute num_samples says {declared_rows}, {dataset} has {rows} rows")
     return rows
 
 
@@ -280,9 +288,9 @@ def _read_streams(
     if clock.rows == 0:
         return
     for stream, dataset in tree.datasets.items():
-        # Isaac Lab's state after the reset is a single row, at the start.
-        clock_here = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
-        column = Column(stream, what, tree.where(stream), dataset, clock_here, notes)
+        # The state after the reset is a single row, at the time of row 0.
+        stream_clock = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
+        column = Column(stream, what, tree.where(stream), dataset, stream_clock, notes)
         for name, samples in column.samples(options, kinds):
             if name == "actions" and action_attributes:
                 samples = replace(samples, attributes={**action_attributes, **samples.attributes})

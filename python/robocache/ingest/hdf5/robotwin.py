@@ -1,8 +1,8 @@
-"""RoboTwin's HDF5: each file is an episode.
+"""Reads RoboTwin's HDF5: each file is an episode.
 
 The schema is that of RoboTwin 2.0 (envs/utils/pkl2hdf5.py): ``joint_action/...``, ``endpose/...``, ``observation/CAMERA/rgb`` as JPEGs
-padded with zeros to one length, ``pointcloud``. Files are in ``data/``, beside a folder ``instructions/`` with JSON files of the same
-names. There is no clock.
+padded with zeros to one length, ``pointcloud``. Files are in ``data/``. Beside that, a folder ``instructions/`` has JSON files of the
+same names. There is no clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .episodes import read_episode
 
 finish = tell_rates
 
-_WHY = "RoboTwin's files have no clock, and this one names no rate; save_freq of the task's configuration makes it"
+_WHY = (
+    "RoboTwin's files have no clock, and this one names no rate; it follows from save_freq in the task's configuration"
+)
 
 
 def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recording, None, None]:
@@ -49,7 +51,7 @@ def _read_streams(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the episode only when its first stream is read; adds to `metadata`."""
+    """Yields an episode's streams. Opens its file only when the first stream is read, and then adds to `metadata`."""
     with open_file(path) as file:
         if "joint_action" not in file and "observation" not in file:
             raise another_layout(path, file, "robotwin", "joint_action and observation")
@@ -61,7 +63,7 @@ def _read_streams(
         notes.leave_out(
             "red and blue",
             "as in the files: RoboTwin's own writer exchanges them, its loaders exchange them back; "
-            'channels = "bgr" in a mapping does',
+            'channels = "bgr" in a mapping exchanges them back too',
         )
         yield from read_episode(
             path,
@@ -77,13 +79,14 @@ def _read_streams(
 
 
 def _find_instructions(path: Path) -> Path | None:
-    """Returns the instructions' file, beside the folder of the episodes or beside the episode, if there is one."""
+    """Returns the file of an episode's instructions; None if there is none. The folder ``instructions`` may lie beside the folder of the
+    episode or in it."""
     folders = (path.parent.parent / "instructions", path.parent / "instructions")
     return next((file for folder in folders if (file := folder / f"{path.stem}.json").exists()), None)
 
 
 def _read_instructions(path: Path) -> dict[str, Any]:
-    """Returns the instructions of a task as columns; the task is the first instruction for training."""
+    """Returns the instructions of an episode as columns. The column ``task`` is the first one, if possible of those for training."""
     content = read_json(path)
     content = {"seen": content} if isinstance(content, list) else content
     if not isinstance(content, dict):

@@ -235,7 +235,7 @@ class Camera:
                 unit = self._unit_m if encoding == "mono16" else self._unit_of_16uc1()
             if pixels.dtype == np.uint8:
                 if storage.codec == "jpeg" and origin.known.options.image_codec is None:
-                    storage.say_loss(origin.name, origin.notes)
+                    storage.report_loss(origin.name, origin.notes)
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
                 what = "depth" if unit else encoding
