@@ -292,8 +292,8 @@ def _read_episode(
         try:
             with naming(file):
                 arrays = read_npz(file)
-        except SourceError as mismatch:
-            lost.setdefault("", {})[step] = mismatch
+        except SourceError as error:
+            lost.setdefault("", {})[step] = error
         else:
             for name, mismatch in layout.compare(arrays, file).items():
                 lost.setdefault(name, {})[step] = mismatch
