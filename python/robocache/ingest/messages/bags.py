@@ -1,4 +1,4 @@
-"""The common base of bag readers: channels, parts of messages, their order, and what cannot be read."""
+"""The base of the readers of bags: channels, parts of messages, the order of messages, and faults, which cannot be read."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Channel:
 
     topic, schema: the names of the topic and of the type.
     encoding: how messages are serialised: "cdr", "ros1", "json", "protobuf".
-    definition_encoding, definition: the type's definition: "ros2msg", "ros2idl", "ros1msg", "jsonschema", "protobuf"; "" if none.
-    exported: the description of the stream of a cache that the channel was exported from.
+    definition: the type's definition; empty if there is none.
+    definition_encoding: its language: "ros2msg", "ros2idl", "ros1msg", "jsonschema", "protobuf"; "" if there is none.
+    exported: the description of the cache's stream that was exported as this channel; None for other channels.
     """
 
     topic: str
@@ -40,13 +41,13 @@ class Channel:
     exported: Exported | None = field(default=None, compare=False)
 
 
-# A message's bytes. Large messages, and those inside a larger buffer, are views. Small copies stay bytes, because Python's
-# garbage collector visits all views again and again.
+# A message's bytes. Large messages, and messages inside a larger buffer, are views. Small messages that are copied stay bytes, because
+# Python's garbage collector visits all views again and again.
 Payload = bytes | memoryview
 
 
 class SameSize(Sequence[Payload]):
-    """Payloads of one size in a single array. Keeping each in its own object takes twice the time.
+    """Payloads of one size in a single array, which takes half the time of an object for each payload.
 
     size: the bytes of each payload.
     """
@@ -75,15 +76,15 @@ class SameSize(Sequence[Payload]):
         return self._used // self.size
 
     def __getitem__(self, index: Any) -> Any:
-        found = self.rows[index]
-        return found.tobytes() if found.ndim == 1 else [row.tobytes() for row in found]
+        selected = self.rows[index]
+        return selected.tobytes() if selected.ndim == 1 else [row.tobytes() for row in selected]
 
 
 _Key = TypeVar("_Key")
 # The most characters of a topic's or a type's name.
 _MOST_NAME = 1 << 12
 
-# For each channel, the number of messages that were logged before an earlier one in the file, and by how many ns at most.
+# For each channel, how many messages have an earlier log time than a message before them in the file, and by how many ns at most.
 OutOfOrder = dict[int, tuple[int, int]]
 
 
@@ -91,7 +92,7 @@ OutOfOrder = dict[int, tuple[int, int]]
 class Messages:
     """The messages of one channel, in order: their log and publish times in ns, and their payloads.
 
-    decoded: the decoder's result, if it was kept.
+    decoded: the decoder's result, if the first pass kept it for the second.
     """
 
     log_ns: list[int] = field(default_factory=list)
@@ -99,8 +100,8 @@ class Messages:
     payloads: list[Payload] | SameSize = field(default_factory=list)
     decoded: tuple[Batch, dict[int, str]] | None = None
 
-    def listed(self) -> list[Payload]:
-        """Returns the payloads as a list, which takes payloads of any size."""
+    def as_list(self) -> list[Payload]:
+        """Makes the payloads a list, to which payloads of any size can be added, and returns it."""
         if isinstance(self.payloads, SameSize):
             self.payloads = list(self.payloads)
         return self.payloads
@@ -109,7 +110,8 @@ class Messages:
 class Part:
     """Messages that were read together, by the number of their channel.
 
-    run: the number of times that the log clock was set back before them.
+    run: how often the log clock was set back before these messages.
+    size: the bytes of their payloads.
     """
 
     def __init__(self, run: int = 0) -> None:
@@ -123,7 +125,7 @@ class Part:
             messages = self.messages[channel] = Messages()
         messages.log_ns.append(log_ns)
         messages.publish_ns.append(publish_ns)
-        messages.listed().append(payload)
+        messages.as_list().append(payload)
         self.size += len(payload)
 
     def add_all(self, channel: int, logged_ns: Sequence[int], payloads: Sequence[bytes]) -> None:
@@ -132,26 +134,26 @@ class Part:
         messages.log_ns += logged_ns
         messages.publish_ns += logged_ns
         size = len(payloads[0])
-        same_size = size > 0 and set(map(len, payloads)) == {size}
-        if same_size and not messages.payloads:
+        have_same_size = size > 0 and set(map(len, payloads)) == {size}
+        if have_same_size and not messages.payloads:
             messages.payloads = SameSize(size)
-        if same_size and isinstance(messages.payloads, SameSize) and messages.payloads.size == size:
+        if have_same_size and isinstance(messages.payloads, SameSize) and messages.payloads.size == size:
             messages.payloads.add(payloads)
         else:
-            messages.listed().extend(payloads)
+            messages.as_list().extend(payloads)
         self.size += sum(map(len, payloads))
 
     def extend(self, part: Part) -> None:
-        for channel, more in part.messages.items():
+        for channel, added in part.messages.items():
             messages = self.messages.setdefault(channel, Messages())
-            messages.log_ns += more.log_ns
-            messages.publish_ns += more.publish_ns
-            messages.listed().extend(more.payloads)
+            messages.log_ns += added.log_ns
+            messages.publish_ns += added.publish_ns
+            messages.as_list().extend(added.payloads)
         self.size += part.size
 
 
 class Faults:
-    """Collects what a pass cannot read. The first pass reports it, the second pass stays silent."""
+    """Takes the errors of a pass over a bag. The first pass reports them, the second one, whose `skip` is None, does not."""
 
     def __init__(self, what: str, skip: Callable[[str, SourceError], None] | None) -> None:
         self._what = what
@@ -163,12 +165,12 @@ class Faults:
         return self._skip is None
 
     def add(self, what: str, error: SourceError) -> None:
-        """Reports the error, unless an earlier pass did. Raises it if the user wants errors."""
+        """Reports an error, unless an earlier pass did. Raises it if the user did not ask to skip errors."""
         if self._skip is not None:
             self._skip(f"{self._what}: {what}", error)
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
-        """As in :class:`Notes`."""
+        """As :meth:`Notes.reading`, but reports errors here."""
         return passing_over(what, where, self.add)
 
     def compare(
@@ -179,15 +181,18 @@ class Faults:
         topic_of: Callable[[_Key], str],
         by: str,
     ) -> None:
-        """Reports the topics with another number of messages than `expected`; `by` names the origin of these numbers."""
-        for key, count in expected.items():
-            if (actual := counts[key]) != count:
+        """Reports the topics with another number of messages than `expected`.
+
+        by: the source of the expected numbers, such as "metadata.yaml counts".
+        """
+        for key, expected_count in expected.items():
+            if (count := counts[key]) != expected_count:
                 topic = topic_of(key)
-                error = SourceError(f"{path}: {topic}: {actual} messages, but {by} {count}")
+                error = SourceError(f"{path}: {topic}: {count} messages, but {by} {expected_count}")
                 self.add(f"{topic}: messages", error)
 
     def through(self, change: Callable[[SourceError], SourceError]) -> Faults:
-        """Returns faults that pass each error through `change`."""
+        """Returns faults that report each error as `change` returns it."""
         skip = self._skip
         return Faults(self._what, None if skip is None else lambda what, error: skip(what, change(error)))
 
@@ -195,13 +200,13 @@ class Faults:
 class Bag(ABC):
     """A recording that can be read.
 
-    channels, numbers: the channels found so far, and the number of each.
-    left_out: for each thing that is not read, the reason.
+    channels, numbers: the channels found so far, and the number of each channel, which is its index.
+    left_out: the content that is not read, with the reasons.
     columns: the episode's columns, if the bag was exported from a cache.
-    texts: the texts of numbers by table name, if the bag was exported from a cache.
-    metadata: the bag's own metadata.
-    out_of_order: for each channel, the messages slightly out of order; one pass counts them.
-    spans: for each channel with several declared publishers, the first and last log time of each.
+    texts: the tables of texts by their names, if the bag was exported from a cache.
+    metadata: rosbag2's metadata of the bag.
+    out_of_order: for each channel, the messages slightly out of order; only one pass counts them.
+    spans: for each channel with several declared publishers, the first and last log time of each publisher.
     """
 
     def __init__(self, path: Path) -> None:
@@ -221,7 +226,7 @@ class Bag(ABC):
 
     @abstractmethod
     def parts(self, faults: Faults) -> Iterator[Part]:
-        """Yields the messages in order. It is called twice."""
+        """Yields the messages in order. It is called once for each of the two passes."""
 
     def close(self) -> None:  # noqa: B027  most bags have nothing to close
         """Closes the bag after it was read."""
@@ -229,28 +234,32 @@ class Bag(ABC):
     def note_publishers(
         self, logs: Sequence[int], numbers: Sequence[int], channels: Mapping[int, int], publishers: Mapping[int, str]
     ) -> None:
-        """Records when publishers published: `logs` and `numbers` are the log time and the file's channel number of
-        each message; `channels` and `publishers` are keyed by these numbers."""
-        publishers_of: dict[int, set[str]] = {}
+        """Records when publishers published, for channels with several publishers.
+
+        logs, numbers: the log time and the file's channel number of each message.
+        channels, publishers: the bag's channel and the publisher, by the file's channel number.
+        """
+        by_channel: dict[int, set[str]] = {}
         for number, channel in channels.items():
-            publishers_of.setdefault(channel, set()).add(publishers[number])
-        several = {number for number, channel in channels.items() if len(publishers_of[channel]) > 1}
-        for log_ns, number in zip(logs, numbers, strict=True) if several.intersection(numbers) else ():
-            if number in several:
+            by_channel.setdefault(channel, set()).add(publishers[number])
+        shared = {number for number, channel in channels.items() if len(by_channel[channel]) > 1}
+        for log_ns, number in zip(logs, numbers, strict=True) if shared.intersection(numbers) else ():
+            if number in shared:
                 spans = self.spans.setdefault(channels[number], {})
                 first, last = spans.get(publishers[number], (log_ns, log_ns))
                 spans[publishers[number]] = min(first, log_ns), max(last, log_ns)
 
     def publishers_at_once(self, channel: int) -> list[str]:
-        """Returns a channel's publishers if some published at the same time; a publisher that was restarted did not."""
+        """Returns a channel's publishers if some of them published in the same time span, and [] if one followed the other, as after a
+        restart."""
         spans = sorted(self.spans.get(channel, {}).items(), key=lambda item: item[1])
-        at_once = any(following[0] < last for (_, (_, last)), (_, following) in pairwise(spans))
-        return [publisher for publisher, _ in spans] if at_once else []
+        overlap = any(next_first < last for (_, (_, last)), (_, (next_first, _)) in pairwise(spans))
+        return [publisher for publisher, _ in spans] if overlap else []
 
     def number(self, channel: Channel) -> int:
-        """Returns the number of a channel, a new one for a new channel. Overlong names are shortened and get a hash."""
+        """Returns the number of a channel; a new channel gets a new number. Overlong names are shortened and end with a hash."""
         if max(len(channel.topic), len(channel.schema)) > _MOST_NAME:
-            channel = replace(channel, topic=_short(channel.topic), schema=_short(channel.schema))
+            channel = replace(channel, topic=_shorten(channel.topic), schema=_shorten(channel.schema))
             self.left_out[f"name of {channel.topic}"] = f"more than {_MOST_NAME} characters: it is shortened"
         if channel not in self.numbers:
             self.numbers[channel] = len(self.channels)
@@ -258,7 +267,7 @@ class Bag(ABC):
         return self.numbers[channel]
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     if len(name) <= _MOST_NAME:
         return name
     return f"{name[:64]}...{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:16]}"
@@ -268,49 +277,54 @@ def _short(name: str) -> str:
 
 # The log times, channels, publish times and payloads of messages, in the order of the file.
 Table = tuple[list[int], list[int], list[int], list[Payload]]
-# Recorders write the messages of one channel in the order of their log times, except for some milliseconds. If a message is
-# older than an earlier one by more than this, the clock was set back: ntpd steps by 128 ms or more, a simulation restarts.
+# Recorders write the messages of one channel in the order of their log times, give or take some milliseconds. If a message is older
+# than an earlier one by more than this, the clock was set back: ntpd steps by 128 ms or more, and a simulation may restart.
 STEP_NS = 100_000_000
+# A log time after all others.
 _NEVER = 1 << 64
-# Overlapping chunks are held in up to this much memory. Beyond it messages come out of order, and the driver reports stamps
-# that go back.
-_HELD = 256 << 20
-# The memory of a held message, in bytes beyond its payload.
+# Overlapping chunks are held in up to this many bytes of memory. Beyond that, messages come out of order, and the driver reports
+# stamps that step back.
+_HELD_BYTES = 256 << 20
+# The bytes that a held message takes beyond its payload.
 _HELD_MESSAGE = 300
 
 
 class LogClock:
-    """Finds where the log clock was set back. Messages are added in the order of the file.
+    """Finds the messages at which the log clock was set back. Messages are added in the order of the file.
 
-    out_of_order: as in :class:`Bag`; it is updated.
+    out_of_order: the attribute of :class:`Bag`, which is updated.
     """
 
     def __init__(self, out_of_order: OutOfOrder) -> None:
         self._out_of_order = out_of_order
-        self._latest: dict[int, int] = {}  # the latest log time of each channel
-        self._top: int | None = None
+        self._latest: dict[int, int] = {}  # the latest log time of each channel, since the clock was set back
+        self._latest_of_all: int | None = None
 
     def add(self, logs: Sequence[int], channels: Sequence[int]) -> list[int]:
-        """Returns the rows at which the clock was set back."""
-        top = logs[0] if self._top is None else self._top
-        if logs[0] >= top and not any(map(int.__gt__, logs, logs[1:])):
+        """Returns the rows at which the clock was set back, among these messages."""
+        latest_of_all = logs[0] if self._latest_of_all is None else self._latest_of_all
+        if logs[0] >= latest_of_all and not any(map(int.__gt__, logs, logs[1:])):
             self._latest.update(zip(channels, logs, strict=True))
-            self._top = logs[-1]
+            self._latest_of_all = logs[-1]
             return []
         set_back_rows: list[int] = []
         start = 0
-        while (step := self._next_step(logs, channels, start)) is not None:
-            set_back_rows.append(step)
-            self._latest, self._top, start = {}, None, step
+        while (row := self._find_set_back(logs, channels, start)) is not None:
+            set_back_rows.append(row)
+            self._latest, self._latest_of_all, start = {}, None, row
         return set_back_rows
 
-    def _next_step(self, logs: Sequence[int], channels: Sequence[int], start: int) -> int | None:
-        """Returns the first row after a step. One channel shows the step, but rows of other channels before it may be after it."""
-        top = logs[start] if self._top is None else self._top
-        far_back: int | None = None  # the first of the latest rows that are all far older than `top`
+    def _find_set_back(self, logs: Sequence[int], channels: Sequence[int], start: int) -> int | None:
+        """Returns the first row after the clock was set back; None if it was not. A message of a channel that has an earlier one shows
+        it; messages of other channels just before it may have been logged after the clock was set back too."""
+        latest_of_all = logs[start] if self._latest_of_all is None else self._latest_of_all
+        far_back: int | None = None  # the first of the last rows, if all of these are far older than `latest_of_all`
         for row in range(start, len(logs)):
             log, channel = logs[row], channels[row]
-            far_back = None if log >= top - STEP_NS else row if far_back is None else far_back
+            if log >= latest_of_all - STEP_NS:
+                far_back = None
+            elif far_back is None:
+                far_back = row
             latest = self._latest.get(channel, log)
             if log < latest - STEP_NS:
                 return far_back
@@ -318,8 +332,8 @@ class LogClock:
                 count, most = self._out_of_order.get(channel, (0, 0))
                 self._out_of_order[channel] = count + 1, max(most, latest - log)
             self._latest[channel] = max(log, latest)
-            top = max(log, top)
-        self._top = top
+            latest_of_all = max(log, latest_of_all)
+        self._latest_of_all = latest_of_all
         return None
 
 
@@ -327,9 +341,9 @@ class LogClock:
 class Chunk:
     """Messages that are stored together in a file.
 
-    first, last: the log times that the file declares.
+    first, last: the earliest and the latest log time, as the file declares them.
     read: reads the messages; returns None if they cannot be read.
-    set_back_rows: the rows at which the log clock was set back; None if unknown.
+    set_back_rows: the rows at which the log clock was set back; None if they are not known yet.
     """
 
     first: int
@@ -339,13 +353,13 @@ class Chunk:
 
 
 def find_set_back_rows(chunks: Sequence[Chunk], out_of_order: OutOfOrder) -> list[list[int]] | None:
-    """Returns for each chunk the rows at which the log clock was set back. Returns None, without reading the chunks, if each
-    begins after those before it: then the clock can only have been set back inside a chunk."""
-    top = chunks[0].first if chunks else 0
+    """Returns for each chunk the rows at which the log clock was set back. Returns None, without reading the chunks, if every chunk
+    begins after the chunks before it: the clock can then only have been set back inside a chunk."""
+    latest = chunks[0].first if chunks else 0
     for chunk in chunks:
-        if chunk.first < top - STEP_NS:
+        if chunk.first < latest - STEP_NS:
             break
-        top = max(top, chunk.last)
+        latest = max(latest, chunk.last)
     else:
         return None
     clock = LogClock(out_of_order)
@@ -354,17 +368,17 @@ def find_set_back_rows(chunks: Sequence[Chunk], out_of_order: OutOfOrder) -> lis
 
 
 def merge(chunks: Sequence[Chunk], out_of_order: OutOfOrder, run: int = 0) -> Iterator[Part]:
-    """Yields the messages of chunks in the order of log time; messages of one time stay in the order of the chunks. Each step
-    back of the log clock starts a new run, which follows all messages before the step. The first run has the number `run`."""
+    """Yields the messages of chunks in the order of log time; messages of one time stay in the order of the chunks. Where the log clock
+    was set back, a new run begins, which follows all messages before. The first run has the number `run`."""
     held = _Held()
-    read: dict[int, Table | None] = {}  # chunks with a step in them
-    for pieces in _runs(chunks):
+    read: dict[int, Table | None] = {}  # chunks in which the clock was set back: the next run needs them too
+    for pieces in _split_runs(chunks):
         for index, (number, start, stop) in enumerate(pieces):
             chunk = chunks[number]
             table = read.pop(number) if number in read else chunk.read()
             if stop is not None:
                 read[number] = table
-            following = chunks[pieces[index + 1][0]].first if index + 1 < len(pieces) else _NEVER
+            next_first = chunks[pieces[index + 1][0]].first if index + 1 < len(pieces) else _NEVER
             if table is not None:
                 set_back_rows = LogClock(out_of_order).add(table[0], table[1]) if chunk.set_back_rows is None else []
                 for times_set_back, begin in enumerate([start, *set_back_rows]):
@@ -372,12 +386,12 @@ def merge(chunks: Sequence[Chunk], out_of_order: OutOfOrder, run: int = 0) -> It
                         yield from held.parts(_NEVER, run)
                         run += 1
                     end = [*set_back_rows, stop][times_set_back]
-                    ordered = _in_order(table, begin, end)
-                    if not held and ordered[0][-1] < following and end is None:
-                        yield _part(run, ordered)
+                    ordered = _sort_by_time(table, begin, end)
+                    if not held and ordered[0][-1] < next_first and end is None:
+                        yield _make_part(run, ordered)
                     else:
                         held.add(number, ordered)
-            yield from held.parts(following, run)
+            yield from held.parts(next_first, run)
         run += 1
 
 
@@ -385,12 +399,12 @@ def merge(chunks: Sequence[Chunk], out_of_order: OutOfOrder, run: int = 0) -> It
 _Piece = tuple[int, int, int | None]
 
 
-def _runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
-    """Returns the pieces of each run, sorted by their chunks' log times."""
+def _split_runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
+    """Returns the pieces of chunks in each run, sorted by their chunks' log times."""
     runs: list[list[_Piece]] = [[]]
     for number, chunk in enumerate(chunks):
-        for step, (start, stop) in enumerate(pairwise([0, *(chunk.set_back_rows or ()), None])):
-            if step:
+        for times_set_back, (start, stop) in enumerate(pairwise([0, *(chunk.set_back_rows or ()), None])):
+            if times_set_back:
                 runs.append([])
             if start != stop:
                 runs[-1].append((number, start, stop))
@@ -399,8 +413,8 @@ def _runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
     return runs
 
 
-def _in_order(table: Table, begin: int, end: int | None) -> Table:
-    """Sorts rows by log time; messages of one time keep their order."""
+def _sort_by_time(table: Table, begin: int, end: int | None) -> Table:
+    """Returns rows [begin, end) sorted by log time; messages of one time keep their order."""
     logs, channels, publishes, payloads = table
     if begin or end is not None:
         logs, channels, publishes = logs[begin:end], channels[begin:end], publishes[begin:end]
@@ -428,11 +442,11 @@ class _Held:
             heappush(self._messages, (log, chunk, row, channel, publish, bytes(payload)))
             self._size += _HELD_MESSAGE + len(payload)
 
-    def parts(self, following: int, run: int) -> Iterator[Part]:
-        """Yields the messages before a log time, and more if too much memory is held."""
-        most = _HELD // 2 if self._size > _HELD else self._size
+    def parts(self, end_ns: int, run: int) -> Iterator[Part]:
+        """Yields the messages before the log time `end_ns`, and more if too much memory is held."""
+        most = _HELD_BYTES // 2 if self._size > _HELD_BYTES else self._size
         part = Part(run)
-        while self._messages and (self._messages[0][0] < following or self._size > most):
+        while self._messages and (self._messages[0][0] < end_ns or self._size > most):
             log, _, _, channel, publish, payload = heappop(self._messages)
             self._size -= _HELD_MESSAGE + len(payload)
             part.add(channel, log, publish, memoryview(payload))
@@ -440,7 +454,7 @@ class _Held:
             yield part
 
 
-def _part(run: int, table: Table) -> Part:
+def _make_part(run: int, table: Table) -> Part:
     part = Part(run)
     for log, channel, publish, payload in zip(*table, strict=True):
         part.add(channel, log, publish, payload)

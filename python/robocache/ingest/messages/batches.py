@@ -1,6 +1,6 @@
-"""Batches of messages of one type, field by field, whatever format they are serialised in.
+"""Batches of messages of one type, field by field, for all serialisations.
 
-A type is a list of :class:`Leaf`; a :class:`Batch` returns the values of each leaf in all its messages as arrays.
+A type is a list of :class:`Leaf`. A :class:`Batch` returns the values of a leaf in all its messages as arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from .bags import Payload
 
-# No robot's type has more leaves. A type that contains itself, or arrays of arrays of messages, would.
+# The most leaves of a type. No robot's type has so many, but a type that contains itself would, or one with arrays of arrays of messages.
 MAX_LEAVES = 20_000
 
 
@@ -22,14 +22,14 @@ MAX_LEAVES = 20_000
 class Leaf:
     """A field of a message that is itself no message.
 
-    path: its name, after those of the messages that contain it: "pose.position.x".
-    kind: its content: a number or an array of `count`; numbers of varying count; a text; texts; messages.
-    dtype: of numbers, native.
-    count: the length of an array; None for a single number.
-    fields: the leaves of contained messages.
+    path: the field's name, after the names of the messages that contain it, such as "pose.position.x".
+    kind: its content: "number" is a number, or an array of `count` numbers; "numbers" has any count; "records" are messages.
+    dtype: the native dtype of numbers; None for other kinds.
+    count: the length of an array; None for a single number, and for other kinds.
+    fields: the leaves of the messages in "records".
     of: the type of the message that has the field; "" if types have no names.
-    whole: whether floats are really whole numbers or bools. They are floats because messages may lack them.
-    words: an enumeration's words and their numbers.
+    whole: whether floats stand for whole numbers or bools. They are floats because a message may lack the field.
+    words: an enumeration's words, with their numbers.
     """
 
     path: str
@@ -53,21 +53,22 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def numbers(self, leaf: Leaf) -> np.ndarray:
-        """Returns a number of each message, ``[n]``, or an array ``[n, count]``."""
+        """Returns the number of each message, ``[n]``, or its array, ``[n, count]``."""
 
     def counts(self, leaf: Leaf) -> np.ndarray:
         """Returns how many numbers or records each message has, int64 ``[n]``."""
 
     def sequences(self, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the numbers of all messages, concatenated, and the offsets of each message's, ``[n + 1]``."""
+        """Returns the numbers of all messages, concatenated, and the offsets ``[n + 1]`` at which each message's numbers begin."""
 
     def texts(self, leaf: Leaf) -> list[str]:
         """Returns the text of each message; bytes that are no UTF-8 are escaped."""
 
-    def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]: ...
+    def text_lists(self, leaf: Leaf) -> list[tuple[str, ...]]:
+        """Returns the texts of each message."""
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
-        """Returns the records of all messages, concatenated, and the offsets of each message's, ``[n + 1]``."""
+        """Returns the records of all messages, concatenated, and the offsets ``[n + 1]`` at which each message's records begin."""
 
 
 class Decoder(Protocol):
@@ -75,8 +76,9 @@ class Decoder(Protocol):
 
     Attributes:
         leaves: the fields of the type.
-        is_light: whether decoded messages take no more memory than their bytes and do not change with later messages.
-        left_out: for each field that is not decoded, the reason.
+        is_light: whether the decoded messages may be kept for the second pass: they take no more memory than their bytes, and later
+            messages do not change their leaves.
+        left_out: the fields that are not decoded, with the reasons.
     """
 
     leaves: tuple[Leaf, ...]
@@ -84,11 +86,12 @@ class Decoder(Protocol):
     left_out: dict[str, str]
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Batch, dict[int, str]]:
-        """Returns the messages that decode, in order, and the reason for each other one by its index."""
+        """Returns the messages that can be decoded, in order, and by index the reasons why the others cannot."""
 
 
 def bytes_of(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Returns the bytes of a field as :meth:`Batch.sequences` does (JSON has them in base64), and the messages whose text is no base64."""
+    """Returns the bytes of a field, and their offsets, as :meth:`Batch.sequences` does. A text, as in JSON, is decoded as base64; also
+    returns the messages in which it is none, with the reasons."""
     if leaf.kind != "text":
         return *batch.sequences(leaf), {}
     blobs, bad = [], {}
@@ -110,9 +113,9 @@ def offsets_of(counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Trees:
-    """A batch of messages that are Python objects: dicts as in JSON, which have every leaf.
+    """A batch of messages that are Python dicts, as in JSON.
 
-    trees: a dict for each message.
+    trees: a dict for each message, which has every leaf by its path.
     """
 
     trees: Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""Images in messages, as pixels or as files, and their intrinsics, which come in other messages."""
+"""Reads images in messages, as pixels or as files, and finds their intrinsics, which come in other messages."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ...errors import Error
 from ..images import Images, Storage, encode, exchange_red_and_blue
 from ..recording import Frames, Samples
 from .batches import Batch, Leaf, bytes_of
-from .depth import has_colours, read_depth, size_of
+from .depth import describe_size, has_colours, read_depth
 from .known import Decoded, Origin
 
 if TYPE_CHECKING:
     from .videos import TopicVideo
 
-# A batch of images that are encoded at once.
+# The bytes of images that are encoded at once.
 _IMAGE_BYTES = 16 << 20
 
-# An encoding's dtype, its channels in the message, and the channels kept, in order. OpenCV's type names (8UC3) give no order of
-# channels: they are taken as blue, green, red.
+# For each encoding: its dtype, the number of channels in the message, and the channels that are kept, in order. OpenCV's names of types
+# (8UC3) give no order of channels: they are taken as blue, green, red.
 ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     "rgb8": (np.uint8, 3, [0, 1, 2]),
     "bgr8": (np.uint8, 3, [2, 1, 0]),
@@ -44,27 +44,29 @@ ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     **{f"bayer_{mosaic}8": (np.uint8, 1, [0]) for mosaic in ("rggb", "bggr", "gbrg", "grbg")},
     **{f"bayer_{mosaic}16": (np.uint16, 1, [0]) for mosaic in ("rggb", "bggr", "gbrg", "grbg")},
 }
-# Encodings of luma and chroma, by ROS's and Foxglove's names: the order of Y, U and V in four bytes of two pixels, or the order of
-# planes.
+# Encodings of luma and chroma, by ROS's and Foxglove's names: the order of Y, U and V in the four bytes of two pixels, or the order of
+# U and V after the plane of luma ("U V": in planes of their own).
 _PAIRS = {"yuv422": "UYVY", "uyvy": "UYVY", "yuv422_yuy2": "YUYV", "yuyv": "YUYV"}
 _PLANES = {"nv12": "UV", "nv21": "VU", "nv24": "UV", "i420": "U V"}
+# All encodings that are read.
 _READ = (*ENCODINGS, *_PAIRS, *_PLANES)
-# Codecs of video by a message's format or encoding; names of encoders, such as libx264 and h264_nvenc, match too.
+# Patterns of a message's format or encoding, with the codec of video. Names of encoders, such as libx264 and h264_nvenc, match too.
 _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
-# Matches a format with an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" after
-# the codec. Early versions compressed RGB as BGR without that word, so the transport's subscriber exchanges red and blue for them.
-_COLOURS_OF_FILES = re.compile(r"(?i)(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
-# Matches topics of image_proc and of drivers that rectify: "/left/image_rect_color".
+# Matches a format by which the file has red and blue exchanged. compressed_image_transport writes the encoding, then the codec, and
+# compresses BGR, which it says by "compressed bgr8". Early versions compressed RGB as BGR and did not say so; the transport's subscriber
+# exchanges red and blue for these.
+_EXCHANGED = re.compile(r"(?i)(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
+# Matches topics of rectified images, as image_proc and drivers name them: "/left/image_rect_color".
 _RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
-# librealsense writes depth as mono16: the topic's name marks it as depth, and an option of the sensor gives the metres per unit.
+# librealsense writes depth as mono16. The topic's name shows that it is depth; a topic of the sensor's options gives the metres per unit.
 _REALSENSE_DEPTH = re.compile(r"(/device_\d+/sensor_\d+)/Depth_\d+/image/data")
 _REALSENSE_UNIT = re.compile(r"(/device_\d+/sensor_\d+)/option/Depth_Units/value")
 
 
 class _Kind(NamedTuple):
-    """An image's properties without its pixels. One stream holds images of one kind.
+    """An image's properties without its pixels. A stream holds images of one kind.
 
-    how: the kind of reader; "other" if there is none.
+    how: how the image is read, such as "pixels", "file" or "video"; "other" if it cannot be.
     description: its size and encoding, in words.
     """
 
@@ -77,13 +79,13 @@ _EMPTY, _DAMAGED = _Kind("empty", "empty"), _Kind("damaged", "damaged")
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """The content of a CameraInfo: matrices ``[3, 3]`` in pixels, for images of `height` and `width`.
+    """The content of a topic of CameraInfo: matrices ``[3, 3]`` in pixels, for images of `height` and `width`.
 
-    topic: the topic of the CameraInfo.
-    raw: K, for images as the lens projects them.
-    rectified: the left part of P, for rectified images; zeros if the message has none.
-    change: whether messages differ.
-    part: whether a message declares that images are binned or a window of the sensor, while K and P are for the whole sensor.
+    topic: the topic's name.
+    raw: the matrix K, for images as the lens projects them.
+    rectified: the left part of the matrix P, for rectified images; zeros if the messages have no P.
+    change: whether the matrices or sizes differ between messages.
+    part: whether a message declares that images are binned or a window of the sensor; K and P are for the whole sensor.
     """
 
     topic: str
@@ -96,7 +98,7 @@ class Intrinsics:
 
     @classmethod
     def of(cls, topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> Intrinsics | None:
-        """Returns the calibration of the first message, if its type has one."""
+        """Returns the calibration of the first message; None if the type has none."""
         height, width = _number(leaves, "height"), _number(leaves, "width")
         raw = _matrices(leaves.get("k") or leaves.get("K"), 9, batch)
         if raw is None or height is None or width is None:
@@ -109,18 +111,18 @@ class Intrinsics:
             for values in (raw, rectified)
         )
         change = change or bool(np.ptp(heights)) or bool(np.ptp(widths))
-        part = _says_part(leaves, batch, heights, widths)
+        part = _declares_part(leaves, batch, heights, widths)
         return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change, part)
 
-    def joined(self, other: Intrinsics | None) -> Intrinsics:
-        """Returns the calibration, with `change` set if later messages differ."""
+    def join(self, other: Intrinsics | None) -> Intrinsics:
+        """Returns this calibration, with `change` set if `other`, that of later messages, differs."""
         if other is None or (not other.change and replace(other, change=self.change) == self):
             return self
         return replace(self, change=True)
 
 
 class Camera:
-    """A topic of images of one recording."""
+    """A topic of images in one recording."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
@@ -132,7 +134,7 @@ class Camera:
         self._main: _Kind | None = None
 
     def survey(self, leaves: Mapping[str, Leaf], batch: Batch) -> None:
-        """Counts the kinds of images, without reading their pixels."""
+        """The first pass: counts the kinds of images, without reading their pixels."""
         if "step" in leaves:
             self._kinds.update(kind for _, kind in _raw_kinds(leaves, batch))
         else:
@@ -140,25 +142,28 @@ class Camera:
             self._kinds.update(_file_kinds(_formats(leaves, batch), data, starts))
 
     def absorb(self, other: Camera) -> None:
-        """Adds the counts of another instance."""
+        """Adds the counts of another camera, whose messages become part of this stream."""
         self._kinds.update(other._kinds)
 
     def settle(self) -> None:
-        """Decides which kind of images the topic keeps: the most common, or an earlier recording's. Notes name the others."""
+        """After the first pass: chooses the kind of images that the stream keeps, the most common one or that of an earlier recording.
+        Reports the others."""
         origin, facts, key = self._origin, self._origin.known.facts, (self._origin.name, "images")
-        known = [kind for kind, _ in self._kinds.most_common() if kind not in (_EMPTY, _DAMAGED)]
-        known.sort(key=lambda kind: kind.how == "other")  # stable: within both groups the most common stays first
-        if not known:
+        candidates = [kind for kind, _ in self._kinds.most_common() if kind not in (_EMPTY, _DAMAGED)]
+        candidates.sort(
+            key=lambda kind: kind.how == "other"
+        )  # the sort is stable: the most common readable kind is first
+        if not candidates:
             if self._kinds[_DAMAGED]:
-                self._main = _DAMAGED  # the second pass reports each
+                self._main = _DAMAGED  # the second pass reports each image
             elif self._kinds[_EMPTY]:
                 origin.notes.leave_out(f"{origin.what}: {origin.name}", "its images are empty")
             return
-        before = facts.get(key)
-        self._main = before if before in known else known[0]
+        earlier = facts.get(key)
+        self._main = earlier if earlier in candidates else candidates[0]
         facts.setdefault(key, self._main)
         if self._main.how == "other":
-            return  # the second pass names the topic
+            return  # the second pass reports the topic
         accepted = (self._main, _DAMAGED, *([_EMPTY] if self._main.how == "video" else ()))
         for kind in self._kinds:
             if kind not in accepted:
@@ -167,47 +172,47 @@ class Camera:
                     f"{kind.description}, not {self._main.description}",
                 )
 
-    def find_intrinsics(self, known: Sequence[Intrinsics]) -> None:
-        """Takes the calibrations of this topic's namespace."""
+    def find_intrinsics(self, calibrations: Sequence[Intrinsics]) -> None:
+        """Takes the calibration in the topic's namespace, if there is exactly one."""
         parts = self._origin.topic.split("/")
         if parts[-1] in ("compressed", "compressedDepth"):
             parts.pop()
-        wanted = parts[:-1]
-        if parts[-2:] == ["image", "data"]:  # librealsense's names
-            wanted = [*parts[:-2], "info"]
-        near = [intrinsics for intrinsics in known if intrinsics.topic.split("/")[:-1] == wanted]
-        if len(near) == 1:
-            self._intrinsics = near[0]
+        namespace = parts[:-1]
+        if parts[-2:] == ["image", "data"]:  # as librealsense names topics
+            namespace = [*parts[:-2], "info"]
+        candidates = [intrinsics for intrinsics in calibrations if intrinsics.topic.split("/")[:-1] == namespace]
+        if len(candidates) == 1:
+            self._intrinsics = candidates[0]
 
-    def find_unit(self, known: Mapping[str, float]) -> None:
-        """Takes the metres per unit of this topic's sensor, from the units that :func:`depth_unit` found."""
+    def find_unit(self, units: Mapping[str, float]) -> None:
+        """Takes the metres per unit of this topic's sensor, from the units by sensor that :func:`depth_unit` found."""
         if match := _REALSENSE_DEPTH.fullmatch(self._origin.topic):
-            self._unit_m = known.get(match[1], 0.001)
+            self._unit_m = units.get(match[1], 0.001)
 
     def _unit_of_16uc1(self) -> float | None:
-        """Returns the metres of a millimetre (REP 118), or None if the topic's name says that it is not depth. Notes an assumption if the
-        name does not decide, since thermal cameras use this encoding too."""
+        """Returns the metres per unit of depth in the encoding 16UC1, which REP 118 defines as millimetres; None if the topic's name says
+        that it is not depth. If the name does not show it, reports an assumption, since thermal cameras also use this encoding."""
         camera = self._origin.name.removesuffix("/compressedDepth")
-        says = frames.says_depth(camera)
-        if says is False:
+        is_depth = frames.says_depth(camera)
+        if is_depth is False:
             return None
-        if says is None and camera == self._origin.name:
+        if is_depth is None and camera == self._origin.name:
             why = "depth in millimetres, as REP 118 has 16UC1; its name does not say depth"
             self._origin.notes.assume(self._origin.name, why, self._origin.name)
         return 0.001
 
     def raw(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """Yields images that are pixels."""
+        """Yields images that messages hold as pixels."""
         origin, leaves, batch, time_ns = self._origin, messages.leaves, messages.batch, messages.time_ns
         data, starts, bad = bytes_of(batch, leaves["data"])
         kinds = list(_raw_kinds(leaves, batch, np.diff(starts).tolist()))
         storage = Storage.of(origin.known.options, origin.name)
         if origin.exported is not None and origin.known.options.image_codec is None:
-            storage = replace(storage, codec="raw")  # as the cache had them
+            storage = replace(storage, codec="raw")  # as in the cache that was exported
         lost: dict[int, object] = {int(messages.numbers[row]): why for row, why in bad.items()}
         row = 0
         while row < len(batch):
-            (height, width, step, big, encoding, size), kind = kinds[row]
+            (height, width, step, is_bigendian, encoding, size), kind = kinds[row]
             most = max(1, _IMAGE_BYTES // max(1, size))
             stop = row + 1
             while stop < len(batch) and stop - row < most and kinds[stop] == kinds[row] and stop not in bad:
@@ -220,7 +225,7 @@ class Camera:
                 continue
             try:
                 raw = data[starts[rows.start] : starts[stop]].reshape(-1, size)
-                pixels = _pixels(raw, height, width, step, bool(big), encoding)
+                pixels = _read_pixels(raw, height, width, step, bool(is_bigendian), encoding)
                 origin.known.kinds.check(
                     origin.name,
                     f"{width}x{height} {encoding}",
@@ -229,7 +234,7 @@ class Camera:
             except Error as error:
                 lost |= dict.fromkeys(messages.numbers[rows].tolist(), error)
                 continue
-            pixels = self._coloured(pixels, encoding)
+            pixels = self._convert_colours(pixels, encoding)
             unit = None
             if encoding in ("16UC1", "mono16") and not storage.labels:
                 unit = self._unit_m if encoding == "mono16" else self._unit_of_16uc1()
@@ -238,14 +243,14 @@ class Camera:
                     storage.report_loss(origin.name, origin.notes)
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
-                what = "depth" if unit else encoding
+                content = "depth" if unit else encoding
                 origin.notes.leave_out(
-                    origin.name, f"{what} is not resized; image_size='keep' (--image-size keep) takes it as it is"
+                    origin.name, f"{content} is not resized; image_size='keep' (--image-size keep) takes it as it is"
                 )
                 continue
             else:
-                stored, resized = self._lossless(pixels, storage), None
-            matrix = self._matrix(height, width, resized)
+                stored, resized = self._encode_exactly(pixels, storage), None
+            matrix = self._find_matrix(height, width, resized)
             chunks = [(time_ns[rows], stored)]
             yield (
                 origin.name,
@@ -253,8 +258,8 @@ class Camera:
             )
         origin.lose(lost)
 
-    def _coloured(self, pixels: np.ndarray, encoding: str) -> np.ndarray:
-        """Returns the pixels as they are stored; notes what is lost."""
+    def _convert_colours(self, pixels: np.ndarray, encoding: str) -> np.ndarray:
+        """Returns the pixels as they are stored, and reports what they lose by that."""
         origin = self._origin
         if encoding in ("rgba8", "bgra8", "8UC4"):
             origin.notes.leave_out(f"{origin.name}: alpha", f"of {encoding}")
@@ -276,12 +281,12 @@ class Camera:
             pixels = ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
         return _demosaic(pixels[..., 0], encoding[6:10])
 
-    def _lossless(self, pixels: np.ndarray, storage: Storage) -> frames.Encoded:
-        raw = storage.codec == "raw" or pixels.dtype == np.float32
-        return frames.encode(pixels, codec="raw" if raw else "png")
+    def _encode_exactly(self, pixels: np.ndarray, storage: Storage) -> frames.Encoded:
+        is_raw = storage.codec == "raw" or pixels.dtype == np.float32
+        return frames.encode(pixels, codec="raw" if is_raw else "png")
 
     def compressed(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """Yields images that are JPEG or PNG files, or frames of a video."""
+        """Yields images that messages hold as JPEG or PNG files, as depth, or as frames of a video."""
         origin, leaves, batch = self._origin, messages.leaves, messages.batch
         formats = _formats(leaves, batch)
         data, starts, bad = bytes_of(batch, leaves["data"])
@@ -290,7 +295,7 @@ class Camera:
         main = self._main
         if main is None:
             return
-        # A missing frame breaks a video, so its decoder has to see the gap.
+        # A video's decoder must be given empty and damaged frames too: a missing frame changes the frames after it.
         accepted = (main, _DAMAGED, *([_EMPTY] if main.how == "video" else ()))
         rows = [row for row, kind in enumerate(kinds) if kind in accepted and row not in bad]
         if not rows:
@@ -304,23 +309,23 @@ class Camera:
         numbers, time_ns = messages.numbers[rows].tolist(), messages.time_ns[rows]
         if main.how == "video":
             self._attributes = messages.attributes
-            yield from self._frames(main.description.split()[-1], files, numbers, time_ns)
+            yield from self._decode_video(main.description.split()[-1], files, numbers, time_ns)
         elif main.how not in ("file", "exchanged file", "depth", "damaged"):
-            yield from self._depth(main.how, files, numbers, time_ns, messages.attributes)
+            yield from self._decode_depth(main.how, files, numbers, time_ns, messages.attributes)
         else:
-            depth = main.how == "depth"
-            self._name_lost(formats[rows[0]], main.description)
+            has_depth_header = main.how == "depth"
+            self._report_lost_content(formats[rows[0]], main.description)
             images = Images(
                 origin.name,
                 origin.what,
                 origin.where,
                 time_ns,
                 "recorded",
-                lambda row: files[row][_header_bytes(files[row]) * depth :],
+                lambda row: files[row][_header_bytes(files[row]) * has_depth_header :],
                 numbers,
             )
-            declared = depth or formats[rows[0]].startswith("16UC1")
-            for stream, samples in self._stored(images, declared, messages.attributes):
+            declares_depth = has_depth_header or formats[rows[0]].startswith("16UC1")
+            for stream, samples in self._keep_files(images, declares_depth, messages.attributes):
                 has_indices = "colour type 3" in main.description and frames.is_labels(origin.name)
                 if main.how == "exchanged file" and not has_indices:
                     why = f"{formats[rows[0]].strip()!r}: exchanged back, as compressed_image_transport does; channels = 'bgr' in a mapping undoes it"
@@ -329,8 +334,8 @@ class Camera:
                     samples = replace(samples, chunks=exchange_red_and_blue(samples, where))
                 yield stream, samples
 
-    def _name_lost(self, format: str, description: str) -> None:
-        """Notes what files of one channel lost of their original images."""
+    def _report_lost_content(self, format: str, description: str) -> None:
+        """Reports what the original images lost when they were compressed to files of one channel."""
         origin = self._origin
         if "JPEG of 1 channel" not in description and "colour type 0" not in description:
             return
@@ -341,34 +346,36 @@ class Camera:
             why = f"{format.strip()!r} has 8 bits a pixel, which are not distances; kept as brightness"
             origin.notes.leave_out(f"{origin.name}: depth", why)
 
-    def _stored(self, images: Images, depth: bool, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Frames]]:
-        """Yields JPEGs and PNGs unchanged. `depth`: their format declares depth."""
+    def _keep_files(
+        self, images: Images, declares_depth: bool, attributes: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Frames]]:
+        """Yields JPEGs and PNGs, which stay as they are unless the options say otherwise. `declares_depth`: whether their format does."""
         origin = self._origin
-        images_stored = images.stored(origin.known.options, origin.known.kinds, origin.notes)
-        if images_stored is None:
+        stored = images.stored(origin.known.options, origin.known.kinds, origin.notes)
+        if stored is None:
             return
-        chunks = iter(images_stored.chunks)
-        time_of_first, stored = next(chunks)
-        height, width = stored.shape[:2] if isinstance(stored, frames.Encoded) else (0, 0)
-        if images_stored.resized is not None:
-            height, width = images_stored.resized["from"]
-        depth = depth and not frames.is_labels(origin.name)
-        wide = isinstance(stored, frames.Encoded) and stored.dtype == np.uint16
+        chunks = iter(stored.chunks)
+        first_ns, first = next(chunks)
+        height, width = first.shape[:2] if isinstance(first, frames.Encoded) else (0, 0)
+        if stored.resized is not None:
+            height, width = stored.resized["from"]
+        is_depth = declares_depth and not frames.is_labels(origin.name)
+        has_16_bits = isinstance(first, frames.Encoded) and first.dtype == np.uint16
         yield (
             origin.name,
             replace(
-                images_stored,
-                chunks=chain([(time_of_first, stored)], chunks),
-                unit_m=self._unit_of_16uc1() if wide and depth else None,
-                intrinsics=self._matrix(height, width, images_stored.resized),
+                stored,
+                chunks=chain([(first_ns, first)], chunks),
+                unit_m=self._unit_of_16uc1() if has_16_bits and is_depth else None,
+                intrinsics=self._find_matrix(height, width, stored.resized),
                 attributes=attributes,
             ),
         )
 
-    def _depth(
+    def _decode_depth(
         self, how: str, files: list[bytes], numbers: list[int], time_ns: np.ndarray, attributes: Mapping[str, Any]
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields depth in the formats of compressed_depth_image_transport that are more than a PNG."""
+        """Yields depth that compressed_depth_image_transport quantised or compressed by RVL."""
         origin = self._origin
         storage = Storage.of(origin.known.options, origin.name)
         if storage.size is not None:
@@ -390,21 +397,21 @@ class Camera:
             yield (
                 origin.name,
                 Frames(
-                    [(np.array([stamp]), self._lossless(pixels[None, ..., None], storage))],
+                    [(np.array([stamp]), self._encode_exactly(pixels[None, ..., None], storage))],
                     unit_m=unit,
-                    intrinsics=self._matrix(height, width, None),
+                    intrinsics=self._find_matrix(height, width, None),
                     attributes=attributes,
                 ),
             )
         origin.lose(lost)
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """Yields the frames of a video that its decoder held back."""
+        """At the end of the messages: yields the frames of a video that its decoder held back."""
         video, self._video = self._video, None
         if video is not None:
             yield from self._as_frames(video.rest())
 
-    def _frames(
+    def _decode_video(
         self, codec: str, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
         origin = self._origin
@@ -428,60 +435,60 @@ class Camera:
     ) -> Iterator[tuple[str, Samples]]:
         for time_ns, stored, (height, width) in pieces:
             resized = Storage.of(self._origin.known.options, self._origin.name).resized(height, width)
-            matrix = self._matrix(height, width, resized)
+            matrix = self._find_matrix(height, width, resized)
             yield (
                 self._origin.name,
                 Frames([(time_ns, stored)], intrinsics=matrix, resized=resized, attributes=self._attributes),
             )
 
-    def _matrix(self, height: int, width: int, resized: dict[str, Any] | None) -> list[list[float]] | None:
-        """Returns the intrinsics of images of that size, or None. All recordings have the same."""
-        origin, found = self._origin, self._intrinsics
+    def _find_matrix(self, height: int, width: int, resized: dict[str, Any] | None) -> list[list[float]] | None:
+        """Returns the intrinsics of images of that size, or None. A stream has the intrinsics of its first recording."""
+        origin, intrinsics = self._origin, self._intrinsics
         facts, key = origin.known.facts, (origin.name, "intrinsics")
-        if found is None:
+        if intrinsics is None:
             return cast("list[list[float]] | None", facts.setdefault(key, None))
-        rectified = _RECTIFIED.search(origin.topic) is not None
-        matrix: list[list[float]] | None = found.rectified if rectified else found.raw
+        is_rectified = _RECTIFIED.search(origin.topic) is not None
+        matrix: list[list[float]] | None = intrinsics.rectified if is_rectified else intrinsics.raw
         why = None
-        if found.change:
+        if intrinsics.change:
             why = "change within the recording; see the topic's streams"
-        elif (found.height, found.width) != (height, width):
-            why = f"are of {found.width}x{found.height}, frames of {width}x{height}"
+        elif (intrinsics.height, intrinsics.width) != (height, width):
+            why = f"are of {intrinsics.width}x{intrinsics.height}, frames of {width}x{height}"
         elif resized is not None:
             why = "are of frames that were not resized"
-        elif found.part:
+        elif intrinsics.part:
             why = "are of the whole sensor, but roi or binning shows that images are binned or a part of it"
         elif not np.isfinite(cast(Any, matrix)).all() or not np.any(matrix):
-            why = "are not calibrated" if not rectified else "have no P, which rectified images need"
+            why = "are not calibrated" if not is_rectified else "have no P, which rectified images need"
         if why is not None:
-            origin.notes.leave_out(f"{origin.name}: intrinsics", f"those of {found.topic} {why}")
+            origin.notes.leave_out(f"{origin.name}: intrinsics", f"those of {intrinsics.topic} {why}")
             matrix = None
-        known = facts.setdefault(key, matrix)
-        if known != matrix:
-            origin.notes.leave_out(f"{origin.what}: {origin.name}: intrinsics", f"{matrix}, but {known} before")
-        return cast("list[list[float]] | None", known)
+        first = facts.setdefault(key, matrix)
+        if first != matrix:
+            origin.notes.leave_out(f"{origin.what}: {origin.name}: intrinsics", f"{matrix}, but {first} before")
+        return cast("list[list[float]] | None", first)
 
 
 def depth_unit(topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> tuple[str, float] | None:
-    """Returns a sensor and its metres per unit of depth, if the topic is one of librealsense's with them; else None."""
+    """Returns a sensor and its metres per unit of depth, if the topic is librealsense's option for them; else None."""
     match, value = _REALSENSE_UNIT.fullmatch(topic), _number(leaves, "data")
     if not match or value is None:
         return None
-    return match[1], float(str(batch.numbers(value)[0]))  # str() gives the 0.001 that float32 rounds
+    return match[1], float(str(batch.numbers(value)[0]))  # through a text, so that float32's rounding of 0.001 is 0.001
 
 
 def _matrices(leaf: Leaf | None, size: int, batch: Batch) -> np.ndarray | None:
-    """Returns a field of `size` numbers as ``[messages, 3, size / 3]``; None if it is missing, or of another size in some messages."""
+    """Returns a field of `size` numbers as ``[messages, 3, size / 3]``; None if it is missing, or has another size in a message."""
     if leaf is None:
         return None
     if leaf.kind == "number" and leaf.count == size:
         return batch.numbers(leaf).reshape(-1, 3, size // 3)
-    if leaf.kind == "numbers" and (batch.counts(leaf) == size).all():  # the form in protobuf and JSON
+    if leaf.kind == "numbers" and (batch.counts(leaf) == size).all():  # as in protobuf and JSON
         return batch.sequences(leaf)[0].reshape(-1, 3, size // 3)
     return None
 
 
-def _says_part(leaves: Mapping[str, Leaf], batch: Batch, heights: np.ndarray, widths: np.ndarray) -> bool:
+def _declares_part(leaves: Mapping[str, Leaf], batch: Batch, heights: np.ndarray, widths: np.ndarray) -> bool:
     """Whether a CameraInfo declares images to be binned, or a window of the sensor (REP 104). A window of size 0 is the whole sensor."""
 
     def values_of(path: str) -> np.ndarray:
@@ -500,32 +507,34 @@ def _number(leaves: Mapping[str, Leaf], path: str) -> Leaf | None:
 
 
 def _formats(leaves: Mapping[str, Leaf], batch: Batch) -> list[str]:
+    """Returns the field `format` of each message, or `encoding` if the type has no such field."""
     return batch.texts(leaves["format"] if "format" in leaves else leaves["encoding"])
 
 
+# What a message declares of its pixels, and their bytes: height, width, step, is_bigendian, encoding, size.
 _Raw = tuple[int, int, int, int, str, int]
 
 
 def _raw_kinds(
     leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | None = None
 ) -> Iterator[tuple[_Raw, _Kind]]:
-    """Yields each image's declared sizes, with its number of bytes, and its kind."""
-    sizes_declared = [batch.numbers(leaves[path]).astype(np.int64).tolist() for path in ("height", "width", "step")]
-    endian = batch.numbers(leaves["is_bigendian"]).tolist() if "is_bigendian" in leaves else [0] * len(batch)
+    """Yields what each message declares of its pixels, and the image's kind. `sizes`: the bytes of each image, if they are known."""
+    declared = [batch.numbers(leaves[path]).astype(np.int64).tolist() for path in ("height", "width", "step")]
+    bigendian = batch.numbers(leaves["is_bigendian"]).tolist() if "is_bigendian" in leaves else [0] * len(batch)
     if sizes is None and leaves["data"].kind == "text":  # base64
         sizes = [len(text) // 4 * 3 - text[-2:].count("=") for text in batch.texts(leaves["data"])]
     elif sizes is None:
         sizes = batch.counts(leaves["data"]).tolist()
-    columns = (*sizes_declared, endian, batch.texts(leaves["encoding"]), sizes)
-    for height, width, step, big, encoding, size in zip(*columns, strict=True):
+    columns = (*declared, bigendian, batch.texts(leaves["encoding"]), sizes)
+    for height, width, step, is_bigendian, encoding, size in zip(*columns, strict=True):
         kind = _Kind("pixels" if encoding in _READ else "other", f"{width}x{height} {encoding}")
         if encoding in _READ and encoding not in _PLANES and size == height * _row_bytes(width, encoding):
-            step = size // max(1, height)  # the bytes are only the pixels of the rows, whatever the step
+            step = size // max(1, height)  # the bytes are just the pixels of the rows, so the declared step is wrong
         if not height * width and not size:
             kind = _EMPTY
-        elif encoding in _READ and size < _needs(height, width, step, encoding):
+        elif encoding in _READ and size < _least_bytes(height, width, step, encoding):
             kind = _DAMAGED
-        yield (height, width, step, int(big), encoding, size), kind
+        yield (height, width, step, int(is_bigendian), encoding, size), kind
 
 
 def _file_kinds(formats: Sequence[str], data: np.ndarray, starts: np.ndarray) -> list[_Kind]:
@@ -533,19 +542,19 @@ def _file_kinds(formats: Sequence[str], data: np.ndarray, starts: np.ndarray) ->
     kinds = []
     for format, (start, stop) in zip(formats, pairwise(starts.tolist()), strict=True):
         codec = next((codec for pattern, codec in _VIDEO.items() if re.search(pattern, format.lower())), None)
-        depth = "compressedDepth" in format
+        is_depth = "compressedDepth" in format
         file = data[start:stop]
-        if depth:
+        if is_depth:
             file = file[_header_bytes(file[:4].tobytes()) :]
-        how = "file" if not depth else "quantised depth" if "32FC1" in format else "depth"
-        size = size_of(file)
-        if not depth and size and has_colours(size) and _COLOURS_OF_FILES.match(format):
+        how = "file" if not is_depth else "quantised depth" if "32FC1" in format else "depth"
+        size = describe_size(file)
+        if not is_depth and size and has_colours(size) and _EXCHANGED.match(format):
             how = "exchanged file"
         if start == stop:
             kinds.append(_EMPTY)
         elif codec is not None:
             kinds.append(_Kind("video", f"video in {codec}"))
-        elif depth and "rvl" in format.lower():
+        elif is_depth and "rvl" in format.lower():
             kinds.append(
                 _Kind(f"{how} in RVL", "x".join(map(str, file[:8].copy().view("<u4"))) if len(file) >= 8 else "")
             )
@@ -557,12 +566,13 @@ def _file_kinds(formats: Sequence[str], data: np.ndarray, starts: np.ndarray) ->
 
 
 def _header_bytes(file: bytes) -> int:
-    """Returns the bytes of compressed_depth_image_transport's header before a PNG; some writers omit it if depth is not quantised."""
+    """Returns how many bytes compressed_depth_image_transport's header has before a PNG; some writers omit the header if depth is not
+    quantised."""
     return 0 if file.startswith(b"\x89PNG") else 12
 
 
-def _needs(height: int, width: int, step: int, encoding: str) -> int:
-    """Returns the least bytes of an image of this size; its last row needs no bytes after its pixels."""
+def _least_bytes(height: int, width: int, step: int, encoding: str) -> int:
+    """Returns the least bytes that an image of this size has: its last row needs no bytes after its pixels."""
     if encoding in _PLANES:
         rows, row = _chroma(height, width, step, encoding)
         return step * height + rows * row
@@ -571,7 +581,7 @@ def _needs(height: int, width: int, step: int, encoding: str) -> int:
 
 
 def _row_bytes(width: int, encoding: str) -> int:
-    """Returns the bytes of the pixels in a row; for planes of the luma in a row."""
+    """Returns the bytes of the pixels in a row; if an encoding has planes, those of the luma in a row."""
     if encoding in _PLANES:
         return width
     if encoding in _PAIRS:
@@ -581,21 +591,22 @@ def _row_bytes(width: int, encoding: str) -> int:
 
 
 def _chroma(height: int, width: int, step: int, encoding: str) -> tuple[int, int]:
-    """Returns the number of rows of chroma after the luma, and the bytes of each; the last pixel of an odd size has its own chroma."""
+    """Returns the number of rows of chroma after the luma, and the bytes of each row. Two pixels share a chroma, but in an odd size the
+    last pixel has its own."""
     if encoding == "nv24":
         return height, 2 * width
     rows, columns = (height + 1) // 2, (width + 1) // 2
     return (2 * rows, (step + 1) // 2) if encoding == "i420" else (rows, max(step, 2 * columns))
 
 
-def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, encoding: str) -> np.ndarray:
-    """Returns pixels ``[n, H, W, C]`` from bytes ``[n, size]``, without the bytes after the pixels of rows."""
+def _read_pixels(data: np.ndarray, height: int, width: int, step: int, is_bigendian: bool, encoding: str) -> np.ndarray:
+    """Returns pixels ``[n, H, W, C]`` from bytes ``[n, size]``, without the bytes after the pixels of a row."""
     used = _row_bytes(width, encoding)
-    if height < 1 or width < 1 or step < used or data.shape[1] < _needs(height, width, step, encoding):
+    if height < 1 or width < 1 or step < used or data.shape[1] < _least_bytes(height, width, step, encoding):
         raise Error(f"expected {width}x{height} {encoding} in rows of {step} bytes, got {data.shape[1]} bytes")
     if encoding in _PLANES:
         return _from_planes(data, height, width, step, encoding)
-    if height == 1:  # a single row needs no bytes after its pixels, whatever the step
+    if height == 1:  # a single row may lack the bytes after its pixels that the step declares
         step = used
     if data.shape[1] < height * step:
         data = np.pad(data, ((0, 0), (0, height * step - data.shape[1])))
@@ -608,20 +619,21 @@ def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, enc
         return _rgb(luma[..., :width], *chroma)
     kind, channels, kept = ENCODINGS[encoding]
     dtype = np.dtype(kind)
-    pixels = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if big else "<"))
+    pixels = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if is_bigendian else "<"))
     pixels = pixels.astype(dtype, copy=False).reshape(len(data), height, width, channels)
     return pixels if kept == list(range(channels)) else np.ascontiguousarray(pixels[..., kept])
 
 
 def _from_planes(data: np.ndarray, height: int, width: int, step: int, encoding: str) -> np.ndarray:
-    n, size = len(data), height * step
-    luma = data[:, :size].reshape(n, height, step)[:, :, :width]
-    count, bytes_of_row = _chroma(height, width, step, encoding)
-    rows = data[:, size : size + count * bytes_of_row].reshape(n, count, bytes_of_row)
+    """Returns RGB ``[n, H, W, 3]`` from bytes ``[n, size]``: a plane of luma, then U and V in pairs or in planes."""
+    n, luma_bytes = len(data), height * step
+    luma = data[:, :luma_bytes].reshape(n, height, step)[:, :, :width]
+    count, row_bytes = _chroma(height, width, step, encoding)
+    rows = data[:, luma_bytes : luma_bytes + count * row_bytes].reshape(n, count, row_bytes)
     if encoding == "i420":
-        planes = rows.reshape(n, 2, count // 2, bytes_of_row).transpose(1, 0, 2, 3)
+        planes = rows.reshape(n, 2, count // 2, row_bytes).transpose(1, 0, 2, 3)
     else:
-        pairs = rows[..., : bytes_of_row // 2 * 2].reshape(n, count, -1, 2)
+        pairs = rows[..., : row_bytes // 2 * 2].reshape(n, count, -1, 2)
         planes = pairs.transpose(3, 0, 1, 2)[:: -1 if encoding == "nv21" else 1]
     if encoding != "nv24":
         planes = planes.repeat(2, axis=2).repeat(2, axis=3)
@@ -629,7 +641,7 @@ def _from_planes(data: np.ndarray, height: int, width: int, step: int, encoding:
 
 
 def _rgb(luma: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Returns RGB from luma 16 to 235 and chroma 16 to 240, by ITU-R BT.601, in OpenCV's fixed point of 1 / 2^20."""
+    """Returns RGB from luma of 16 to 235 and chroma of 16 to 240, by ITU-R BT.601, in OpenCV's fixed-point numbers of 20 bits."""
     y = np.maximum(luma.astype(np.int32) - 16, 0) * 1220542 + (1 << 19)
     u, v = u.astype(np.int32) - 128, v.astype(np.int32) - 128
     channels = y + 1673527 * v, y - 852492 * v - 409993 * u, y + 2116026 * u
@@ -637,8 +649,8 @@ def _rgb(luma: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _demosaic(mosaic: np.ndarray, pattern: str) -> np.ndarray:
-    """Returns RGB ``[n, H, W, 3]`` of a mosaic ``[n, H, W]``; `pattern` names the colours of each 2 x 2 pixels. A missing colour is the
-    mean of the neighbours that have it, among eight, mirrored at the edges."""
+    """Returns RGB ``[n, H, W, 3]`` from a mosaic ``[n, H, W]``. `pattern` names the colours of each 2 x 2 pixels, such as "rggb". A colour
+    that a pixel lacks is the mean over those of its eight neighbours that have it; edges are mirrored."""
     padded = np.pad(mosaic, ((0, 0), (1, 1), (1, 1)), "reflect").astype(np.uint16)
     rgb = np.empty((*mosaic.shape, 3), np.uint8)
     for channel, colour in enumerate("rgb"):
@@ -649,9 +661,8 @@ def _demosaic(mosaic: np.ndarray, pattern: str) -> np.ndarray:
         upright = plane[:, :-2] + plane[:, 2:]
         sides = upright[:, :, 1:-1] + plane[:, 1:-1, :-2] + plane[:, 1:-1, 2:]
         total = 4 * plane[:, 1:-1, 1:-1] + sides
-        if (
-            colour != "g"
-        ):  # half of the pixels are green: the others have two neighbours of a colour, or four at the corners
+        if colour != "g":
+            # Half of the pixels are green, so four neighbours beside a pixel are. Of red or blue it has two beside it, or four at corners.
             total += sides + upright[:, :, :-2] + upright[:, :, 2:]
         rgb[..., channel] = (total + 2) >> 2
     return rgb

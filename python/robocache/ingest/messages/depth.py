@@ -1,4 +1,4 @@
-"""Reads files in messages: their size without their pixels, and the depth of compressed_depth_image_transport."""
+"""Reads image files in messages: their size from the header, and the depth of compressed_depth_image_transport."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_PIXELS = 1 << 26
 
 
-def size_of(file: np.ndarray) -> str | None:
-    """Describes a file by its header, as "640x480 JPEG of 3 channels"; "" if the header is cut off, None if it is neither JPEG
-    nor PNG."""
+def describe_size(file: np.ndarray) -> str | None:
+    """Describes a file by its header, as "640x480 JPEG of 3 channels". Returns "" if the header is cut off, None if the file is neither
+    JPEG nor PNG."""
     start = file[:26].tobytes()
     if start.startswith(_PNG[:4]):
         if len(start) < 26:
@@ -29,7 +29,7 @@ def size_of(file: np.ndarray) -> str | None:
     offset = 2
     while offset + 10 <= len(file) and file[offset] == 0xFF:
         marker = int(file[offset + 1])
-        if marker == 0xFF or 0xD0 <= marker <= 0xD8 or marker == 1:  # filling, and markers without a length
+        if marker == 0xFF or 0xD0 <= marker <= 0xD8 or marker == 1:  # fill bytes, and markers without a length
             offset += 1 if marker == 0xFF else 2
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
@@ -40,14 +40,14 @@ def size_of(file: np.ndarray) -> str | None:
 
 
 def has_colours(size: str) -> bool:
-    """Whether a file has red and blue, by what :func:`size_of` returns for it."""
+    """Whether a file has red and blue, by what :func:`describe_size` returns for it."""
     return size.endswith(("JPEG of 3 channels", "colour type 2", "colour type 3", "colour type 6"))
 
 
 def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
-    """Returns ``[H, W]``: uint16 in the writer's unit, or if `quantised` float32 metres, NaN where there is no depth.
+    """Returns depth ``[H, W]``: uint16 in the writer's unit, or if `quantised` float32 metres, with NaN where there is no depth.
 
-    The header has the format and the numbers a and b of the quantisation; the depth of a whole number q is a / (q - b).
+    The header has the format and the numbers a and b of the quantisation: a stored number q means the depth a / (q - b).
 
     Raises:
         Error: the file is damaged.
@@ -68,20 +68,20 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
         return pixels
     with np.errstate(all="ignore"):
         metres = np.float32(a) / (pixels.astype(np.float32) - np.float32(b))
-    found: np.ndarray = np.where(pixels == 0, np.float32(np.nan), metres).astype(np.float32)
-    return found
+    depth: np.ndarray = np.where(pixels == 0, np.float32(np.nan), metres).astype(np.float32)
+    return depth
 
 
 def _read_rvl(file: bytes) -> np.ndarray:
     """Returns uint16 ``[H, W]`` from the format of Wilson, "Fast lossless depth image compression" (2017): width and height, then in turn
-    a run of zeros and a run of differences. A number is stored in nibbles of 3 bits, the lowest first; the fourth bit is set if another
-    nibble follows. A little-endian word has eight nibbles, the highest first."""
+    the length of a run of zeros, and a count with so many differences. A number is stored in nibbles of 3 bits, the lowest first; the
+    fourth bit is set if another nibble follows. A little-endian word has eight nibbles, the highest first."""
     if len(file) < 8:
         raise Error(f"expected the size of RVL in 8 bytes, got {len(file)} bytes")
     width, height = struct.unpack("<II", file[:8])
     size = width * height
     words = np.frombuffer(file, "<u4", (len(file) - 8) // 4, 8)
-    # Few bytes can claim a long run of zeros, so the file's length does not bound the pixels: this limit does.
+    # A few bytes can declare a long run of zeros, so the number of pixels is limited, not only by the file's length.
     if not 0 < size <= _MOST_PIXELS:
         raise Error(f"expected up to {_MOST_PIXELS} pixels, got {width}x{height}")
     nibbles = ((words[:, None] >> np.arange(28, -4, -4, dtype=np.uint32)) & 15).reshape(-1)
@@ -103,7 +103,7 @@ def _read_rvl(file: bytes) -> np.ndarray:
         index += 2
         if pixel + count > size or index + count > len(numbers):
             raise Error(f"RVL that ends in a run at pixel {pixel} of {size}")
-        coded = numbers[index : index + count]
+        coded = numbers[index : index + count]  # the differences in zigzag code, so that small negative ones are small
         run = previous + np.cumsum(coded >> 1 ^ -(coded & 1))
         pixels[pixel : pixel + count] = run & 0xFFFF
         previous = int(run[-1]) if count else previous

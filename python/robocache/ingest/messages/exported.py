@@ -1,4 +1,4 @@
-"""Channels that ``robocache export`` wrote: their metadata describe the stream that the messages were rows of."""
+"""Reads the metadata of channels that ``robocache export`` wrote. They describe the cache's stream whose rows are the messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..recording import Frames, Ragged, Rows, Samples, Texts
 PREFIX = "robocache."
 # Columns of the episodes table that the writer adds itself.
 _AUTOMATIC = ("episode_index", "start_ns", "end_ns")
-# Dtypes of floats that messages hold in a wider type.
+# Dtypes of floats that messages lack: they hold these numbers in a wider type.
 _NARROW = ("float16", "bfloat16")
 
 
@@ -43,9 +43,14 @@ class Exported:
                 key.removeprefix(PREFIX): json.loads(text) for key, text in metadata.items() if key.startswith(PREFIX)
             }
             shape, clock, names, attributes = (facts[key] for key in ("shape", "clock", "names", "attributes"))
-            sizes = isinstance(shape, list) and all(isinstance(size, int) and 0 <= size < 1 << 31 for size in shape)
-            texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
-            if not sizes or not texts or not isinstance(attributes, dict) or clock not in ("recorded", "nominal"):
+            is_shape = isinstance(shape, list) and all(isinstance(size, int) and 0 <= size < 1 << 31 for size in shape)
+            are_names = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+            if (
+                not is_shape
+                or not are_names
+                or not isinstance(attributes, dict)
+                or clock not in ("recorded", "nominal")
+            ):
                 return None
             unit_m, intrinsics, resized = (facts.get(key) for key in ("unit_m", "intrinsics", "resized"))
             if not isinstance(unit_m, float | None) or not isinstance(resized, dict | None):
@@ -58,7 +63,7 @@ class Exported:
             return None
 
     def restore(self, samples: Samples) -> Samples | None:
-        """Returns the rows as the cache had them; None if their kind, dtype or shape does not fit."""
+        """Returns the rows as the exported cache had them; None if their kind, dtype or shape does not fit the description."""
         restored: dict[str, Any] = {"clock": self.clock, "attributes": self.attributes}
         match samples:
             case Rows(values=values) if self.kind == "numbers":
@@ -67,28 +72,28 @@ class Exported:
                     return replace(samples, values=folded, names=self.names, **restored)
             case Ragged(values=values, offsets=offsets) if self.kind == "arrays":
                 elements = self._fold(values)
-                parts = math.prod(values.shape[1:])
+                message_size = math.prod(values.shape[1:])
                 size = math.prod(self.shape)
-                if elements is not None and not np.any(offsets * parts % max(size, 1)):
-                    bounds = offsets * parts // max(size, 1)
-                    return replace(samples, values=elements, offsets=bounds, names=self.names, **restored)
+                if elements is not None and not np.any(offsets * message_size % max(size, 1)):
+                    new_offsets = offsets * message_size // max(size, 1)
+                    return replace(samples, values=elements, offsets=new_offsets, names=self.names, **restored)
             case Texts() if self.kind == "text":
                 return replace(samples, **restored)
             case Frames(resized=None) if self.kind == "frames":
                 restored |= {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized}
                 return replace(samples, **restored)
-            case Frames() if self.kind == "frames":  # the frames were resized
+            case Frames() if self.kind == "frames":  # this ingest resized the frames, so the exported facts do not fit
                 return replace(samples, **restored)
         return None
 
     def _fold(self, values: np.ndarray) -> np.ndarray | None:
-        """Returns ``[n, ...]`` as ``[m, *shape]``, in a dtype that holds the same numbers; None if there is none."""
+        """Returns values ``[n, ...]`` as ``[m, *shape]``, in the exported dtype if it can be had; None if they do not fit."""
         size = math.prod(self.shape)
         if size == 0 or values.size % size:
             return None
         try:
             dtype = numpy_dtype(self.dtype) if self.dtype in _NARROW else values.dtype
-        except Error:  # bfloat16 needs a package; float32 holds it
+        except Error:  # the package for bfloat16 is missing; float32 holds the numbers
             dtype = values.dtype
         if dtype != values.dtype:
             narrow = values.astype(dtype)
@@ -101,7 +106,7 @@ class Exported:
 
 
 def columns_of(record: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the episode's columns in an export's metadata record; none if another program wrote it."""
+    """Returns the episode's columns from the metadata record of an export; none if another program wrote the record."""
     try:
         columns = json.loads(record["episode"])
     except (ValueError, KeyError, RecursionError):
@@ -112,14 +117,13 @@ def columns_of(record: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_of(record: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """Returns the texts of numbers in the same record, by their table's name, which streams have in ``texts``."""
+    """Returns the tables of texts in the same record, by their names. The attribute ``texts`` of a stream names its table."""
     try:
-        found = json.loads(record.get("texts", "{}"))
+        tables = json.loads(record.get("texts", "{}"))
     except (ValueError, RecursionError):
         return {}
-    tables = found.items() if isinstance(found, dict) else ()
     return {
         name: table
-        for name, table in tables
+        for name, table in (tables.items() if isinstance(tables, dict) else ())
         if isinstance(table, dict) and all(isinstance(text, str | None) for text in table.values())
     }

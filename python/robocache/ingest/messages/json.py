@@ -22,22 +22,23 @@ _DEPTH = 16
 # The most memory of one value: that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
+# The kinds of values, as :func:`_kind` returns them, that have numbers.
 _NUMERIC = frozenset({"int", "ints", "float", "floats", "special"})
 
 
 class JsonDecoder:
-    """Decodes messages of one topic, which are objects. A field that first appears later is read from then on.
+    """Decodes the messages of one topic, which are JSON objects. A field that first appears in a later message is read from then on.
 
     The texts "NaN", "Infinity" and "-Infinity" are floats, unless their field has other texts.
 
-    A missing number or null becomes NaN, a missing text becomes empty. A field is therefore float64 if it is a whole number in
-    some messages and missing in others. It is float64 too if it has a fraction in some, or is a number in the schema.
+    A missing number or null becomes NaN, a missing text becomes "". A field is therefore float64 if it is a whole number in some
+    messages and missing in others. It is also float64 if it has a fraction in some message, or if the schema calls it a number.
 
-    A field is whole if the schema says integer or boolean or lists whole numbers (enum, const), or if all of its values are
-    bools. Where it is float64, it is still held between messages.
+    A field is whole if the schema calls it integer or boolean or lists whole numbers for it (enum, const), or if all of its values
+    are bools. A whole field is held between messages even if it is float64.
 
-    schema: the channel's JSON Schema; other bytes are ignored.
-    floats: the paths of fields that are not whole numbers, as other messages have shown.
+    schema: the channel's JSON Schema; bytes that are none are ignored.
+    floats: the paths of fields that are not whole numbers, as the messages of other recordings have shown.
     """
 
     is_light = False
@@ -45,9 +46,9 @@ class JsonDecoder:
     def __init__(self, schema: bytes = b"", floats: Iterable[str] = ()) -> None:
         self.leaves: tuple[Leaf, ...] = ()
         self.left_out: dict[str, str] = {}
-        declared = _declared(schema)
+        declared = _read_schema(schema)
         self._fields = _Fields(declared["number"] | set(floats), declared["whole"] - declared["number"])
-        self._whole: frozenset[str] = frozenset()
+        self._whole_before: frozenset[str] = frozenset()
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
         """As in :class:`Decoder`."""
@@ -70,13 +71,17 @@ class JsonDecoder:
         return Trees([self._fields.fill(tree, self.leaves) for tree in trees]), bad
 
     def no_longer_whole(self) -> frozenset[str]:
-        """Returns the paths of fields that were whole numbers at the last call but are not any more."""
-        before, self._whole = self._whole, frozenset(self._fields.whole(""))
-        return before - self._whole
+        """Returns the paths of fields that were whole numbers at the last call but are not now."""
+        before, self._whole_before = self._whole_before, frozenset(self._fields.whole(""))
+        return before - self._whole_before
 
 
 class _Fields:
-    """The fields that objects have, and those of the objects in their lists."""
+    """The fields that objects have, and the fields of the objects in their lists.
+
+    floats: the paths of fields that are floats, although their values may all be whole.
+    whole: the paths of fields that the schema declares as whole.
+    """
 
     def __init__(self, floats: frozenset[str], whole: frozenset[str]) -> None:
         self.left_out: dict[str, str] = {}
@@ -84,11 +89,12 @@ class _Fields:
         self._declared_whole = whole
         self._numbers: set[str] = set()  # fields with a number that is not a bool
         self._kinds: dict[str, str] = {}
-        self._inner: dict[str, _Fields] = {}
+        self._inner: dict[str, _Fields] = {}  # the fields of the objects in lists
         self._beyond: set[str] = set()  # fields with whole numbers that float64 does not hold
         self._seen = 0
 
     def learn(self, trees: Sequence[Mapping[str, Any]]) -> None:
+        """Adds the fields of these objects, and decides for each field on a kind that holds all its values."""
         for tree in trees:
             for path, value in tree.items():
                 kind, before = _kind(value), self._kinds.get(path)
@@ -103,8 +109,9 @@ class _Fields:
                 if before is None and len(self._kinds) == MAX_LEAVES:
                     self.left_out["other fields"] = f"more than the first {MAX_LEAVES}"
                 elif before is None or before == "none":
-                    # Earlier messages lack the field. It is NaN there, so it must be a float.
-                    self._kinds[path] = "float" if kind in ("int", "bool") and (self._seen or before) else kind
+                    # If earlier messages lack the field, it is NaN in them, so it must be a float.
+                    is_missing = self._seen or before
+                    self._kinds[path] = "float" if kind in ("int", "bool") and is_missing else kind
                 elif kind != before and kind != "none":
                     self._kinds[path] = _join(before, kind)
             for path, before in self._kinds.items():
@@ -130,7 +137,7 @@ class _Fields:
                 self.left_out |= {f"{path}.{name}": why for name, why in inner.left_out.items()}
 
     def whole(self, prefix: str) -> Iterator[str]:
-        """Yields the paths of fields that are whole numbers, in the form of :func:`_declared`."""
+        """Yields the paths of fields that are whole numbers, in the form of :func:`_read_schema`, after `prefix`."""
         for path, kind in self._kinds.items():
             if kind in ("int", "ints"):
                 yield f"{prefix}{path}{'[]' * (kind == 'ints')}"
@@ -141,7 +148,7 @@ class _Fields:
         return tuple(
             Leaf(path, "records", fields=self._inner[path].leaves())
             if kind == "records"
-            else _leaf(path, kind, self._is_whole(path))
+            else _make_leaf(path, kind, self._is_whole(path))
             for path, kind in self._kinds.items()
             if kind not in ("none", "mixed")
         )
@@ -150,6 +157,7 @@ class _Fields:
         return path not in self._numbers or path in self._declared_whole or f"{path}[]" in self._declared_whole
 
     def fill(self, tree: Mapping[str, Any], leaves: Sequence[Leaf]) -> dict[str, Any]:
+        """Returns an object with a value for each leaf, of the leaf's kind."""
         full: dict[str, Any] = {}
         for leaf in leaves:
             value = tree.get(leaf.path)
@@ -161,8 +169,8 @@ class _Fields:
                 value = [
                     _NAN if number is None else float(number) if isinstance(number, str) else number for number in value
                 ]
-            elif leaf.kind == "text":  # a single surrogate is no UTF-8
-                value = as_utf8(value)
+            elif leaf.kind == "text":
+                value = as_utf8(value)  # since half a surrogate pair is no UTF-8
             elif leaf.kind == "texts":
                 value = [as_utf8(text) for text in value]
             elif leaf.kind == "records":
@@ -171,18 +179,19 @@ class _Fields:
         return full
 
 
-def _declared(schema: bytes) -> dict[str, frozenset[str]]:
-    """Returns the paths of fields that a JSON Schema declares as "number", and of "whole" ones, which are integers or bools. Examples
-    of paths: "pose.x", "points[].x", "ranges[]"."""
-    found: dict[str, set[str]] = {"number": set(), "whole": set()}
+def _read_schema(schema: bytes) -> dict[str, frozenset[str]]:
+    """Returns the paths of fields that a JSON Schema declares as "number", and as "whole": integers or bools. Examples of paths: "pose.x",
+    "points[].x", "ranges[]"."""
+    paths_by_kind: dict[str, set[str]] = {"number": set(), "whole": set()}
     with suppress(ValueError, RecursionError):
         root = json.loads(schema)
         for path, kind in _declarations(root, root, "", 0):
-            found[kind].add(path)
-    return {kind: frozenset(paths) for kind, paths in found.items()}
+            paths_by_kind[kind].add(path)
+    return {kind: frozenset(paths) for kind, paths in paths_by_kind.items()}
 
 
 def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Yields the path and the kind, "number" or "whole", of each field that a part of the schema declares so."""
     for _ in range(_DEPTH):
         if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
             break
@@ -194,12 +203,12 @@ def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple
     kinds = node.get("type")
     members = _members(node, depth)
     if members and all(isinstance(member, int) for member in members):
-        kinds = "integer"  # also where the type of these members is number
+        kinds = "integer"  # even if the declared type is number
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind in ("number", "integer", "boolean"):
             yield path, "number" if kind == "number" else "whole"
-    for several in ("anyOf", "oneOf", "allOf"):
-        for choice in node[several] if isinstance(node.get(several), list) else ():
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for choice in node[keyword] if isinstance(node.get(keyword), list) else ():
             yield from _declarations(choice, root, path, depth + 1)
     properties = node.get("properties")
     for name, field in properties.items() if isinstance(properties, dict) else ():
@@ -209,21 +218,22 @@ def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple
 
 
 def _members(node: Any, depth: int = 0) -> list[Any] | None:
-    """Returns the values other than null that a field of a JSON Schema may have; None if the schema lists none."""
+    """Returns the values except null that a JSON Schema lists for a field; None if it lists none."""
     if not isinstance(node, dict) or depth > _DEPTH:
         return None
     if isinstance(node.get("enum"), list):
         return [member for member in node["enum"] if member is not None]
     if "const" in node:
         return [] if node["const"] is None else [node["const"]]
-    for several in ("oneOf", "anyOf"):
-        if isinstance(node.get(several), list):
-            found = [[] if choice == {"type": "null"} else _members(choice, depth + 1) for choice in node[several]]
-            return None if None in found else [member for members in found for member in members or ()]
+    for keyword in ("oneOf", "anyOf"):
+        if isinstance(node.get(keyword), list):
+            lists = [[] if choice == {"type": "null"} else _members(choice, depth + 1) for choice in node[keyword]]
+            return None if None in lists else [member for members in lists for member in members or ()]
     return None
 
 
 def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    """Returns the values of an object by their paths, such as "pose.x". A list of objects stays a list, of flat objects."""
     flat: dict[str, Any] = {}
     for name, value in message.items():
         if isinstance(value, dict) and depth < _DEPTH:
@@ -232,19 +242,20 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
             inner = {as_utf8(prefix + name): [_flatten(item, depth=depth + 1) for item in value]}
         else:
             inner = {as_utf8(prefix + name): value}
-        if twice := flat.keys() & inner.keys():
-            raise ValueError(f"two fields have the name {min(twice)!r}")
+        if repeated := flat.keys() & inner.keys():
+            raise ValueError(f"two fields have the name {min(repeated)!r}")
         flat |= inner
     return flat
 
 
 def _is_component(path: str, tree: Mapping[str, Any]) -> bool:
-    """Whether a field is one of several among x, y, z and w. Such fields are floats, although JSON may write 1.0 as 1."""
+    """Whether a field is named x, y, z or w and has another one of these beside it. Such fields are floats: JSON may write 1.0 as 1."""
     stem, dot, name = path.rpartition(".")
     return name in _COMPONENTS and any(f"{stem}{dot}{other}" in tree for other in _COMPONENTS - {name})
 
 
 def _kind(value: Any) -> str:
+    """Returns the kind of a value; "list" is an empty list, "mixed" has no leaf."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -267,32 +278,33 @@ def _kind(value: Any) -> str:
 
 
 def _has_number(value: Any) -> bool:
+    """Whether a value of a numeric kind has a number that is neither bool nor null; a text in it is "NaN" or the like."""
     return any(type(number) in (int, float, str) for number in (value if isinstance(value, list) else [value]))
 
 
 def _is_beyond(value: Any) -> bool:
-    """Whether float64 cannot hold one of these whole numbers exactly."""
+    """Whether a value has a whole number that float64 cannot hold exactly."""
     numbers = value if isinstance(value, list) else [value]
     return any(isinstance(number, int) and abs(number) > 2**53 and int(float(number)) != number for number in numbers)
 
 
-def _join(one: str, other: str) -> str:
-    """Returns a kind that can hold both."""
-    both = {one, other}
-    if both <= {"int", "float", "bool"}:
-        return "int" if "float" not in both else "float"
-    if "special" in both:
-        (kind,) = both - {"special"}
+def _join(kind: str, other_kind: str) -> str:
+    """Returns a kind that can hold the values of two different kinds."""
+    kinds = {kind, other_kind}
+    if kinds <= {"int", "float", "bool"}:
+        return "int" if "float" not in kinds else "float"
+    if "special" in kinds:
+        (kind,) = kinds - {"special"}
         return "float" if kind in ("int", "float", "bool") else "text" if kind == "text" else "mixed"
-    if "list" in both:
-        (kind,) = both - {"list"}
+    if "list" in kinds:
+        (kind,) = kinds - {"list"}
         return kind if kind in ("ints", "floats", "bools", "texts", "records") else "mixed"
-    if both <= {"ints", "floats", "bools"}:
+    if kinds <= {"ints", "floats", "bools"}:
         return "floats"
     return "mixed"
 
 
-def _leaf(path: str, kind: str, is_whole: bool) -> Leaf:
+def _make_leaf(path: str, kind: str, is_whole: bool) -> Leaf:
     dtypes = {"int": np.int64, "float": np.float64, "special": np.float64, "bool": np.bool_}
     if kind in dtypes:
         return Leaf(path, "number", np.dtype(dtypes[kind]), whole=is_whole)

@@ -1,4 +1,4 @@
-"""The facts of topics that are needed before messages become rows: of all recordings, and of one."""
+"""The facts about topics, in all recordings and in one, that are needed before messages become rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from .names import Named
 
 @dataclass
 class Known:
-    """The facts of topics that hold in all recordings. The first recording that has a topic decides them.
+    """The facts about topics that hold in all recordings. The first recording that has a topic decides them.
 
-    facts: by the topic and the fact's name.
+    facts: other facts, by the topic's and the fact's name.
     clocks: the clock of each topic.
     streams: the topic of each stream.
+    kinds: the kind of each camera's frames.
     """
 
     options: MessageOptions
@@ -37,15 +38,15 @@ class Known:
 
 @dataclass
 class Origin:
-    """A topic of one recording, or one of several subjects that its messages are about.
+    """A topic of one recording; if its messages are about several subjects, such as motors, one of these.
 
     topic, schema: the topic's name and type.
-    exported: the facts that an export wrote into its channel, or None.
-    what, where: the recording, and its file.
-    subject: the subject's name; "" if its streams are named by the topic alone.
-    is_held: whether a row is held until the next row, because rows are of several subjects.
+    exported: the description of the stream that was exported as this channel; None for other channels.
+    what, where: the recording's name, and its file.
+    subject: the subject's name; "" if the streams are named by the topic alone.
+    is_held: whether rows are held instead of interpolated, because neighbouring rows may belong to different subjects.
     named: the arrays whose elements are found by their names; all subjects of the topic share the list.
-    by_index: the paths of fields that are held, not interpolated, since the names beside them change.
+    by_index: the paths of arrays whose elements are found by index although the names beside them change. They are held.
     """
 
     topic: str
@@ -61,7 +62,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """The name of its stream, or the first part of its streams' names."""
+        """The name of the topic's or subject's stream, or the first part of the names of its streams."""
         return f"{self.topic}/{self.subject}" if self.subject else self.topic
 
     @property
@@ -69,7 +70,7 @@ class Origin:
         return self.known.notes
 
     def lose(self, lost: Mapping[int, object]) -> None:
-        """Skips messages, given by their numbers, each with its error."""
+        """Skips and reports messages. `lost`: the error of each message, by the message's number."""
         if lost:
             first = min(lost)
             error = SourceError(f"{self.where}: {self.name}: message {first}: {lost[first]}")
@@ -78,11 +79,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Messages of a topic.
+    """Decoded messages of a topic.
 
-    leaves: its fields by their paths.
+    leaves: the fields by their paths.
     time_ns, numbers: each message's stamp, and its number among the topic's messages in the recording.
-    attributes: the attributes of the streams that are made from them.
+    attributes: the attributes of the streams that are made of the messages.
     """
 
     leaves: Mapping[str, Leaf]
@@ -94,7 +95,7 @@ class Decoded:
 
 @dataclass
 class Span:
-    """The least and the greatest of added numbers, and the count of zeros."""
+    """The least and the greatest of the numbers that were added, and how many of them are 0."""
 
     low: int | None = None
     high: int | None = None

@@ -1,7 +1,7 @@
 """Reads MCAP files: records with an opcode and a length, and messages in chunks that may be compressed.
 
-Every record is read, so no index is needed: a recorder that died wrote none. The summary is compared with the records. Messages
-come in the order of their log time, as the format says; overlapping chunks are merged.
+Every record is read, without the index, since a recorder that crashed wrote none. The summary is compared with the records. Messages
+come in the order of their log time, as the format demands; overlapping chunks are merged.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from .passes import finish as finish
 from .passes import read_bags
 
 MAGIC = b"\x89MCAP0\r\n"
+# The opcodes of records, and the head of every record: its opcode and length.
 _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _ATTACHMENT, _STATISTICS, _METADATA, _DATA_END = 3, 4, 5, 6, 9, 11, 12, 15
 _RECORD = struct.Struct("<BQ")
-# A message's opcode and length, channel, sequence, log and publish time.
+# The head of a message: opcode, length, channel, sequence, log and publish time.
 _HEAD = struct.Struct("<BQHIQQ")
+# The head of a chunk: first and last log time, size when decompressed, and checksum.
 _CHUNK_HEAD = struct.Struct("<QQQI")
-_STAMPS = struct.Struct("<QQ")
+_CHUNK_TIMES = struct.Struct("<QQ")
 # The most bytes of messages outside of chunks that are read together.
-_LOOSE = 8 << 20
+_LOOSE_BYTES = 8 << 20
 
 
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
@@ -55,16 +57,17 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 
 @dataclass
 class _Segment:
-    """Messages that are read together: those of a chunk, or of a part of the file without chunks.
+    """Messages that are read together: those of a chunk, or neighbouring ones outside of chunks.
 
-    offset, size: the offset and the bytes of the chunk's record without its head, or of the part.
-    first, last: log times.
+    offset, size: the offset and the bytes of the chunk's record without its head, or of the neighbouring messages.
+    is_chunk: whether the messages are in a chunk.
+    first, last: the earliest and the latest log time.
     set_back_rows: as in :class:`Chunk`.
     """
 
     offset: int
     size: int
-    chunk: bool
+    is_chunk: bool
     first: int
     last: int
     set_back_rows: list[int] | None = None
@@ -72,10 +75,19 @@ class _Segment:
 
 @dataclass
 class _File:
+    """The contents of a file. Channels are keyed by their numbers in the file.
+
+    schemas: the name, encoding and definition of each schema, by its number.
+    channels: the number of each channel in the bag.
+    publishers: the publisher of each channel.
+    counts: the messages of each channel that a pass read.
+    expected: the messages of each channel by the file's statistics; None if it has no statistics.
+    """
+
     path: Path
     segments: list[_Segment] = field(default_factory=list)
     schemas: dict[int, tuple[str, str, bytes]] = field(default_factory=dict)
-    channels: dict[int, int] = field(default_factory=dict)  # the channel's number in the bag, by its number in the file
+    channels: dict[int, int] = field(default_factory=dict)
     publishers: dict[int, str] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
     expected: dict[int, int] | None = None
@@ -84,7 +96,7 @@ class _File:
 class McapBag(Bag):
     """A recording in one MCAP file, or in several that follow each other.
 
-    counts: the messages of each channel in the last pass.
+    counts: the messages of each channel that the last pass read.
     """
 
     def __init__(self, paths: list[Path]) -> None:
@@ -112,7 +124,7 @@ class McapBag(Bag):
         run = 0  # how often the log clock was set back so far
         for contents in self._files:
             contents.counts.clear()
-            self._budget = Budget(contents.path)  # each pass has its own
+            self._budget = Budget(contents.path)  # a new one for each pass
             with contents.path.open("rb") as file:
                 out_of_order = {} if faults.is_later_pass else self.out_of_order
                 for part in merge(self._chunks(file, contents, faults), out_of_order, run):
@@ -125,7 +137,7 @@ class McapBag(Bag):
                 faults.compare(contents.path, contents.counts, contents.expected, topic_of, "its statistics count")
         video = self.path.with_suffix(".mp4")
         if len(self._paths) == 1 and video.is_file() and not faults.is_later_pass:
-            self.left_out[video.name] = self._compare(video)
+            self.left_out[video.name] = self._describe_video(video)
 
     def _topic_of(self, contents: _File, number: int) -> str:
         bag_number = contents.channels.get(number)
@@ -146,13 +158,13 @@ class McapBag(Bag):
             for contents in self._files:
                 file = files.enter_context(contents.path.open("rb"))
                 chunks += self._chunks(file, contents, Faults("", None))
-            found = find_set_back_rows(chunks, self.out_of_order)
+            rows_by_chunk = find_set_back_rows(chunks, self.out_of_order)
         segments = [segment for contents in self._files for segment in contents.segments]
-        for segment, set_back_rows in zip(segments, found or [], strict=found is not None):
+        for segment, set_back_rows in zip(segments, rows_by_chunk or [], strict=rows_by_chunk is not None):
             segment.set_back_rows = set_back_rows
 
-    def _compare(self, video: Path) -> str:
-        """Describes a video that has the file's name: the file's messages may be the stamps of its frames."""
+    def _describe_video(self, video: Path) -> str:
+        """Describes a video with the file's name, whose messages may be the stamps of its frames."""
         topics = ", ".join(f"{self.channels[number].topic} {count}" for number, count in sorted(self.counts.items()))
         try:
             from ..video import index_video
@@ -167,32 +179,35 @@ class McapBag(Bag):
     # ---- the file's records ----
 
     def _scan(self, file: BinaryIO, contents: _File, faults: Faults) -> None:
+        """Finds the segments and the definitions in a file."""
         path, size = contents.path, os.fstat(file.fileno()).st_size
         _check_magic(path, file.read(8))
-        offset, summary, ended = 8, False, False
+        offset, in_summary, has_ended = 8, False, False
         while offset < size:
             file.seek(offset)
             head = file.read(_HEAD.size)
             if len(head) < 9:
-                ended = head == MAGIC
+                has_ended = head == MAGIC
                 break
             if head[:8] == MAGIC and offset == size - 8:
-                ended = True
+                has_ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
-            if length > size - offset - 9 or opcode == 0:  # no record has opcode 0: a file system lost data
+            if (
+                length > size - offset - 9 or opcode == 0
+            ):  # zeros, since no record has opcode 0: the file system lost data
                 break
             where = f"{path}: byte {offset}"
             with naming(where):
                 least = {_MESSAGE: 22, _CHUNK: 40}.get(opcode)
                 if least is not None and not least <= length <= at_once():
                     kind = "message" if opcode == _MESSAGE else "chunk"
-                    wrong = SourceError(f"{where}: expected a {kind} of {least} to {at_once()} bytes, got {length}")
-                    faults.add(f"{self._prefix(path)}{kind} at byte {offset}", wrong)
+                    error = SourceError(f"{where}: expected a {kind} of {least} to {at_once()} bytes, got {length}")
+                    faults.add(f"{self._prefix(path)}{kind} at byte {offset}", error)
                 elif opcode == _MESSAGE:
                     self._add_loose(contents, offset, 9 + length, _HEAD.unpack(head)[4])
                 elif opcode == _CHUNK:
-                    first, last = _STAMPS.unpack_from(head, 9)
+                    first, last = _CHUNK_TIMES.unpack_from(head, 9)
                     contents.segments.append(_Segment(offset + 9, length, True, first, last))
                 elif opcode in (_SCHEMA, _CHANNEL, _STATISTICS, _METADATA) and length <= at_once():
                     file.seek(offset + 9)
@@ -203,11 +218,13 @@ class McapBag(Bag):
                     name, _ = _text(body, 16)
                     self.left_out[f"attachment {name!r}"] = f"{length} bytes; attachments are not read"
                 elif opcode == _DATA_END:
-                    summary = True
+                    in_summary = True
             offset += 9 + length
-        if not ended:
+        if not has_ended:
             ending = (
-                "ends in its summary" if summary else "ends early and has no summary, as after a crash of the recorder"
+                "ends in its summary"
+                if in_summary
+                else "ends early and has no summary, as after a crash of the recorder"
             )
             faults.add(
                 f"{self._prefix(path)}from byte {offset}",
@@ -220,8 +237,9 @@ class McapBag(Bag):
         return f"{path.name}: " if len(self._paths) > 1 else ""
 
     def _add_loose(self, contents: _File, offset: int, size: int, log_ns: int) -> None:
+        """Adds a message outside of chunks to the last segment, or to a new one."""
         last = contents.segments[-1] if contents.segments else None
-        if last and not last.chunk and last.offset + last.size == offset and last.size + size <= _LOOSE:
+        if last and not last.is_chunk and last.offset + last.size == offset and last.size + size <= _LOOSE_BYTES:
             last.size += size
             last.first, last.last = min(last.first, log_ns), max(last.last, log_ns)
         else:
@@ -244,13 +262,14 @@ class McapBag(Bag):
                 exported = Exported.of(metadata) if b"robocache." in body else None
                 channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
                 bag_number = self.number(channel)
-                channels_of_topic = list(contents.channels.values()).count(bag_number)
+                earlier = list(contents.channels.values()).count(
+                    bag_number
+                )  # the file may repeat a channel for each publisher
                 contents.channels[number] = bag_number
-                contents.publishers[number] = metadata.get("callerid") or f"channel {channels_of_topic + 1}"
+                contents.publishers[number] = metadata.get("callerid") or f"channel {earlier + 1}"
         elif opcode == _STATISTICS:
-            (size,) = struct.unpack_from("<I", body, 42)
-            pairs = struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10])
-            contents.expected = dict(pairs)
+            (size,) = struct.unpack_from("<I", body, 42)  # the bytes of the map of counts, before it
+            contents.expected = dict(struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10]))
         elif opcode == _METADATA:
             name, offset = _text(body, 0)
             if name == "robocache" and not self.columns:
@@ -263,20 +282,20 @@ class McapBag(Bag):
             self.left_out[f"metadata {name!r}"] = f"{len(body)} bytes; metadata records are not read"
 
     def _take_metadata(self, path: Path, record: dict[str, str]) -> None:
-        """Takes the metadata that rosbag2 wrote; versions before Iron wrote only the distribution, as ROS_DISTRO."""
-        found = BagMetadata(distro=record.get("ROS_DISTRO", "").lower())
+        """Takes the metadata that rosbag2 wrote. Versions before Iron wrote only the distribution, as ROS_DISTRO."""
+        metadata = BagMetadata(distro=record.get("ROS_DISTRO", "").lower())
         if text := record.get("serialized_metadata"):
             try:
-                found = BagMetadata.of_text(text, path).or_else(found)
+                metadata = BagMetadata.of_text(text, path).or_else(metadata)
             except SourceError as error:
                 self.left_out["metadata 'rosbag2'"] = str(error)
-        self.metadata = found.or_else(self.metadata)
+        self.metadata = metadata.or_else(self.metadata)
 
     # ---- messages ----
 
     def _read(self, file: BinaryIO, contents: _File, segment: _Segment, faults: Faults) -> Table | None:
         """Returns a segment's messages; None if it has none or cannot be read."""
-        kind, start = ("chunk", segment.offset - 9) if segment.chunk else ("messages", segment.offset)
+        kind, start = ("chunk", segment.offset - 9) if segment.is_chunk else ("messages", segment.offset)
         where = f"{contents.path}: byte {start}"
         file.seek(segment.offset)
         data = memoryview(file.read(segment.size))
@@ -286,7 +305,7 @@ class McapBag(Bag):
                     raise SourceError(
                         f"{where}: expected {segment.size} bytes, got {len(data)}: the file has become shorter"
                     )
-                if segment.chunk:
+                if segment.is_chunk:
                     data = self._decompress(data, where, check=not faults.is_later_pass)
                 return self._walk(data, contents, where, faults)
         except SourceError as error:
@@ -313,6 +332,7 @@ class McapBag(Bag):
         return memoryview(data)
 
     def _walk(self, data: memoryview, contents: _File, where: str, faults: Faults) -> Table | None:
+        """Returns the messages in records one after another; None if there are none. Reports messages that cannot be used."""
         offset, end = 0, len(data)
         logs: list[int] = []
         numbers: list[int] = []
@@ -341,19 +361,19 @@ class McapBag(Bag):
             offset = after
         if not logs:
             return None
-        wrong: dict[str, list[int]] = {}  # rows, by what is wrong with them
+        bad_rows: dict[str, list[int]] = {}  # by the reason
         if unknown := set(numbers) - contents.channels.keys():
             for row, number in enumerate(numbers):
                 if number in unknown:
-                    wrong.setdefault(f"of channel {number}, which has no record", []).append(row)
+                    bad_rows.setdefault(f"of channel {number}, which has no record", []).append(row)
         if max(logs) >= 1 << 63 or max(publishes) >= 1 << 63:
             late = [row for row, times in enumerate(zip(logs, publishes, strict=True)) if max(times) >= 1 << 63]
-            wrong["with a log or publish time of 2^63 ns and more"] = late
-        if wrong:
-            for why, rows in wrong.items():
+            bad_rows["with a log or publish time of 2^63 ns and more"] = late
+        if bad_rows:
+            for why, rows in bad_rows.items():
                 error = SourceError(f"{where}: {len(rows)} message{'s' * (len(rows) > 1)} {why}")
                 faults.add(f"{self._prefix(contents.path)}{where.rpartition(': ')[2]}: messages {why}", error)
-            bad = {row for rows in wrong.values() for row in rows}
+            bad = {row for rows in bad_rows.values() for row in rows}
             kept = [row for row in range(len(logs)) if row not in bad]
             logs, numbers, publishes = ([column[row] for row in kept] for column in (logs, numbers, publishes))
             payloads = [payloads[row] for row in kept]
@@ -366,7 +386,11 @@ class McapBag(Bag):
 
 
 def decompress(compression: str, packed: memoryview, size: int, where: str) -> memoryview | bytes:
-    """Decompresses to `size` bytes, or raises; it never allocates much more than that."""
+    """Decompresses data that declare to be `size` bytes then; never allocates much more than that.
+
+    Raises:
+        SourceError: the compression is unknown, or zstd's frame declares another size.
+    """
     if compression == "":
         return packed
     if compression == "zstd":
@@ -381,7 +405,7 @@ def decompress(compression: str, packed: memoryview, size: int, where: str) -> m
 
 
 def decompress_lz4(packed: bytes | memoryview, size: int) -> bytes:
-    """Returns at most `size` + 1 bytes. lz4.frame.decompress() would allocate what the data need, whatever size their frame declares."""
+    """Returns at most `size` + 1 bytes. lz4.frame.decompress() would allocate all that the data become, even if that is far more."""
     context = lz4.frame.create_decompression_context()
     return bytes(lz4.frame.decompress_chunk(context, packed, max_length=size + 1)[0])
 
@@ -391,8 +415,8 @@ def _check_magic(path: Path, head: bytes) -> None:
         return
     if head[:7] == b"\x89MCAP0\n":
         raise SourceError(
-            f"{path}: its first bytes lack the CR of {MAGIC!r}: line ends were converted as in a text file, as git does, and so were "
-            "bytes of the data; copy it anew as a binary file"
+            f"{path}: its first bytes lack the CR of {MAGIC!r}: line ends were converted as in a text file, as git does, also among the "
+            "data; copy it anew as a binary file"
         )
     raise SourceError(f"{path}: expected MCAP, which begins with {MAGIC!r}, got {head!r}")
 
@@ -410,14 +434,14 @@ def _text(body: bytes | memoryview, offset: int) -> tuple[str, int]:
 
 
 def _texts(body: bytes | memoryview, offset: int) -> dict[str, str]:
-    """Returns a map of texts; if it is damaged, the part before the damage."""
-    found: dict[str, str] = {}
+    """Returns a map of texts; if the map is damaged, the part before the damage."""
+    texts: dict[str, str] = {}
     try:
         end = offset + 4 + _u32(body, offset)
         offset += 4
         while offset < end:
             key, offset = _text(body, offset)
-            found[key], offset = _text(body, offset)
+            texts[key], offset = _text(body, offset)
     except (ValueError, struct.error):
         pass
-    return found
+    return texts

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BagMetadata:
-    """The metadata of a bag; a missing field is empty.
+    """The metadata of a bag. A field that they lack is empty.
 
-    distro: the ROS distribution that recorded it, such as "humble".
-    types: for each topic, its type and the encoding of its messages.
-    compression: the format in which each message was compressed, such as "zstd".
+    distro: the ROS distribution that recorded the bag, such as "humble".
+    types: the type of each topic, and the encoding of its messages.
+    compression: the format in which single messages are compressed, such as "zstd"; "" if they are not.
     counts: the number of messages of each topic in all files of the bag.
     """
 
@@ -33,17 +33,17 @@ class BagMetadata:
         """Reads the fields of `rosbag2_bagfile_information`."""
         types, counts = {}, {}
         for topic in fields.get("topics_with_message_count") or []:
-            described = topic["topic_metadata"]
-            name = str(described["name"])
-            types[name] = str(described.get("type") or ""), str(described.get("serialization_format") or "")
+            facts = topic["topic_metadata"]
+            name = str(facts["name"])
+            types[name] = str(facts.get("type") or ""), str(facts.get("serialization_format") or "")
             counts[name] = int(topic["message_count"])
-        by_message = str(fields.get("compression_mode") or "").upper() == "MESSAGE"
-        compression = str(fields.get("compression_format") or "zstd").lower() if by_message else ""
+        is_by_message = str(fields.get("compression_mode") or "").upper() == "MESSAGE"
+        compression = str(fields.get("compression_format") or "zstd").lower() if is_by_message else ""
         return cls(str(fields.get("ros_distro") or "").lower(), types, compression, counts)
 
     @classmethod
     def of_text(cls, text: str, where: object) -> BagMetadata:
-        """Reads the YAML in a file of a bag.
+        """Reads the YAML that rosbag2 stores in a file of a bag.
 
         Raises:
             SourceError: the text is not such YAML.
@@ -55,7 +55,7 @@ class BagMetadata:
         return cls.of(inner)
 
     def or_else(self, other: BagMetadata) -> BagMetadata:
-        """Fills missing fields from another file's metadata, but not its counts, which are not those of the whole bag."""
+        """Fills missing fields from the metadata of a file of the bag, except the counts, which are not those of the whole bag."""
         return BagMetadata(
             self.distro or other.distro,
             {**other.types, **self.types},
@@ -64,7 +64,7 @@ class BagMetadata:
         )
 
     def complete(self, channel: Channel) -> Channel:
-        """Adds the type to a channel whose file lacks it: early versions of rosbag2's MCAP wrote none."""
+        """Adds the type to a channel without a type: early versions of rosbag2's MCAP files have none."""
         schema, encoding = self.types.get(channel.topic, ("", ""))
         if channel.schema or not schema:
             return channel

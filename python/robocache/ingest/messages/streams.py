@@ -159,7 +159,7 @@ class Topic:
             if named.path not in self._firsts:
                 self._firsts[named.path] = named.lists(batch)[0]
         found = Intrinsics.of(self.name, self._by_path, batch)
-        self.intrinsics = found if self.intrinsics is None else self.intrinsics.joined(found)
+        self.intrinsics = found if self.intrinsics is None else self.intrinsics.join(found)
         self.depth_unit = self.depth_unit or depth_unit(self.name, self._by_path, batch)
 
     def absorb(self, other: Topic) -> None:
@@ -174,7 +174,7 @@ class Topic:
         self.clock.absorb(other.clock)
         self._camera.absorb(other._camera)
         self._clouds.absorb(other._clouds)
-        self.intrinsics = self.intrinsics.joined(other.intrinsics) if self.intrinsics else other.intrinsics
+        self.intrinsics = self.intrinsics.join(other.intrinsics) if self.intrinsics else other.intrinsics
 
     def _survey_records(self, leaf: Leaf, batch: Batch) -> None:
         records, _ = batch.records(leaf)

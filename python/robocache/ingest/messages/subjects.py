@@ -420,4 +420,4 @@ def _id_values(batch: Batch, leaf: Leaf) -> list[str]:
 
 
 def _columns(messages: Messages) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    return messages.log_ns, messages.publish_ns, messages.listed()
+    return messages.log_ns, messages.publish_ns, messages.as_list()
