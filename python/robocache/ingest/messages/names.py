@@ -1,6 +1,7 @@
 """Finds the texts and ids that name the elements of a message's arrays, and puts the elements of all messages in one order.
 
-Messages may list the elements in different orders. So elements are taken by their names if the names are certain.
+Messages may list the same elements in different orders. Elements are therefore found by their names, if it is certain that they are
+names.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ import numpy as np
 from ..methods import MOST_SUBJECTS, NO_SUBJECT
 from .batches import Batch, Leaf
 
-# The last word of a list that names elements, of texts or of whole numbers: "dof_names", "motorIds".
+# Match the end of the name of a list of texts, or of whole numbers, that names elements: "dof_names", "motorIds".
 _NAMES = re.compile(r"(^|_|[a-z0-9](?=[NJ]))(names?|joints)$", re.IGNORECASE)
 _IDS = re.compile(r"(^|_|[a-z0-9](?=I))ids?$", re.IGNORECASE)
-# A field that names one of the messages of an array: "motor_name" of "motors[0].motor_name".
+# Matches a field that names one message of an array: "motor_name" in "motors[0].motor_name".
 _NAME = re.compile(r"(\w*_)?(name|joint|id)|header\.frame_id", re.IGNORECASE)
+# Matches an element of an array, "joints[0]"; its group is the array's path.
 _IN_LIST = re.compile(r"(.*)\[\d+\]")
 
 
 @dataclass(eq=False)
 class Named:
-    """Arrays of a type that are indexed by the same names.
+    """Arrays of a type whose elements have the same names.
 
-    path: the names' field: "dof_names", "motors[].motor_name".
-    names: its leaves: a list, or a single text or number for each element.
-    arrays: the named elements: an array, or single values, one for each element.
-    records: lists of messages, texts or bytes, one for each element. They follow the names, but do not make them certain.
+    path: the field with the names: "dof_names", "motors[].motor_name".
+    names: the leaves of that field: a list, or a single text or number for each element.
+    arrays: the named arrays of numbers: each is one leaf, or a leaf for each element.
+    records: lists of messages, texts or bytes with an item for each element. Their items are named too, but such lists do not show that
+        the names are names of elements.
     unfit: arrays whose length differs from the number of names in some message, or that have several lists of names beside them.
     of_subject: whether messages with other names always belong to another subject, as with `joint_names`.
-    splits: whether messages with other names become another subject. Ids of objects are too many for that.
-    is_sure: whether each name occurred once in every message, and in few different lists.
+    splits: whether messages with other names become another subject. They do not if the names are ids of objects, which are too many.
+    is_sure: whether the names are certain: no message has a name twice, and the messages have few different lists of names.
     """
 
     path: str
@@ -49,7 +52,7 @@ class Named:
     _sets: set[tuple[str, ...]] = field(default_factory=set)
 
     def lists(self, batch: Batch) -> list[tuple[str, ...]]:
-        """Returns the names of each message."""
+        """Returns the names in each message; a number becomes a name such as "id_3"."""
         first = self.names[0]
         if first.kind == "texts":
             return batch.text_lists(first)
@@ -98,11 +101,11 @@ class Named:
 
     @property
     def names_any(self) -> bool:
-        """Whether it names elements. Names of messages alone make no streams of subjects."""
+        """Whether the names are those of elements. Names of messages alone make no streams of subjects."""
         return bool(self.arrays or (not self.splits and any(leaf.kind == "records" for leaf in self.records)))
 
     def has_array(self, leaf: Leaf) -> bool:
-        """Whether it names the elements of the array `leaf`."""
+        """Whether the elements of the array `leaf` have these names."""
         return any(len(array) == 1 and array[0].path == leaf.path for array in self.arrays)
 
     def by_index(self) -> list[Leaf]:
@@ -116,27 +119,25 @@ class Named:
 
 
 def named_arrays(leaves: Sequence[Leaf]) -> Iterator[Named]:
-    """Yields the names of elements in a type, with the arrays that they name."""
-    yield from _lists_of_names(leaves)
-    parts: dict[str, dict[str, list[Leaf]]] = {}  # by an array of messages, "motors[", and a path in its messages
+    """Yields the fields of a type that name elements, with the arrays of these elements."""
+    yield from _find_lists_of_names(leaves)
+    by_array: dict[str, dict[str, list[Leaf]]] = {}  # by an array of messages, "motors[", and a path in its messages
     for leaf in leaves:
-        for end in re.finditer(r"\[\d+\]\.", leaf.path):
-            parts.setdefault(leaf.path[: end.start() + 1], {}).setdefault(leaf.path[end.end() :], []).append(leaf)
-    for start, fields in parts.items():
-        names = [
-            rest
-            for rest, leaves_of_path in fields.items()
-            if len(leaves_of_path) > 1 and _names_a_message(rest, leaves_of_path[0])
-        ]
+        for index in re.finditer(r"\[\d+\]\.", leaf.path):
+            by_array.setdefault(leaf.path[: index.start() + 1], {}).setdefault(leaf.path[index.end() :], []).append(
+                leaf
+            )
+    for array, fields in by_array.items():
+        names = [path for path, elements in fields.items() if len(elements) > 1 and _names_a_message(path, elements[0])]
         if not names:
             continue
-        chosen = min(names, key=lambda rest: fields[rest][0].kind != "text")
-        arrays = [tuple(leaves_of_path) for rest, leaves_of_path in fields.items() if rest != chosen]
-        yield Named(f"{start}].{chosen}", tuple(fields[chosen]), arrays, splits=fields[chosen][0].kind == "text")
+        chosen = min(names, key=lambda path: fields[path][0].kind != "text")
+        arrays = [tuple(elements) for path, elements in fields.items() if path != chosen]
+        yield Named(f"{array}].{chosen}", tuple(fields[chosen]), arrays, splits=fields[chosen][0].kind == "text")
 
 
-def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
-    """Yields the lists of names beside arrays. If several are beside an array, the one whose name begins like the array's is its own."""
+def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
+    """Yields the lists of names beside arrays. If several lists are beside an array, it takes that whose name begins like its own."""
     lists: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         match = _IN_LIST.fullmatch(leaf.path)
@@ -148,26 +149,30 @@ def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
         is_list = leaf.is_whole and (leaf.kind == "numbers" or (leaf.kind == "number" and leaf.count))
         if is_list and _parent(leaf.path) not in parents and _is_id(_last(leaf.path)):
             lists[leaf.path] = [leaf]
-    found = {path: Named(path, tuple(names), [], splits=_parent(path) in parents) for path, names in lists.items()}
+    by_path = {path: Named(path, tuple(names), [], splits=_parent(path) in parents) for path, names in lists.items()}
     for leaf in leaves:
         is_array = (leaf.kind == "numbers" and leaf.dtype != np.uint8) or (leaf.kind == "number" and leaf.count)
-        is_other = leaf.kind in ("texts", "numbers", "records")
-        if not (is_array or is_other) or leaf.path in lists:
+        is_list = leaf.kind in ("texts", "numbers", "records")
+        if not (is_array or is_list) or leaf.path in lists:
             continue
         beside = [path for path in lists if _parent(path) == _parent(leaf.path)]
-        own = [path for path in beside if (stem := _NAMES.sub("", _last(path))) and _last(leaf.path).startswith(stem)]
-        if len(own) == 1 or len(beside) == 1:
-            named = found[(own if len(own) == 1 else beside)[0]]
+        same_stem = [
+            path for path in beside if (stem := _NAMES.sub("", _last(path))) and _last(leaf.path).startswith(stem)
+        ]
+        if len(same_stem) == 1 or len(beside) == 1:
+            named = by_path[(same_stem if len(same_stem) == 1 else beside)[0]]
             if is_array:
                 named.arrays.append((leaf,))
-            elif leaf.kind == "records" and not is_flat(leaf):  # a trajectory's points need not be one for each name
+            elif leaf.kind == "records" and not is_flat(
+                leaf
+            ):  # for example the points of a trajectory, which names do not name
                 named.unfit.append((leaf,))
             else:
                 named.records.append(leaf)
         else:
             for path in beside if is_array or leaf.kind == "records" else ():
-                found[path].unfit.append((leaf,))
-    for named in found.values():
+                by_path[path].unfit.append((leaf,))
+    for named in by_path.values():
         named.splits &= bool(named.arrays)
         if named.arrays or named.records or named.unfit:
             yield named
@@ -183,7 +188,7 @@ def _names_a_message(path: str, leaf: Leaf) -> bool:
 
 
 def is_flat(leaf: Leaf) -> bool:
-    """Whether the messages of a list have no lists of their own."""
+    """Whether the messages in a list contain no lists."""
     return all(inner.kind in ("number", "text") for inner in leaf.fields)
 
 
@@ -208,7 +213,8 @@ def _last(path: str) -> str:
 class Ordered:
     """A batch whose elements are in the order of the first message's names.
 
-    orders: by the path of each leaf: its array, its index there, and for each message the indices of its elements in order.
+    orders: by the path of each leaf: the leaves of its array, its index among these, and for each message the indices that put its
+        elements in order, ``[n, elements]``.
     """
 
     def __init__(self, batch: Batch, orders: Mapping[str, tuple[tuple[Leaf, ...], int, np.ndarray]]) -> None:
@@ -258,25 +264,29 @@ class Ordered:
         ]
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
-        """Returns the records of all messages in the source's order; :meth:`order_of` has the order of names."""
+        """Returns the records of all messages in the source's order. :meth:`order_of` returns the order of the names."""
         return self._batch.records(leaf)
 
     def order_of(self, leaf: Leaf) -> np.ndarray | None:
-        """Returns for each message the indices that put its elements in order; None if they have no names."""
-        found = self._orders.get(leaf.path)
-        return None if found is None else found[2]
+        """Returns for each message the indices that put its elements in order; None if they need not be reordered."""
+        order = self._orders.get(leaf.path)
+        return None if order is None else order[2]
 
 
 def in_order(batch: Batch, groups: Sequence[Named], firsts: Mapping[str, tuple[str, ...]]) -> Batch:
-    """Returns the batch with each group's elements in the order of the group's first names, which all messages have in some order."""
+    """Returns the batch with the elements of each group in the order of the group's first names. All messages must have these names, in
+    any order.
+
+    firsts: the first names, by the path of the group.
+    """
     orders: dict[str, tuple[tuple[Leaf, ...], int, np.ndarray]] = {}
     for named in groups:
         first = firsts[named.path]
         lists = named.lists(batch)
         if all(names == first for names in lists):
             continue
-        indices_of = {names: [names.index(name) for name in first] for names in set(lists)}
-        indices = np.array([indices_of[names] for names in lists], np.int64).reshape(len(lists), len(first))
+        by_names = {names: [names.index(name) for name in first] for names in set(lists)}
+        indices = np.array([by_names[names] for names in lists], np.int64).reshape(len(lists), len(first))
         for array in named.arrays if named.of_subject else [*named.arrays, named.names]:
             orders |= {leaf.path: (array, index, indices) for index, leaf in enumerate(array)}
         orders |= {leaf.path: ((leaf,), 0, indices) for leaf in named.records}

@@ -1,4 +1,4 @@
-"""Unpacks files that rosbag2 compressed, into a temporary folder while the bag is read, and messages that it compressed one by one."""
+"""Unpacks what rosbag2 compressed: whole files, into a temporary folder while the bag is read, or single messages."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from ..formats.mcap import PACKED, unpacked_name
 from ..recording import Notes, SourceError, naming
 from .bags import Bag, Faults, Part, Payload
 
+# The first bytes of zstd.
 _MAGIC = b"\x28\xb5\x2f\xfd"
+# The bytes that are unpacked at once.
 _AT_ONCE = 4 << 20
-# A recording that claims to unpack to more than _ALWAYS bytes and _LARGEST_RATIO times its size counts as damaged.
+# A file is taken as damaged if it would become more than _ALWAYS bytes plus _LARGEST_RATIO times its size.
 _LARGEST_RATIO, _ALWAYS = 1000, 64 << 20
-_WINDOW = 1 << 27
+# The most bytes of zstd's window, which is memory that decompression needs.
+_MOST_WINDOW = 1 << 27
 
 
 class Unpacked:
-    """The unpacked files, in a temporary folder (TMPDIR), until :meth:`close`."""
+    """Keeps unpacked files in a temporary folder (TMPDIR) until :meth:`close`."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
         self._folder: Path | None = None
-        self._packed: dict[str, str] = {}
+        self._packed: dict[str, str] = {}  # the compressed file, by the unpacked one
 
     def add(self, packed: Path) -> Path:
-        """Unpacks a file.
+        """Unpacks a file; returns the unpacked one.
 
         Raises:
             SourceError: the file is damaged.
-            FileError: the folder has no room for it.
+            FileError: the folder has no room for the unpacked file.
         """
         check_file(packed)
         try:
@@ -47,7 +50,7 @@ class Unpacked:
             file = self._folder / f"{len(self._packed)}" / unpacked_name(packed)
             file.parent.mkdir()
             with file.open("wb") as opened:
-                for content in _unpack(packed):
+                for content in _unpack_file(packed):
                     opened.write(content)
         except OSError as error:
             if isinstance(error, FileError):
@@ -66,7 +69,7 @@ class Unpacked:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Within the block, errors name the files that the user has."""
+        """Within the block, errors name the user's compressed files instead of the unpacked ones."""
         try:
             yield
         except SourceError as error:
@@ -76,7 +79,7 @@ class Unpacked:
             raise renamed from error
 
     def rename(self, error: SourceError) -> SourceError:
-        """Returns the error with the names of the files that the user has."""
+        """Returns the error with the names of the compressed files in place of the unpacked ones."""
         text = str(error)
         for unpacked, packed in self._packed.items():
             text = text.replace(unpacked, packed)
@@ -86,7 +89,7 @@ class Unpacked:
 class UnpackedBag(Bag):
     """A bag whose files may be compressed as a whole.
 
-    make: returns the bag that reads the unpacked files; its first file's path is given as `path`.
+    make: takes the unpacked files; returns the bag that reads them.
     """
 
     def __init__(self, path: Path, make: Callable[[list[Path]], Bag]) -> None:
@@ -126,41 +129,41 @@ class UnpackedBag(Bag):
 
 
 def without_packed_copies(files: list[Path], root: Path, notes: Notes) -> list[Path]:
-    """Returns the files without those that are also there uncompressed: one recording is one episode."""
-    names = set(files)
+    """Returns the files except compressed ones that are there uncompressed too, so that no recording becomes two episodes."""
+    paths = set(files)
     kept = []
     for file in files:
-        twin = file.with_name(unpacked_name(file))
-        if twin != file and twin in names:
-            notes.leave_out(str(file.relative_to(root)), f"{twin.name} beside it is the same file, not compressed")
+        unpacked = file.with_name(unpacked_name(file))
+        if unpacked != file and unpacked in paths:
+            notes.leave_out(str(file.relative_to(root)), f"{unpacked.name} beside it is the same file, not compressed")
         else:
             kept.append(file)
     return kept
 
 
 def messages_of(bag: Bag, faults: Faults) -> Iterator[Part]:
-    """Yields the messages of a bag, in order, and unpacks those that were compressed one by one.
+    """Yields the messages of a bag in order. Unpacks messages that were compressed one by one.
 
-    A message in CDR begins with 00, so a message in zstd is recognised even in a bare .db3, which does not declare it.
+    A message in CDR begins with 00. So a message in zstd is recognised even in a single .db3, which does not declare the compression.
     """
     if bag.metadata.compression not in ("", "zstd"):
         raise SourceError(
             f"{bag.path}: its messages are compressed one by one as {bag.metadata.compression!r}, expected 'zstd'; "
             "convert it by `ros2 bag convert`, where that plugin is installed"
         )
-    numbers: dict[int, int] = {}
+    counts: dict[int, int] = {}  # how many messages of each channel came so far
     budget = Budget(bag.path)
     for part in bag.parts(faults):
         packed = {number for number, messages in part.messages.items() if _is_packed(bag, number, messages.payloads[0])}
         if not packed:
             for number, messages in part.messages.items():
-                numbers[number] = numbers.get(number, 0) + len(messages.payloads)
+                counts[number] = counts.get(number, 0) + len(messages.payloads)
             yield part
             continue
         unpacked = Part(part.run)
         for number, messages in part.messages.items():
-            first = numbers.get(number, 0)
-            numbers[number] = first + len(messages.payloads)
+            first = counts.get(number, 0)
+            counts[number] = first + len(messages.payloads)
             lost: dict[int, str] = {}
             rows = zip(messages.log_ns, messages.publish_ns, messages.payloads, strict=True)
             for row, (log_ns, publish_ns, payload) in enumerate(rows, first):
@@ -177,8 +180,8 @@ def messages_of(bag: Bag, faults: Faults) -> Iterator[Part]:
                     unpacked = Part(part.run)
             if lost:
                 topic = bag.channels[number].topic
-                wrong = SourceError(f"{bag.path}: {topic}: message {min(lost)}: {lost[min(lost)]}")
-                faults.add(f"{topic}: messages {ranges(sorted(lost))}", wrong)
+                first_error = SourceError(f"{bag.path}: {topic}: message {min(lost)}: {lost[min(lost)]}")
+                faults.add(f"{topic}: messages {ranges(sorted(lost))}", first_error)
         if unpacked.messages:
             yield unpacked
 
@@ -196,12 +199,12 @@ def _unpack_message(packed: Payload) -> bytes:
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
-def _unpack(packed: Path) -> Iterator[bytes]:
+def _unpack_file(packed: Path) -> Iterator[bytes]:
     with naming(packed), packed.open("rb") as file:
         declared = zstandard.frame_content_size(file.read(18))
         file.seek(0)
         most = packed.stat().st_size * _LARGEST_RATIO + _ALWAYS
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
         size = 0
         with decompressor.stream_reader(file, read_across_frames=True) as reader:
             while content := reader.read(_AT_ONCE):

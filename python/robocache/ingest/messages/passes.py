@@ -1,7 +1,7 @@
 """Reads all bags of recorded messages in two passes.
 
-The first pass counts messages and examines stamps, lengths and names, so that reports hold for the whole topic. The second yields
-the rows, a few tens of MB at a time. A bag that is small when decompressed is read once.
+The first pass counts messages and examines stamps, lengths and names, so that decisions hold for the whole topic. The second pass
+yields the rows, a few tens of MB at a time. A bag that is small when decompressed is read only once and held between the passes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .subjects import Subjects
 
 # The bytes of messages that become rows together.
 _AT_ONCE = 16 << 20
-# Delays of topics between stamp and log time may differ by this much: slow detectors and networks need as long.
+# The delays of topics from stamp to log time may differ by this much: slow detectors and networks take so long.
 _MOST_DELAY_S = 0.5
 # A bag of at most this size is held in memory between the passes.
 _SMALL = 96 << 20
@@ -40,17 +40,19 @@ _SMALL = 96 << 20
 def read_bags(
     source: Path, bags: Sequence[tuple[str, Bag]], options: MessageOptions, notes: Notes
 ) -> Generator[Recording, None, None]:
-    """Yields every bag as a recording of that name, run_2 before run_10.
+    """Yields every bag as a recording of the given name, run_2 before run_10.
+
+    bags: the names and the bags.
 
     Raises:
-        FileError: there are none.
+        FileError: there are no bags.
     """
     if not bags:
         raise FileError(f"{source}: expected recorded messages, found none")
     decoders = _Decoders(options.definitions, notes.wider.setdefault("json", {}))
     known = Known(options, notes)
     notes.total = len(bags)
-    for what, bag in sorted(bags, key=lambda named: natural(named[0])):
+    for what, bag in sorted(bags, key=lambda item: natural(item[0])):
         metadata: dict[str, Any] = {"name": what}
         yield Recording(what, str(bag.path), metadata, _read(what, bag, metadata, decoders, known, notes))
 
@@ -72,7 +74,7 @@ def _read(
 def _streams(
     what: str, bag: Bag, metadata: dict[str, Any], decoders: _Decoders, known: Known, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields a bag's streams, and adds facts from the first pass to the metadata."""
+    """Yields a bag's streams. Before the first, reads the whole bag in the first pass, and adds facts to `metadata`."""
     faults = Faults(what, notes.skip)
     bag.open(faults)
     metadata.update(bag.columns)
@@ -82,25 +84,25 @@ def _streams(
             raise SourceError(
                 f"{bag.path}: its texts {name} differ from those of the recordings before it; ingest it separately"
             )
-    kept: deque[Part] | None = deque()
+    held: deque[Part] | None = deque()  # the parts of a small bag; None for others
     size = 0
-    topics: dict[int, Subjects | None] = {}
+    topics: dict[int, Subjects | None] = {}  # by the channel's number; None if the channel is skipped
     types: dict[str, str] = {}  # by topic
-    choices: dict[int, _Choice | None] = {}
+    choices: dict[int, _Choice | None] = {}  # by the channel's number; None if there is no decoder
 
     def survey(number: int, choice: _Choice) -> None:
         if number not in topics:
-            topics[number] = _topic(what, bag, choice, types, known, notes)
+            topics[number] = _make_topic(what, bag, choice, types, known, notes)
         topic = topics[number]
-        for messages in choice.waiting():
+        for messages in choice.take_waiting():
             if topic is not None:
                 topic.survey(messages)
 
     for part in messages_of(bag, faults):
         size += part.size
-        if kept is not None:
-            kept.append(part)
-            kept = kept if size <= _SMALL else None
+        if held is not None:
+            held.append(part)
+            held = held if size <= _SMALL else None
         for number, messages in part.messages.items():
             if number not in choices:
                 choices[number] = _choose(bag, bag.channels[number], decoders, notes)
@@ -120,13 +122,13 @@ def _streams(
             survey(number, choice)
     for number in topics:
         channel, decoder = bag.channels[number], choices[number].decoder  # type: ignore[union-attr]
-        if isinstance(decoder, JsonDecoder) and (turned := decoder.no_longer_whole()):
-            decoders.floats.setdefault(channel.topic, set()).update(turned)
+        if isinstance(decoder, JsonDecoder) and (floats := decoder.no_longer_whole()):
+            decoders.floats.setdefault(channel.topic, set()).update(floats)
             raise WiderError(
-                f"{bag.path}: {channel.topic}: {', '.join(sorted(turned))}: whole numbers in the recordings before it, not here"
+                f"{bag.path}: {channel.topic}: {', '.join(sorted(floats))}: whole numbers in the recordings before it, not here"
             )
-    for thing, reason in bag.left_out.items():
-        notes.leave_out(f"{what}: {thing}", reason)
+    for content, reason in bag.left_out.items():
+        notes.leave_out(f"{what}: {content}", reason)
     for number, channel in enumerate(bag.channels):
         if number not in choices:
             notes.leave_out(f"{what}: {channel.topic}", "no messages")
@@ -135,7 +137,7 @@ def _streams(
             topic.publishers = bag.publishers_at_once(number)
     read = {number: topic for number, topic in topics.items() if topic is not None and topic.settle()}
     subjects = [subject for topic in read.values() for subject in topic.topics]
-    _say_delays(subjects, notes)
+    _report_delays(subjects, notes)
     intrinsics = [subject.intrinsics for subject in subjects if subject.intrinsics is not None]
     units = dict(subject.depth_unit for subject in subjects if subject.depth_unit is not None)
     for subject in subjects:
@@ -148,35 +150,35 @@ def _streams(
             f"{what}: {bag.channels[number].topic}: the order in the file",
             f"{count} messages were logged up to {most_ns / 1e9:.9g} s before an earlier message: sorted by log time",
         )
-    pending = Part()
-    for part in _drain(kept) if kept is not None else messages_of(bag, Faults(what, None)):
+    pending = Part()  # messages that become rows together
+    for part in _drain(held) if held is not None else messages_of(bag, Faults(what, None)):
         if part.run != pending.run:
-            yield from _samples(pending, read)
+            yield from _make_samples(pending, read)
             for topic in read.values():
                 yield from _with_run(pending.run, topic.rest())
             pending = Part(part.run)
         if all(messages.decoded is not None for messages in part.messages.values()):
-            yield from _samples(pending, read)
-            yield from _samples(part, read)
+            yield from _make_samples(pending, read)
+            yield from _make_samples(part, read)
             pending = Part(part.run)
             continue
         pending.extend(part)
         if pending.size >= _AT_ONCE:
-            yield from _samples(pending, read)
+            yield from _make_samples(pending, read)
             pending = Part(part.run)
-    yield from _samples(pending, read)
+    yield from _make_samples(pending, read)
     for topic in read.values():
         yield from _with_run(pending.run, topic.rest())
 
 
-def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
-    """Reports topics whose delay from stamp to log time varies much or differs much from the others': the clocks of several machines
-    differ, or stamps lack digits."""
+def _report_delays(topics: Sequence[Topic], notes: Notes) -> None:
+    """Reports topics whose delay from stamp to log time varies much, or differs much from that of the other topics: the clocks of several
+    machines may differ, or stamps may lack digits."""
     for topic in topics:
-        if (ends := topic.clock.delays_s) is not None and ends[1] - ends[0] > _MOST_DELAY_S:
+        if (delays_s := topic.clock.delays_s) is not None and delays_s[1] - delays_s[0] > _MOST_DELAY_S:
             notes.assume(
                 f"clock of {topic.name}",
-                f"its header's stamps, although logged {ends[0]:.3f} to {ends[1]:.3f} s after them: stamps may lack digits, or their "
+                f"its header's stamps, although logged {delays_s[0]:.3f} to {delays_s[1]:.3f} s after them: stamps may lack digits, or their "
                 "clock drifts; --stamp log takes the log times",
                 topic.name,
             )
@@ -195,24 +197,25 @@ def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
 
 
 def _drain(parts: deque[Part]) -> Iterator[Part]:
+    """Yields the parts, and frees each one's memory."""
     while parts:
         yield parts.popleft()
 
 
-def _samples(part: Part, topics: dict[int, Subjects]) -> Iterator[tuple[str, Samples]]:
+def _make_samples(part: Part, topics: dict[int, Subjects]) -> Iterator[tuple[str, Samples]]:
     for number, messages in part.messages.items():
         if number in topics:
             yield from _with_run(part.run, topics[number].samples(messages))
 
 
 def _with_run(run: int, streams: Iterator[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
-    """Yields streams with the number of times that the log clock was set back before them."""
+    """Yields samples with `run`: how often the log clock was set back before them."""
     for stream, samples in streams:
         yield stream, replace(samples, run=run) if run else samples
 
 
 def _choose(bag: Bag, channel: Channel, decoders: _Decoders, notes: Notes) -> _Choice | None:
-    """Returns the decoder of a channel's messages, or None if there is none."""
+    """Returns the choice of a decoder for a channel's messages; None, with a report, if no decoder reads them."""
     try:
         return decoders.of(channel, bag.metadata)
     except Error as error:
@@ -224,23 +227,24 @@ def _choose(bag: Bag, channel: Channel, decoders: _Decoders, notes: Notes) -> _C
 class _Choice:
     """Chooses the decoder of a channel's messages.
 
-    A type may differ between distributions of ROS, and a bag may lack its definition. Then the definition is that of the bag's
-    distribution, or else the one that fits the most messages. Messages that fit several equally, such as empty ones, wait for others.
+    A bag may lack the definition of a type, and the type may differ between distributions of ROS. The definition is then that of the
+    bag's distribution, or else the one that fits the most messages. Messages that fit several definitions equally, such as empty ones,
+    wait until others decide.
 
-    decoders: keyed by the distributions that have them, at least one.
-    named: whether the bag names the distribution of the first.
+    decoders: at least one, keyed by the names of the distributions that have its definition.
+    named: whether the bag names the distribution of the first decoder.
     """
 
     def __init__(self, channel: Channel, decoders: dict[str, Decoder], named: bool) -> None:
         self.channel = channel
         self.decoder = next(iter(decoders.values())) if len(decoders) == 1 else None
         self._decoders = decoders
-        self._fitting = dict.fromkeys(decoders, 0)
+        self._fitting = dict.fromkeys(decoders, 0)  # how many messages each decoder decodes
         self._named = named
         self._waiting: list[Messages] = []
 
     def add(self, messages: Messages) -> None:
-        """Tries the decoders on messages."""
+        """Takes messages, and tries the decoders on them until one is chosen."""
         self._waiting.append(messages)
         if self.decoder is not None:
             return
@@ -255,10 +259,10 @@ class _Choice:
         return [name for name, count in self._fitting.items() if count == most > 0]
 
     def end(self) -> None:
-        """Chooses after the last messages.
+        """Chooses a decoder after the last messages, if none is chosen.
 
         Raises:
-            Error: they fit several definitions equally.
+            Error: the messages fit several definitions equally.
         """
         if self.decoder is None and (best := self._best()):
             raise Error(
@@ -267,61 +271,68 @@ class _Choice:
             )
         self.decoder = self.decoder or next(iter(self._decoders.values()))
 
-    def waiting(self) -> list[Messages]:
+    def take_waiting(self) -> list[Messages]:
         """Returns the messages that arrived since the last call."""
         messages, self._waiting = self._waiting, []
         return messages
 
 
-def _topic(
+def _make_topic(
     what: str,
     bag: Bag,
     choice: _Choice,
-    others: dict[str, str],
+    types: dict[str, str],
     known: Known,
     notes: Notes,
 ) -> Subjects | None:
-    """Returns the reader of a channel's messages; None if another channel of the topic has another type."""
+    """Returns the reader of a channel's messages; None, with a report, if another channel of the topic has another type.
+
+    types: the type of each topic that has a reader.
+    """
     channel, name = choice.channel, choice.channel.topic
     assert choice.decoder is not None
-    if name in others:
-        clash = SourceError(
-            f"{bag.path}: {name}: messages of {channel.schema}, but others of {others[name]} on the same topic"
+    if name in types:
+        error = SourceError(
+            f"{bag.path}: {name}: messages of {channel.schema}, but others of {types[name]} on the same topic"
         )
-        notes.skip(f"{what}: {name}: messages of {channel.schema}", clash)
+        notes.skip(f"{what}: {name}: messages of {channel.schema}", error)
         return None
-    others[name] = channel.schema
+    types[name] = channel.schema
     return Subjects(Origin(name, channel.schema, what, bag.path, known, channel.exported), choice.decoder)
 
 
 class _Decoders:
-    """The decoders, by the channel's type; for JSON by topic, since its type follows from its messages."""
+    """Makes decoders, one for each type of channel, or for each topic in JSON, whose type follows from the topic's messages.
+
+    definitions: the user's folder of definitions.
+    floats: for topics in JSON, the fields that are not whole numbers.
+    """
 
     def __init__(self, definitions: str | None, floats: dict[str, set[str]]) -> None:
-        self.floats = floats  # for topics in JSON, the fields that are not whole numbers
-        self._own = {} if definitions is None else read_definitions(Path(definitions))
+        self.floats = floats
+        self._user_definitions = {} if definitions is None else read_definitions(Path(definitions))
         self._by_type: dict[tuple[Channel, str], dict[str, Decoder]] = {}
 
     def of(self, channel: Channel, metadata: BagMetadata) -> _Choice:
-        """Returns the decoder for a channel of a bag with this metadata.
+        """Returns the choice among the decoders for a channel of a bag with this metadata.
 
         Raises:
-            Error: there is none.
+            Error: there is no decoder.
         """
         channel = metadata.complete(channel)
-        key = channel if channel.encoding == "json" else replace(channel, topic="", exported=None)
-        key_of_type = (key, "" if channel.definition else metadata.distro)
-        if key_of_type not in self._by_type:
-            self._by_type[key_of_type] = self._make(channel, metadata.distro)
-        return _Choice(
-            channel, self._by_type[key_of_type], metadata.distro in next(iter(self._by_type[key_of_type])).split(", ")
-        )
+        type_channel = channel if channel.encoding == "json" else replace(channel, topic="", exported=None)
+        key = (type_channel, "" if channel.definition else metadata.distro)
+        if key not in self._by_type:
+            self._by_type[key] = self._make(channel, metadata.distro)
+        decoders = self._by_type[key]
+        return _Choice(channel, decoders, metadata.distro in next(iter(decoders)).split(", "))
 
     def _make(self, channel: Channel, distro: str) -> dict[str, Decoder]:
         if channel.encoding in ("cdr", "ros1"):
             ros = 1 if channel.encoding == "ros1" else 2
             return {
-                names: RosDecoder(leaves, cdr=ros == 2) for names, leaves in self._types(channel, ros, distro).items()
+                names: RosDecoder(leaves, cdr=ros == 2)
+                for names, leaves in self._find_leaves(channel, ros, distro).items()
             }
         if channel.encoding == "json":
             return {"": JsonDecoder(channel.definition, self.floats.get(channel.topic, ()))}
@@ -329,29 +340,33 @@ class _Decoders:
             return {"": ProtobufDecoder(channel.schema, channel.definition)}
         raise Error(f"messages in {channel.encoding!r}, expected cdr, ros1, json or protobuf")
 
-    def _types(self, channel: Channel, ros: int, distro: str) -> dict[str, tuple[Leaf, ...]]:
-        """Returns the type's leaves, by the definitions in the bag, the user's folder and ROS. If the distributions of ROS differ, each
-        has its entry: first the bag's distribution, then the newest."""
+    def _find_leaves(self, channel: Channel, ros: int, distro: str) -> dict[str, tuple[Leaf, ...]]:
+        """Returns the leaves of the type, by the definitions in the bag, in the user's folder and of ROS. Each different definition of ROS has
+        an entry, keyed by the names of its distributions: first that of the bag's distribution, then that of the newest.
+
+        Raises:
+            Error: there is no definition.
+        """
         if not channel.schema:
             raise Error("its channel has no schema, and no metadata.yaml names its type")
         package, _, rest = channel.schema.partition("/")
         name = channel.schema if "/" in rest or not rest else f"{package}/msg/{rest}"
-        own = self._own
+        given = self._user_definitions
         if channel.definition:
             encoding = channel.definition_encoding or f"ros{ros}msg"
             if encoding not in ("ros1msg", "ros2msg", "ros2idl"):
                 raise Error(f"a definition in {encoding!r}, expected ros1msg, ros2msg or ros2idl")
-            own = own | parse_definition(name, channel.definition.decode(errors="replace"), encoding)
+            given = given | parse_definition(name, channel.definition.decode(errors="replace"), encoding)
         known = known_definitions(ros)
         leaves_by_definition: dict[tuple[Leaf, ...], list[str]] = {}
-        wrong: list[Error] = []
+        errors: list[Error] = []
         for distribution in sorted(known, key=lambda distribution: distribution != distro):
             try:
-                leaves = leaves_of(name, known[distribution] | own, ros)
+                leaves = leaves_of(name, known[distribution] | given, ros)
             except Error as error:
-                wrong.append(error)
+                errors.append(error)
             else:
                 leaves_by_definition.setdefault(leaves, []).append(distribution)
         if not leaves_by_definition:
-            raise wrong[0]
+            raise errors[0]
         return {", ".join(names): leaves for leaves, names in leaves_by_definition.items()}

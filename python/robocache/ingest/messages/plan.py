@@ -1,7 +1,7 @@
-"""Makes the plan by which C++ turns a topic's messages into rows while a robot runs. It follows the rules of :mod:`.streams`.
+"""Makes the plan by which C++ turns a topic's messages into rows while a robot runs, by the rules of :mod:`.streams`.
 
-A plan depends on the type's definition alone, so it can fill only streams whose rows follow from that: numbers, arrays, sequences
-of one length, joints by name, and images.
+A plan is made from the type's definition alone. So it can fill only streams whose rows follow from the definition: numbers, arrays,
+sequences of one length, joints by name, and images.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _READ_LIVE = "numbers, arrays, sequences of one length, joints and images are re
 class LiveStream:
     """A stream that a plan can fill.
 
-    kind: "vector": one feature for each field; "array", "sequence": the numbers of one field; "joints": one number for each joint;
-        "image".
-    paths: the paths of its fields.
-    dtype: the dtype of its rows; None for an image, whose dtype each message gives.
-    width: the numbers in a row; None: as many as the ring has.
+    kind: what a row has. "vector": one feature for each of several fields; "array", "sequence": the numbers of a field; "joints": one
+        number for each joint; "image": an image.
+    paths: the paths of the fields.
+    dtype: the dtype of a row; None for an image, whose dtype is in each message.
+    width: how many numbers a row has; None for as many as the ring's rows have.
     """
 
     kind: Literal["vector", "array", "sequence", "joints", "image"]
@@ -59,24 +59,24 @@ def make_plan(
     """Returns the plan of a topic (``live/topic.hpp``).
 
     Args:
-        rings: shape, dtype and codec of a row, by the streams' names.
-        names: the names of a row's features, by the streams' names.
-        definition: the definitions of the type and of those in it, as a bag holds them. None: ROS's own.
-        stamp: "auto": the message's own stamp, if the type has one; "log": the arrival.
-        quality: of the JPEGs that pixels are encoded as.
+        rings: the shape, dtype and codec of a row, by the stream's name.
+        names: the names of a row's features, by the stream's name.
+        definition: the definitions of the type and of the types in it, as a bag holds them; None for the definitions that ROS has.
+        stamp: the stamp of a row. "auto" takes the message's own stamp, if the type has one; "log" takes the time of arrival.
+        quality: the quality of the JPEGs to which pixels are encoded.
 
     Raises:
-        ArgumentError: the topic does not have the stream, or its rows differ from the ring's.
+        ArgumentError: the topic has no such stream, or its rows differ from the ring's.
     """
     try:
-        leaves = _leaves(schema, definition)
+        leaves = _find_leaves(schema, definition)
     except Error as error:
         raise ArgumentError(f"schema: {error}") from error
     origin = Origin(topic, schema, topic, Path(), Known(MessageOptions(), Notes("live", {}, "stop")))
     rules = Topic(origin, RosDecoder(leaves, cdr=True))
     fillable = dict(live_streams(topic, rules, leaves))
     absent = says_absent({leaf.path: leaf for leaf in leaves})
-    targets: dict[str, dict[str, list[list[int]]]] = {leaf.path: {} for leaf in leaves}
+    targets: dict[str, dict[str, list[list[int]]]] = {leaf.path: {} for leaf in leaves}  # [row, feature] for each field
     rows = []
     for row, (name, (shape, dtype, codec)) in enumerate(rings.items()):
         stream = fillable.get(name)
@@ -86,24 +86,24 @@ def make_plan(
                 f"got {name!r}; {_READ_LIVE}"
             )
         if stream.kind == "joints" and "joint_names" not in targets and rules.form != "joints" and not names.get(name):
-            stream = replace(stream, kind="sequence")  # ingest was not sure that its elements have names
-        features = _features(name, stream, shape, dtype, codec, names.get(name))
+            stream = replace(stream, kind="sequence")  # no names were given, since ingest was not sure of them
+        features = _find_features(name, stream, shape, dtype, codec, names.get(name))
         rows.append({"names": features if stream.kind == "joints" else []})
         if stream.kind == "vector":
             for feature, path in enumerate(features):
                 targets[path].setdefault("to", []).append([row, feature])
-                for flag, (_, begins) in absent.items():
-                    if path.startswith(tuple(begins)) and dtype.startswith("float"):
+                for flag, (_, prefixes) in absent.items():
+                    if path.startswith(tuple(prefixes)) and dtype.startswith("float"):
                         targets[flag].setdefault("absent", []).append([row, feature])
         elif stream.kind != "image":
             targets[stream.paths[0]].setdefault("to", []).append([row, -1 if stream.kind == "joints" else 0])
-    uses = _uses(rules, leaves, stamp, any(row["names"] for row in rows))
+    uses = _find_uses(rules, leaves, stamp, any(row["names"] for row in rows))
     _warn_of_indices(topic, leaves, {path for path, target in targets.items() if "to" in target})
     pixels = {
         name: layout for name, layout in ENCODINGS.items() if rules.form == "image" and not name.startswith("bayer_")
     }
     return {
-        "fields": [_field(leaf) | uses.get(leaf.path, {}) | targets[leaf.path] for leaf in leaves],
+        "fields": [_describe_field(leaf) | uses.get(leaf.path, {}) | targets[leaf.path] for leaf in leaves],
         "rows": rows,
         "encodings": {
             name: {"dtype": np.dtype(dtype).name, "channels": channels, "kept": kept}
@@ -114,7 +114,7 @@ def make_plan(
 
 
 def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[tuple[str, LiveStream]]:
-    """Yields the streams that a plan can fill, as ingest names them."""
+    """Yields the streams that a plan can fill, by the names that ingest gives them."""
     if rules.form in ("image", "compressed"):
         yield topic, LiveStream("image", ["data"])
     elif rules.form == "joints":
@@ -125,11 +125,11 @@ def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[t
             yield name, LiveStream("vector", [leaf.path for leaf in group], dtype, len(group))
         by_path = {leaf.path: leaf for leaf in leaves}
         has_joints = "joint_names" in by_path and by_path["joint_names"].kind == "texts"
-        named = _read_by_name(leaves)
+        named = _find_names(leaves)
         for name, leaf in rules.others():
             if leaf.kind == "number" and leaf.count:
                 yield name, LiveStream("array", [leaf.path], leaf.dtype, leaf.count)
-            elif leaf.kind == "numbers" and leaf.dtype != np.uint8:  # the number of bytes varies
+            elif leaf.kind == "numbers" and leaf.dtype != np.uint8:  # bytes have no fixed length
                 yield (
                     name,
                     LiveStream(
@@ -140,20 +140,20 @@ def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[t
                 )
 
 
-def _read_by_name(leaves: Sequence[Leaf]) -> Named | None:
-    """Returns the list of texts that names the elements of sequences, if there is exactly one."""
-    found = [named for named in named_arrays(leaves) if named.names[0].kind == "texts" and named.arrays]
-    if len(found) != 1 or any(array[0].kind != "numbers" for array in found[0].arrays):
+def _find_names(leaves: Sequence[Leaf]) -> Named | None:
+    """Returns the list of texts that names the elements of sequences, if there is exactly one such list."""
+    lists = [named for named in named_arrays(leaves) if named.names[0].kind == "texts" and named.arrays]
+    if len(lists) != 1 or any(array[0].kind != "numbers" for array in lists[0].arrays):
         return None
-    return found[0]
+    return lists[0]
 
 
 def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None:
-    """Warns of elements that ingest finds by their names, but a plan by their indices."""
-    by_name = None if (named := _read_by_name(leaves)) is None else named.path
+    """Warns of elements that ingest finds by their names, but a plan by their indices. `read`: the paths of fields that the plan reads."""
+    names_path = None if (named := _find_names(leaves)) is None else named.path
     for named in named_arrays(leaves):
-        in_order = named.names[0].kind == "texts" and (named.path in ("name", "joint_names") or named.path == by_name)
-        arrays = [array for array in named.arrays if not (in_order and array[0].kind == "numbers")]
+        plan_finds_names = named.names[0].kind == "texts" and named.path in ("name", "joint_names", names_path)
+        arrays = [array for array in named.arrays if not (plan_finds_names and array[0].kind == "numbers")]
         if read_by_index := [leaf.path for array in arrays for leaf in array if leaf.path in read]:
             shown = ", ".join(read_by_index[:4]) + ", ..." * (len(read_by_index) > 4)
             warn(
@@ -162,22 +162,23 @@ def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None
             )
 
 
-def _leaves(schema: str, definition: str | None) -> tuple[Leaf, ...]:
+def _find_leaves(schema: str, definition: str | None) -> tuple[Leaf, ...]:
+    """Returns the leaves of a type by its definition, and for types that it lacks by those of ROS_DISTRO, or else of the newest ROS 2."""
     package, _, rest = schema.partition("/")
     name = schema if "/" in rest else f"{package}/msg/{rest}"
     known = known_definitions(2)
     distro = os.environ.get("ROS_DISTRO", "")
-    own = {} if definition is None else parse_definition(name, definition, "ros2msg")
-    return leaves_of(name, known.get(distro, next(iter(known.values()))) | own, 2)
+    given = {} if definition is None else parse_definition(name, definition, "ros2msg")
+    return leaves_of(name, known.get(distro, next(iter(known.values()))) | given, 2)
 
 
-def _features(
+def _find_features(
     name: str, stream: LiveStream, shape: Sequence[int], dtype: str, codec: str | None, names: Sequence[str] | None
 ) -> list[str]:
-    """Returns the fields or joints of a ring's row.
+    """Returns the fields or joints that are the features of a ring's row; none for other kinds of rows.
 
     Raises:
-        ArgumentError: they do not fit the stream.
+        ArgumentError: the ring or the names do not fit the stream.
     """
     if stream.kind == "image":
         if codec is None or len(shape) != 3:
@@ -204,19 +205,19 @@ def _features(
     return features
 
 
-def _field(leaf: Leaf) -> dict[str, Any]:
+def _describe_field(leaf: Leaf) -> dict[str, Any]:
     field: dict[str, Any] = {"path": leaf.path, "kind": leaf.kind}
     if leaf.dtype is not None:
         field["dtype"] = leaf.dtype.name
     if leaf.kind == "number":
         field["count"] = 1 if leaf.count is None else leaf.count
     if leaf.kind == "records":
-        field["fields"] = [_field(inner) for inner in leaf.fields]
+        field["fields"] = [_describe_field(inner) for inner in leaf.fields]
     return field
 
 
-def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str, has_names: bool) -> dict[str, dict[str, str]]:
-    """Returns the uses of fields that are not values of a row: the stamp, the joints' names, an image's size and the like.
+def _find_uses(rules: Topic, leaves: Sequence[Leaf], stamp: str, has_names: bool) -> dict[str, dict[str, str]]:
+    """Returns how fields are used that are no values of a row: as the stamp, the joints' names, an image's size and the like.
 
     has_names: whether elements of rows are found by their names.
     """
@@ -230,7 +231,7 @@ def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str, has_names: bool) -> 
     if any(leaf.path == joints and leaf.kind == "texts" for leaf in leaves):
         uses[joints] = "joints"
     else:
-        named = _read_by_name(leaves)
+        named = _find_names(leaves)
         uses |= {named.path: "joints"} if named is not None and has_names else {}
         uses |= {leaf.path: "frame" for leaf in leaves if leaf.path in FRAMES and leaf.kind == "text"}
     return {path: {"use": use} for path, use in uses.items()}

@@ -1,7 +1,7 @@
 """Decodes messages as ROS 1 and ROS 2 (CDR) serialise them.
 
-The offsets of a message's fields follow from its type and from the lengths in it. The fields of one message are located one by one.
-All messages with the same lengths, mostly all of a topic, are then read together, as columns of one array.
+The offsets of a message's fields follow from its type and from the lengths of its sequences and texts. In one message the fields are
+located one by one. All messages with the same lengths, often all of a topic, are then read together, as columns of one array.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _NUMBERS = {
 } | {"octet": np.dtype(np.uint8), "char": np.dtype(np.uint8), "byte": np.dtype(np.uint8)}
 # The field that ROS 2 gives a message without fields.
 EMPTY = "structure_needs_at_least_one_member"
-# Messages up to this many bytes are copied into one array; of larger messages, fields are copied one by one.
+# Messages up to this many bytes are copied into one array. Of larger messages, single fields are copied.
 _SMALL = 4096
 # The most layouts that are remembered for messages of one length.
 _REMEMBERED = 32
 
-Definitions = dict[str, Any]  # fields by the type's name, as rosbags has them
+# The fields of each type, by the type's name, in the form that rosbags gives them.
+Definitions = dict[str, Any]
 
 
 # ---- types ----
@@ -42,7 +43,7 @@ Definitions = dict[str, Any]  # fields by the type's name, as rosbags has them
 
 @cache
 def known_definitions(ros: int) -> dict[str, Definitions]:
-    """Returns the messages of ROS 1 or 2, for each distribution by its name, the newest first."""
+    """Returns the definitions of each distribution of ROS 1 or 2, by the distribution's name; the newest comes first."""
     names = [store.name for store in Stores if store.name.startswith(f"ROS{ros}_")]
     return {
         name.partition("_")[2].lower(): {
@@ -53,7 +54,7 @@ def known_definitions(ros: int) -> dict[str, Definitions]:
 
 
 def parse_definition(name: str, text: str, encoding: str) -> Definitions:
-    """Returns the definition of a message and of those that come with it.
+    """Returns the definition of a type, and of the types in it whose definitions follow in the text.
 
     encoding: "ros1msg", "ros2msg" or "ros2idl".
 
@@ -75,15 +76,15 @@ def parse_definition(name: str, text: str, encoding: str) -> Definitions:
 
 
 def read_definitions(folder: Path) -> Definitions:
-    """Returns the .msg and .idl files in a folder and below; each package has a folder, as in a ROS workspace."""
-    found: Definitions = {}
+    """Returns the definitions in the .msg and .idl files below a folder. Each package has a folder, as in a ROS workspace."""
+    definitions: Definitions = {}
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".msg" and file.is_file():
             package = file.parent.parent.name if file.parent.name == "msg" else file.parent.name
-            found.update(parse_definition(f"{package}/msg/{file.stem}", file.read_text(), "ros2msg"))
+            definitions.update(parse_definition(f"{package}/msg/{file.stem}", file.read_text(), "ros2msg"))
         elif file.suffix == ".idl" and file.is_file():
-            found.update(parse_definition(file.stem, file.read_text(), "ros2idl"))
-    return found
+            definitions.update(parse_definition(file.stem, file.read_text(), "ros2idl"))
+    return definitions
 
 
 def leaves_of(name: str, definitions: Definitions, ros: int) -> tuple[Leaf, ...]:
@@ -98,7 +99,11 @@ def leaves_of(name: str, definitions: Definitions, ros: int) -> tuple[Leaf, ...]
 def _leaves(
     name: str, prefix: str, definitions: Definitions, ros: int, inside: tuple[str, ...], messages: Iterator[int]
 ) -> list[Leaf]:
-    """Returns the leaves of a type. `messages` runs out if too many messages contain each other, even empty ones."""
+    """Returns the leaves of the type `name`, whose paths begin with `prefix`.
+
+    inside: the types that contain it.
+    messages: runs out if a type has too many nested messages, even empty ones.
+    """
     if name in inside:
         raise Error(f"the definition of {name} contains itself")
     if next(messages, None) is None:
@@ -109,29 +114,30 @@ def _leaves(
     inside = (*inside, name)
     if not definitions[name] and ros == 2:
         leaves.append(Leaf(prefix + EMPTY, "number", np.dtype(np.uint8)))
-    for field_name, (node, what) in definitions[name]:
+    for field_name, (node, field_type) in definitions[name]:
         path = prefix + field_name
         if node == Nodetype.BASE:
-            leaves.append(replace(_base(path, what[0], ros), of=name))
+            leaves.append(replace(_make_leaf(path, field_type[0], ros), of=name))
         elif node == Nodetype.NAME:
-            leaves += _leaves(what, f"{path}.", definitions, ros, inside, messages)
+            leaves += _leaves(field_type, f"{path}.", definitions, ros, inside, messages)
         else:
-            (inner, inner_type), count = what
+            (inner, inner_type), count = field_type
             if node == Nodetype.ARRAY:
                 if inner == Nodetype.BASE and inner_type[0] in _NUMBERS:
-                    leaves.append(Leaf(path, "number", _base(path, inner_type[0], ros).dtype, count))
+                    leaves.append(Leaf(path, "number", _make_leaf(path, inner_type[0], ros).dtype, count))
                 else:
                     for index in range(min(count, MAX_LEAVES + 1)):
                         element = f"{path}[{index}]"
                         if inner == Nodetype.BASE:
-                            leaves.append(_base(element, inner_type[0], ros))
+                            leaves.append(_make_leaf(element, inner_type[0], ros))
                         else:
                             leaves += _leaves(inner_type, f"{element}.", definitions, ros, inside, messages)
                         if len(leaves) > MAX_LEAVES:
                             break
             elif inner == Nodetype.BASE:
-                base = _base(path, inner_type[0], ros)
-                leaves.append(Leaf(path, "texts" if base.kind == "text" else "numbers", base.dtype))
+                element_leaf = _make_leaf(path, inner_type[0], ros)
+                kind = "texts" if element_leaf.kind == "text" else "numbers"
+                leaves.append(Leaf(path, kind, element_leaf.dtype))
             else:
                 leaves.append(
                     Leaf(path, "records", fields=tuple(_leaves(inner_type, "", definitions, ros, inside, messages)))
@@ -141,7 +147,8 @@ def _leaves(
     return leaves
 
 
-def _base(path: str, name: str, ros: int) -> Leaf:
+def _make_leaf(path: str, name: str, ros: int) -> Leaf:
+    """Returns the leaf of a field that is a single text or number, by the name of its type."""
     if name == "string":
         return Leaf(path, "text")
     if name == "byte" and ros == 1:
@@ -156,11 +163,12 @@ def _base(path: str, name: str, ros: int) -> Leaf:
 
 @dataclass
 class _Layout:
-    """The offsets of the fields of a message, or of a record in it, in the payload.
+    """The offsets in the payload of the fields of a message, or of a record in it.
 
     extents: for each leaf, the offset of its first byte, and the count of its numbers or bytes.
-    lists: for each list of texts, offset and size of each text.
-    runs: for each list of records: (count, bytes from one to the next, layout of the first), one run after another.
+    lists: for each list of texts, the offset and the size of each text.
+    runs: for each list of records, its runs of records with even steps: the count, the bytes from a record to the next, and the layout
+        of the first record.
     """
 
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -170,10 +178,12 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Large:
-    """The last large sequence of a message, such as an image's bytes, whose length may differ in other messages.
+    """The last large sequence of a message, such as an image's bytes. Its length may differ in other messages of the same layout.
 
-    length: the offset of its length.
-    end: the offset after it.
+    length: the offset of the sequence's length.
+    end: the offset after the sequence.
+    count: the number of its elements.
+    size: the bytes of an element.
     """
 
     path: str
@@ -183,12 +193,12 @@ class _Large:
     size: int
 
 
-# Memory in bytes of a text in a list, of a record whose offset must be searched for, and of a record in even steps.
+# The bytes of memory that a text in a list takes, a record that is located alone, and a record in even steps.
 _TEXT_BYTES, _RECORD_BYTES, _EVEN_RECORD_BYTES = 200, 1000, 24
 
 
 class _Walk:
-    """Locates the fields of one payload; raises struct.error or ValueError if it does not fit the type."""
+    """Locates the fields of one payload. Raises struct.error or ValueError if the payload does not fit the type."""
 
     def __init__(self, payload: Payload, cdr: bool) -> None:
         self.order, self._start = "<", 0
@@ -200,7 +210,7 @@ class _Walk:
         self._payload = payload
         self._length = struct.Struct(f"{self.order}I")
         self.offset = self._start
-        self.lengths: dict[int, int] = {}  # by offset
+        self.lengths: dict[int, int] = {}  # of sequences and texts, by the offset of the length
         self.large: _Large | None = None
 
     def _align(self, size: int) -> None:
@@ -208,61 +218,65 @@ class _Walk:
             self.offset += -(self.offset - self._start) % size
 
     def _skip(self, size: int) -> int:
+        """Skips bytes. Returns the offset of the first one."""
         start = self.offset
         self.offset += size
         if self.offset > len(self._payload):
             raise ValueError(f"{len(self._payload)} bytes, but a field that ends at {self.offset}")
         return start
 
-    def _count(self, smallest: int) -> int:
+    def _read_count(self, least_size: int) -> int:
+        """Reads the length of a sequence whose elements have at least `least_size` bytes."""
         self._align(4)
         (count,) = self._length.unpack_from(self._payload, self._skip(4))
-        if count * smallest > len(self._payload) - self.offset:
+        if count * least_size > len(self._payload) - self.offset:
             raise ValueError(f"{len(self._payload)} bytes, but at {self.offset} a length of {count}")
         self.lengths[self.offset - 4] = count
         return int(count)
 
-    def _text(self) -> tuple[int, int]:
-        count = self._count(1)
+    def _locate_text(self) -> tuple[int, int]:
+        """Returns the offset and the size of a text."""
+        count = self._read_count(1)
         start = self._skip(count)
         return start, max(0, count - 1) if self._cdr else count  # without its NUL
 
-    def message(self, leaves: Sequence[Leaf], whole: bool = False) -> _Layout:
-        """Returns the offsets of a message's fields, or, if not `whole`, of the fields of a record in one."""
+    def locate(self, leaves: Sequence[Leaf], is_whole: bool = False) -> _Layout:
+        """Returns the offsets of the fields of a whole message, or of the next record in it."""
         layout = _Layout()
         for leaf in leaves:
             if leaf.kind == "number" or leaf.kind == "numbers":
                 assert leaf.dtype is not None
                 size = leaf.dtype.itemsize
-                always = 1 if leaf.count is None else leaf.count
-                count = self._count(size) if leaf.kind == "numbers" else always
+                fixed_count = 1 if leaf.count is None else leaf.count
+                count = self._read_count(size) if leaf.kind == "numbers" else fixed_count
                 if count:
                     self._align(size)
                 layout.extents[leaf.path] = self._skip(count * size), count
-                if whole and leaf.kind == "numbers" and count * size > _SMALL:
+                if is_whole and leaf.kind == "numbers" and count * size > _SMALL:
                     self.large = _Large(leaf.path, list(self.lengths)[-1], self.offset, count, size)
             elif leaf.kind == "text":
-                layout.extents[leaf.path] = self._text()
+                layout.extents[leaf.path] = self._locate_text()
             elif leaf.kind == "texts":
-                count = self._count(4)
+                count = self._read_count(4)
                 check_decoded(f"{leaf.path}: {count} texts", count * _TEXT_BYTES)
-                layout.lists[leaf.path] = [self._text() for _ in range(count)]
+                layout.lists[leaf.path] = [self._locate_text() for _ in range(count)]
             else:
-                count = self._count(1)
+                count = self._read_count(1)
                 if not leaf.fields or any(inner.kind != "number" for inner in leaf.fields):
                     check_decoded(f"{leaf.path}: {count} records", count * _RECORD_BYTES)
-                layout.runs[leaf.path] = self._records(leaf, count)
+                layout.runs[leaf.path] = self._locate_records(leaf, count)
         return layout
 
-    def _records(self, leaf: Leaf, count: int) -> list[tuple[int, int, _Layout]]:
-        """Returns the runs of records. Records of numbers alone have even steps, except for the first, which may be aligned differently."""
-        even = all(inner.kind == "number" for inner in leaf.fields)
+    def _locate_records(self, leaf: Leaf, count: int) -> list[tuple[int, int, _Layout]]:
+        """Returns the runs of records. Records that have only numbers have even steps, except for the first record, which may be aligned
+        differently."""
+        has_only_numbers = all(inner.kind == "number" for inner in leaf.fields)
         runs: list[tuple[int, int, _Layout]] = []
         for index in range(count):
-            layout = self.message(leaf.fields)
-            if even and runs:
-                before = runs[-1][2].extents
-                steps = {layout.extents[path][0] - before[path][0] for path in before}
+            layout = self.locate(leaf.fields)
+            if has_only_numbers and runs:
+                previous = runs[-1][2].extents
+                steps = {layout.extents[path][0] - previous[path][0] for path in previous}
                 if len(steps) == 1:
                     step = steps.pop()
                     runs[-1] = (count - index + 1, step, runs[-1][2])
@@ -272,7 +286,11 @@ class _Walk:
         return runs
 
     def end(self) -> int:
-        """Returns the number of bytes left. CDR may be padded, and ROS 1 ignores what follows a message."""
+        """Returns how many bytes follow the message. CDR may be padded, so 0 for it; ROS 1 ignores bytes after a message.
+
+        Raises:
+            ValueError: more bytes follow than padding or such bytes can be.
+        """
         rest = len(self._payload) - self.offset
         if rest > (3 if self._cdr else 8):
             raise ValueError(f"{len(self._payload)} bytes, but its type ends at {self.offset}")
@@ -283,7 +301,10 @@ class _Walk:
 
 
 class _Payloads:
-    """Payloads whose fields have equal offsets, or after `end` offsets that differ by each payload's shift."""
+    """Payloads whose fields have equal offsets; behind the offset `end`, each payload's fields are later by its shift.
+
+    stacked: the payloads as rows of one array; None if they are large.
+    """
 
     def __init__(
         self, payloads: Sequence[Payload], stacked: np.ndarray | None, end: int = 0, shifts: list[int] | None = None
@@ -297,7 +318,8 @@ class _Payloads:
         return len(self._payloads)
 
     def cut(self, start: int, size: int, times: int, step: int) -> np.ndarray:
-        """Returns uint8 ``[payloads * times, size]``: `size` bytes from `start` on, `times` times in steps of `step`."""
+        """Returns uint8 ``[payloads * times, size]``: of each payload `size` bytes from `start` on, and so on every `step` bytes, `times`
+        times."""
         span = (times - 1) * step + size
         if self._stacked is not None:
             part = self._stacked[:, start : start + span]
@@ -316,7 +338,7 @@ class _Payloads:
         return np.lib.stride_tricks.as_strided(part, (len(self), times, size), strides).reshape(-1, size)
 
     def cut_large(self, start: int, size: int) -> np.ndarray:
-        """Returns the bytes of all payloads from `start` on, concatenated: `size` plus its shift from each."""
+        """Returns from each payload `size` bytes, plus its shift, from `start` on; concatenated."""
         assert self.shifts is not None
         pairs = zip(self._payloads, self.shifts, strict=True)
         return np.frombuffer(b"".join([payload[start : start + size + shift] for payload, shift in pairs]), np.uint8)
@@ -324,9 +346,12 @@ class _Payloads:
 
 @dataclass
 class _Group:
-    """Rows of a batch whose fields have equal offsets: one row in each payload, or records in even steps in each.
+    """Rows of a batch whose fields have equal offsets: each payload is a row, or has `times` records in even steps, which are the rows.
 
-    rows: their indices in the batch; None if they are all rows, in order.
+    order: the byte order, "<" or ">".
+    rows: the rows' indices in the batch; None if they are all rows of the batch, in order.
+    step: the bytes from a record to the next.
+    large: the large sequence, whose length may differ.
     """
 
     payloads: _Payloads
@@ -338,7 +363,7 @@ class _Group:
     large: _Large | None = None
 
     def count(self, path: str) -> Any:
-        """Returns the number of elements of a sequence: one for all rows, or one for each."""
+        """Returns the number of elements of a sequence: one number for all rows, or a number for each row."""
         count = self.layout.extents[path][1]
         if self.payloads.shifts is None or self.large is None or self.large.path != path:
             return count
@@ -417,7 +442,7 @@ class _Messages:
         for group, part in zip(self._groups, parts, strict=True):
             rows = np.arange(self._rows) if group.rows is None else group.rows
             width = len(part) // len(rows)
-            # For long rows, an index for each number costs more than a slice for each row.
+            # For long rows, a slice for each row costs less than an index for each number.
             if group.payloads.shifts is not None or width > 256:
                 ends = np.cumsum(counts[rows])
                 for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
@@ -465,20 +490,26 @@ def _index(rows: np.ndarray | None) -> Any:
 
 
 def _stack(payloads: Sequence[Payload], size: int) -> np.ndarray:
-    """Joins payloads of one size, uint8 ``[n, size]``."""
+    """Returns payloads of one size as rows, uint8 ``[n, size]``."""
     return np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), size)
 
 
 @dataclass
 class _Known:
-    """A layout that was found before, and the lengths that it follows from."""
+    """A layout that was found before, and the lengths from which it follows.
+
+    order: the byte order, "<" or ">".
+    offsets, lengths: the offsets of all lengths in the payload, and the lengths there; `pairs` are both.
+    length_format: the format of a length.
+    size: the bytes of the payload.
+    """
 
     order: str
     layout: _Layout
     offsets: np.ndarray
     lengths: np.ndarray
     pairs: list[tuple[int, int]]
-    length: struct.Struct
+    length_format: struct.Struct
     size: int
     large: _Large | None
 
@@ -501,32 +532,37 @@ class RosDecoder:
     def decode(self, payloads: Sequence[Payload]) -> tuple[_Messages, dict[int, str]]:
         """As in :class:`Decoder`."""
         bad: dict[int, str] = {}
-        found: list[tuple[_Known, _Payloads, np.ndarray]] = []
+        groups: list[tuple[_Known, _Payloads, np.ndarray]] = []
         if (stack := self._stack_same_size(payloads)) is not None:
-            self._group(*stack, np.arange(len(payloads)), payloads, found, bad)
+            self._group(*stack, np.arange(len(payloads)), payloads, groups, bad)
         else:
-            alike: dict[tuple[int, bytes], list[int]] = {}
+            by_size: dict[tuple[int, bytes], list[int]] = {}  # all large payloads have the size -1
             heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
             for index, key in enumerate(zip(map(len, payloads), heads, strict=True)):
-                alike.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
-            for key, indices in alike.items():
-                chosen = list(payloads) if len(alike) == 1 else [payloads[index] for index in indices]
+                by_size.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)
+            for key, indices in by_size.items():
+                chosen = list(payloads) if len(by_size) == 1 else [payloads[index] for index in indices]
                 stacked = _stack(chosen, key[0]) if key[0] >= 0 else None
-                self._group(key, stacked, np.array(indices), chosen, found, bad)
+                self._group(key, stacked, np.array(indices), chosen, groups, bad)
         rows = len(payloads) - len(bad)
-        kept = np.ones(len(payloads), bool)
-        kept[list(bad)] = False
-        numbers = np.cumsum(kept) - 1
-        groups = [
+        is_good = np.ones(len(payloads), bool)
+        is_good[list(bad)] = False
+        row_numbers = np.cumsum(is_good) - 1
+        row_groups = [
             _Group(
-                chosen, known.order, known.layout, None if len(chosen) == rows else numbers[indices], large=known.large
+                chosen,
+                known.order,
+                known.layout,
+                None if len(chosen) == rows else row_numbers[indices],
+                large=known.large,
             )
-            for known, chosen, indices in found
+            for known, chosen, indices in groups
         ]
-        return _Messages(groups, rows), bad
+        return _Messages(row_groups, rows), bad
 
     def _stack_same_size(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], np.ndarray] | None:
-        """Returns the payloads' length and beginning, and all of them as rows; None if they are large or these differ."""
+        """Returns the payloads' length and first bytes, and the payloads as rows of an array; None if they are large, or their lengths or
+        first bytes differ."""
         sizes = {payloads.size} if isinstance(payloads, SameSize) else set(map(len, payloads))
         size = sizes.pop() if len(sizes) == 1 else 0
         if not 2 <= size <= _SMALL:
@@ -543,10 +579,15 @@ class RosDecoder:
         stacked: np.ndarray | None,
         indices: np.ndarray,
         payloads: Sequence[Payload],
-        found: list[tuple[_Known, _Payloads, np.ndarray]],
+        groups: list[tuple[_Known, _Payloads, np.ndarray]],
         bad: dict[int, str],
     ) -> None:
-        """Groups payloads of one length, or large ones, by their layouts."""
+        """Groups payloads of one length, or large ones, by their layouts.
+
+        key: the payloads' length, or -1 for large ones, and their first bytes.
+        groups: receives the groups, with the indices of their payloads.
+        bad: receives the reasons why payloads cannot be decoded, by their indices.
+        """
         remembered = self._known.setdefault(key, [])
         number = begin = 0  # the next layout and the next payload to compare
         while begin < len(indices):
@@ -566,56 +607,56 @@ class RosDecoder:
             if begin:
                 payloads, indices, begin = payloads[begin:], indices[begin:], 0
                 stacked = None if stacked is None else stacked[-len(indices) :]
-            same, shifts = self._same(known, payloads, stacked)
-            if not same.any():
+            fits, shifts = self._compare(known, payloads, stacked)
+            if not fits.any():
                 continue
-            if same.all():
-                found.append(
+            if fits.all():
+                groups.append(
                     (known, _Payloads(payloads, stacked, known.large.end if known.large else 0, shifts), indices)
                 )
                 return
-            chosen = list(compress(payloads, same))
-            found.append(
+            chosen = list(compress(payloads, fits))
+            groups.append(
                 (
                     known,
                     _Payloads(
                         chosen,
-                        None if stacked is None else stacked[same],
+                        None if stacked is None else stacked[fits],
                         known.large.end if known.large else 0,
                         shifts,
                     ),
-                    indices[same],
+                    indices[fits],
                 )
             )
-            payloads, indices = list(compress(payloads, ~same)), indices[~same]
-            stacked = None if stacked is None else stacked[~same]
+            payloads, indices = list(compress(payloads, ~fits)), indices[~fits]
+            stacked = None if stacked is None else stacked[~fits]
 
     def _walk(self, payload: Payload) -> _Known:
         walk = _Walk(payload, self._cdr)
-        layout = walk.message(self.leaves, whole=True)
+        layout = walk.locate(self.leaves, is_whole=True)
         if rest := walk.end():
             self.left_out["bytes after its end"] = f"{rest} bytes that its type does not describe"
         offsets, lengths = np.array(list(walk.lengths), np.int64), np.array(list(walk.lengths.values()), np.int64)
-        length = struct.Struct(f"{walk.order}I")
+        length_format = struct.Struct(f"{walk.order}I")
         return _Known(
-            walk.order, layout, offsets, lengths, list(walk.lengths.items()), length, len(payload), walk.large
+            walk.order, layout, offsets, lengths, list(walk.lengths.items()), length_format, len(payload), walk.large
         )
 
-    def _same(
+    def _compare(
         self, known: _Known, payloads: Sequence[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
-        """Returns which payloads have the same lengths at the same offsets, apart from the large sequence; and how much longer each of
-        these is, if any is."""
+        """Returns which payloads fit the layout: they have its lengths at its offsets, apart from the large sequence. Also returns how many
+        bytes longer each of these is; None if all have the layout's size."""
         if stacked is not None:
             if not known.pairs:
                 return np.ones(len(payloads), bool), None
             words = np.ascontiguousarray(stacked[:, (known.offsets[:, None] + np.arange(4)).reshape(-1)])
             return np.asarray((words.view(f"{known.order}u4") == known.lengths).all(axis=1)), None
-        read, large = known.length.unpack_from, known.large
-        same, shifts = np.zeros(len(payloads), bool), []
+        read, large = known.length_format.unpack_from, known.large
+        fits, shifts = np.zeros(len(payloads), bool), []
         for number, payload in enumerate(payloads):
             shift = len(payload) - known.size
-            if shift and (large is None or shift % 8):  # later fields may be aligned differently
+            if shift and (large is None or shift % 8):  # with another shift, later fields may be aligned differently
                 continue
             if len(payload) < (0 if large is None else large.length + 4):
                 continue
@@ -626,6 +667,6 @@ class RosDecoder:
                 for offset, count in known.pairs
                 if large is None or offset != large.length
             ):
-                same[number] = True
+                fits[number] = True
                 shifts.append(shift)
-        return same, shifts if any(shifts) else None
+        return fits, shifts if any(shifts) else None

@@ -1,4 +1,4 @@
-"""Reads ROS 1 bags: records of a header and data, and messages in chunks that may be compressed with bz2 or lz4."""
+"""Reads ROS 1 bags: records with a header and data. Messages are in chunks, which may be compressed with bz2 or lz4."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .passes import finish as finish
 from .passes import read_bags
 
 MAGIC = b"#ROSBAG V2.0\n"
+# The kinds of records. _BAG is the bag's header, _INFO the index entry of a chunk.
 _MESSAGE, _BAG, _CHUNK, _INFO, _CONNECTION = 2, 3, 5, 6, 7
 _U32 = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
@@ -40,8 +41,11 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 
 @dataclass
 class _Chunk:
-    """The extent of a chunk's data, their compression, and the log times that the bag states for the chunk.
+    """A chunk in the file.
 
+    offset, stored: the offset of its data, and their bytes.
+    size: the bytes of its data when they are decompressed.
+    first, last: the earliest and the latest log time, as the bag's index declares them.
     set_back_rows: as in :class:`Chunk`.
     """
 
@@ -60,9 +64,11 @@ class RosBag1(Bag):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._chunks: list[_Chunk] = []
-        self._connections: dict[int, int] = {}
+        self._connections: dict[
+            int, int
+        ] = {}  # the channel, by the connection's number in the file, as in the other dicts
         self._publishers: dict[int, str] = {}
-        self._expected: Counter[int] | None = None
+        self._expected: Counter[int] | None = None  # the messages by the index
         self._budget = Budget(path)
         self._counts: Counter[int] = Counter()
 
@@ -81,82 +87,82 @@ class RosBag1(Bag):
             self._scan(file, os.fstat(file.fileno()).st_size, faults)
 
     def _scan(self, file: BinaryIO, size: int, faults: Faults) -> None:
-        offset, indexed = len(MAGIC), False
-        infos: dict[int, tuple[int, int]] = {}
+        """Finds the chunks and connections in the file."""
+        offset, is_indexed = len(MAGIC), False
+        times: dict[int, tuple[int, int]] = {}  # the first and last log time of a chunk, by its offset
         while offset < size:
             where = f"{self.path}: byte {offset}"
             try:
                 with naming(where):
                     header, data_offset, data_size = _read_record(file, offset, size)
-                    op = _kind(header)
-                    if op == _BAG:
-                        indexed = struct.unpack("<Q", header["index_pos"])[0] != 0
+                    kind = _find_kind(header)
+                    if kind == _BAG:
+                        is_indexed = struct.unpack("<Q", header["index_pos"])[0] != 0
                         if header.get("encryptor"):
                             raise SourceError(f"{where}: an encrypted bag")
-                    elif op == _CHUNK:
+                    elif kind == _CHUNK:
                         compression = header["compression"].decode(errors="backslashreplace")
                         self._chunks.append(_Chunk(data_offset, data_size, compression, _U32.unpack(header["size"])[0]))
-                        infos.setdefault(offset, (0, 0))
-                    elif op == _CONNECTION:
+                        times.setdefault(offset, (0, 0))
+                    elif kind == _CONNECTION:
                         file.seek(data_offset)
-                        self._connect(header, file.read(min(data_size, at_once())))
-                    elif op == _INFO:
+                        self._add_connection(header, file.read(min(data_size, at_once())))
+                    elif kind == _INFO:
                         (chunk_offset,) = struct.unpack("<Q", header["chunk_pos"])
                         file.seek(data_offset)
-                        pairs = dict(_PAIR.iter_unpack(file.read(min(data_size - data_size % 8, _LARGEST_HEADER))))
-                        infos[chunk_offset] = _time(header["start_time"]), _time(header["end_time"])
+                        counts = dict(_PAIR.iter_unpack(file.read(min(data_size - data_size % 8, _LARGEST_HEADER))))
+                        times[chunk_offset] = _read_time(header["start_time"]), _read_time(header["end_time"])
                         self._expected = self._expected or Counter()
-                        self._expected.update(pairs)
+                        self._expected.update(counts)
             except SourceError as error:
                 faults.add(f"from byte {offset}", error)
-                indexed = True  # reported above
+                is_indexed = True  # the error is reported, so a missing index is not
                 break
             offset = data_offset + data_size
-        for chunk, (first, last) in zip(
-            self._chunks, [info for chunk_offset, info in sorted(infos.items())], strict=False
-        ):
+        for chunk, (first, last) in zip(self._chunks, [pair for _, pair in sorted(times.items())], strict=False):
             chunk.first, chunk.last = first, last
-        if self._expected is None or len(infos) != len(self._chunks):
+        if self._expected is None or len(times) != len(self._chunks):
             for number, chunk in enumerate(self._chunks):
-                chunk.first, chunk.last = number, 1 << 64  # they stay in the order of the file
-        if not indexed:
+                chunk.first, chunk.last = number, 1 << 64  # chunks without log times stay in the order of the file
+        if not is_indexed:
             no_index = SourceError(
                 f"{self.path}: no index, as after a crash of the recorder: its end may be missing; `rosbag reindex` makes one"
             )
             faults.add("index", no_index)
 
-    def _connect(self, header: dict[str, bytes], data: bytes) -> None:
+    def _add_connection(self, header: dict[str, bytes], data: bytes) -> None:
         (number,) = _U32.unpack(header["conn"])
         if number not in self._connections:
-            fields = _fields(data)
-            topic, kind = (text.decode(errors="backslashreplace") for text in (header["topic"], fields["type"]))
+            fields = _read_fields(data)
+            topic, schema = (text.decode(errors="backslashreplace") for text in (header["topic"], fields["type"]))
             self._publishers[number] = fields.get("callerid", b"").decode(errors="backslashreplace")
             self._connections[number] = self.number(
-                Channel(topic, kind, "ros1", "ros1msg", fields.get("message_definition", b""))
+                Channel(topic, schema, "ros1", "ros1msg", fields.get("message_definition", b""))
             )
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         with self.path.open("rb") as file:
             if not faults.is_later_pass:
-                found = find_set_back_rows(self._readable(file, Faults("", None)), self.out_of_order)
-                for chunk, set_back_rows in zip(self._chunks, found or [], strict=found is not None):
+                by_chunk = find_set_back_rows(self._make_chunks(file, Faults("", None)), self.out_of_order)
+                for chunk, set_back_rows in zip(self._chunks, by_chunk or [], strict=by_chunk is not None):
                     chunk.set_back_rows = set_back_rows
             self._counts.clear()
-            self._budget = Budget(self.path)  # each pass has its own
-            yield from merge(self._readable(file, faults), {} if faults.is_later_pass else self.out_of_order)
+            self._budget = Budget(self.path)  # a new one for each pass
+            yield from merge(self._make_chunks(file, faults), {} if faults.is_later_pass else self.out_of_order)
         faults.compare(self.path, self._counts, self._expected or {}, self._topic_of, "its index counts")
 
     def _topic_of(self, number: int) -> str:
-        found = self._connections.get(number)
-        return f"connection {number}" if found is None else self.channels[found].topic
+        channel = self._connections.get(number)
+        return f"connection {number}" if channel is None else self.channels[channel].topic
 
-    def _readable(self, file: BinaryIO, faults: Faults) -> list[Chunk]:
+    def _make_chunks(self, file: BinaryIO, faults: Faults) -> list[Chunk]:
         return [
             Chunk(chunk.first, chunk.last, partial(self._read, file, chunk, faults), chunk.set_back_rows)
             for chunk in self._chunks
         ]
 
     def _read(self, file: BinaryIO, chunk: _Chunk, faults: Faults) -> Table | None:
+        """Returns a chunk's messages; None if it has none or cannot be read."""
         where = f"{self.path}: byte {chunk.offset}"
         try:
             with naming(where):
@@ -185,18 +191,18 @@ class RosBag1(Bag):
             after = start + size + 4
             if size > _LARGEST_HEADER or after > end:
                 raise SourceError(f"{where}: a record's header of {size} bytes at {offset} of {end}")
-            header = _fields(data[start : start + size])
+            header = _read_fields(data[start : start + size])
             (length,) = _U32.unpack_from(data, after - 4)
             offset = after + length
             if offset > end:
                 raise SourceError(f"{where}: a record of {length} bytes at {start} of {end}")
-            op = _kind(header)
-            if op == _MESSAGE:
+            kind = _find_kind(header)
+            if kind == _MESSAGE:
                 numbers.append(_U32.unpack(header["conn"])[0])
-                logs.append(_time(header["time"]))
+                logs.append(_read_time(header["time"]))
                 payloads.append(data[after:offset])
-            elif op == _CONNECTION:
-                self._connect(header, bytes(data[after:offset]))
+            elif kind == _CONNECTION:
+                self._add_connection(header, bytes(data[after:offset]))
         if not logs:
             return None
         self._counts.update(numbers)
@@ -209,7 +215,7 @@ class RosBag1(Bag):
 
 
 def _read_record(file: BinaryIO, offset: int, size: int) -> tuple[dict[str, bytes], int, int]:
-    """Returns a record's header, the offset of its data, and their bytes."""
+    """Returns a record's header, the offset of its data, and the number of their bytes. `size`: the bytes of the file."""
     file.seek(offset)
     head = file.read(4)
     length = _U32.unpack(head)[0] if len(head) == 4 else 0
@@ -221,13 +227,13 @@ def _read_record(file: BinaryIO, offset: int, size: int) -> tuple[dict[str, byte
     (data_size,) = _U32.unpack_from(rest, length)
     if offset + 8 + length + data_size > size:
         raise SourceError(
-            f"{file.name}: byte {offset}: a record of {data_size} bytes is cut off {size - offset} bytes after its begin"
+            f"{file.name}: byte {offset}: a record of {data_size} bytes is cut off {size - offset} bytes after its beginning"
         )
-    return _fields(memoryview(rest)[:length]), offset + 8 + length, data_size
+    return _read_fields(memoryview(rest)[:length]), offset + 8 + length, data_size
 
 
-def _fields(data: bytes | memoryview) -> dict[str, bytes]:
-    """Returns a header's fields: "name=value", each after its length."""
+def _read_fields(data: bytes | memoryview) -> dict[str, bytes]:
+    """Returns the fields of a header. Each is stored as its length and "name=value"."""
     fields: dict[str, bytes] = {}
     offset = 0
     while offset < len(data):
@@ -240,7 +246,8 @@ def _fields(data: bytes | memoryview) -> dict[str, bytes]:
     return fields
 
 
-def _time(stamp: bytes) -> int:
+def _read_time(stamp: bytes) -> int:
+    """Returns a stamp in nanoseconds."""
     seconds, nanoseconds = _PAIR.unpack(stamp)
     return int(seconds) * 10**9 + int(nanoseconds)
 
@@ -256,8 +263,8 @@ def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
     raise SourceError(f"{where}: compression {compression!r}, expected none, bz2 or lz4")
 
 
-def _kind(header: dict[str, bytes]) -> int:
-    """Returns the kind of a record."""
+def _find_kind(header: dict[str, bytes]) -> int:
+    """Returns the kind of a record, by its header."""
     if len(header.get("op", b"")) != 1:
         raise ValueError(f"expected a record with its kind in op, got {', '.join(header) or 'nothing'}")
     return header["op"][0]

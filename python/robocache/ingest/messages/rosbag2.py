@@ -1,4 +1,4 @@
-"""Reads ROS 2 bags: a folder with metadata.yaml and its SQLite or MCAP files, one after another, or a bare .db3."""
+"""Reads ROS 2 bags: a folder with metadata.yaml and SQLite or MCAP files, which follow each other, or a single .db3."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from .passes import read_bags
 
 # The bytes of messages that make a part.
 _AT_ONCE = 4 << 20
-# The bytes of rows that are processed together; each row counts for some bytes beyond its message.
+# The bytes of rows that are fetched together; a row counts for _ROW_BYTES more than its message.
 _FETCHED = 1 << 17
 _ROW_BYTES = 64
-# The number of messages whose log times are compared together.
+# How many messages' log times are compared together.
 _TIMES_AT_ONCE = 1 << 16
-# The most bytes of a message that stays bytes; larger ones become views.
+# The most bytes of a message that stays bytes; larger messages become views.
 _SMALL = 4096
 
 
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
-    """Yields every bag: each folder with metadata.yaml, and each file that none of these names."""
+    """Yields every bag: each folder with metadata.yaml, and each bag file outside of such folders."""
     root, listing = look_through(source, notes)
     folders = {file.parent: file for file in listing.files if is_metadata(file)}
     if source.name == "metadata.yaml":
         folders[root] = source
     bags: dict[Path, Bag] = {folder: RosBag(folder, metadata) for folder, metadata in folders.items()}
     in_folders = [file for file in listing.files if file.parent in folders]
-    bare = [file for file in listing.files if is_mcap(file) or is_database(file) or file == source]
-    listing.name_others([*bare, *in_folders], "not in a bag", root, notes)
-    for file in without_packed_copies([file for file in bare if file.parent not in folders], root, notes):
-        bags[file] = UnpackedBag(file, _bag_of)
+    bag_files = [file for file in listing.files if is_mcap(file) or is_database(file) or file == source]
+    listing.name_others([*bag_files, *in_folders], "not in a bag", root, notes)
+    for file in without_packed_copies([file for file in bag_files if file.parent not in folders], root, notes):
+        bags[file] = UnpackedBag(file, _make_bag)
     named = [
         (path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag)
         for path, bag in bags.items()
@@ -60,7 +60,7 @@ class RosBag(UnpackedBag):
     """A folder with metadata.yaml."""
 
     def __init__(self, folder: Path, metadata: Path) -> None:
-        super().__init__(folder, _bag_of)
+        super().__init__(folder, _make_bag)
         self._metadata = metadata
 
     def open(self, faults: Faults) -> None:
@@ -71,7 +71,7 @@ class RosBag(UnpackedBag):
             self.metadata = BagMetadata.of(metadata)
             for name in metadata["relative_file_paths"]:
                 with faults.reading(str(name), self._metadata):
-                    files.append(self._file(str(name)))
+                    files.append(self._find_file(str(name)))
             if not files:
                 raise SourceError(
                     f"{self._metadata}: none of the files that it names exists: {metadata['relative_file_paths']}"
@@ -81,8 +81,9 @@ class RosBag(UnpackedBag):
                     self.left_out[file.name] = "metadata.yaml does not name it"
         self._open(files or present, faults)
 
-    def _file(self, name: str) -> Path:
-        """Returns the file of a name. Old versions named the folder too. After a crash, the last file may be uncompressed, or named otherwise."""
+    def _find_file(self, name: str) -> Path:
+        """Returns the file that metadata.yaml names. Old versions of rosbag2 wrote the folder before the name. After a crash, the last file
+        may be compressed or not, whatever its name in metadata.yaml says."""
         path = Path(name)
         if path.is_absolute() or ".." in path.parts:
             raise SourceError(f"{self._metadata}: expected files beside it, got {name!r}")
@@ -106,7 +107,7 @@ class RosBag(UnpackedBag):
         faults.compare(self.path, counts, self.metadata.counts, str, "metadata.yaml counts")
 
 
-def _bag_of(files: list[Path]) -> Bag:
+def _make_bag(files: list[Path]) -> Bag:
     return McapBag(files) if all(is_mcap(file) for file in files) else _Database(files)
 
 
@@ -118,15 +119,14 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 
 
 class _Database(Bag):
-    """SQLite files, one after another."""
+    """A bag in SQLite files, which follow each other."""
 
     def __init__(self, paths: list[Path]) -> None:
         super().__init__(paths[0])
         self._paths = paths
-        self._open: list[tuple[Path, dict[int, int]]] = []
-        self._set_back_ids: list[list[int]] | None = (
-            None  # for each file, the ids of messages at which the log clock was set back
-        )
+        self._files: list[tuple[Path, dict[int, int]]] = []  # each file, and the channel of each topic's id in it
+        # For each file, the ids of messages at which the log clock was set back.
+        self._set_back_ids: list[list[int]] | None = None
 
     def open(self, faults: Faults) -> None:
         for path in self._paths:
@@ -148,15 +148,15 @@ class _Database(Bag):
                         ),
                     )
                 with closing(_connect(path)) as database:
-                    self._open.append((path, self._topics(path, database, faults)))
+                    self._files.append((path, self._read_topics(path, database, faults)))
 
-    def _topics(self, path: Path, database: apsw.Connection, faults: Faults) -> dict[int, int]:
-        """Returns the channel of each topic's id."""
+    def _read_topics(self, path: Path, database: apsw.Connection, faults: Faults) -> dict[int, int]:
+        """Returns the channel of each topic's id. Refuses tables whose rows are not stored in the file."""
         definitions: dict[str, tuple[str, bytes]] = {}
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if missing := {"topics", "messages"} - tables:  # the rows of a view may never end
+        if missing := {"topics", "messages"} - tables:  # a view instead of a table may have endless rows
             raise SourceError(f"{path}: expected tables of topics and messages, found no {min(missing)}")
-        for table in ("topics", "messages"):  # a computed value may have any size
+        for table in ("topics", "messages"):  # the value of a generated column may have any size
             generated = [row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if row[6] not in (0, 1)]
             if generated:
                 raise SourceError(f"{path}: {table}: expected columns that are stored, {generated[0]!r} is generated")
@@ -165,21 +165,21 @@ class _Database(Bag):
             rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
             definitions = {name: (encoding, str(text).encode()) for name, encoding, text in rows}
         topics = {}
-        for number, name, kind, serialization in database.execute(
+        for number, name, schema, serialization in database.execute(
             "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
         ):
-            if not isinstance(name, str) or not isinstance(kind, str):
+            if not isinstance(name, str) or not isinstance(schema, str):
                 error = SourceError(
-                    f"{path}: topic {number}: expected texts as name and type, got {type(name).__name__}, {type(kind).__name__}"
+                    f"{path}: topic {number}: expected texts as name and type, got {type(name).__name__}, {type(schema).__name__}"
                 )
                 faults.add(f"{path.name}: topic {number}", error)
                 continue
-            encoding, text = definitions.get(kind, ("", b""))
-            topics[number] = self.number(Channel(name, kind, str(serialization), str(encoding) if text else "", text))
+            encoding, text = definitions.get(schema, ("", b""))
+            topics[number] = self.number(Channel(name, schema, str(serialization), str(encoding) if text else "", text))
         return topics
 
     def _take_metadata(self, path: Path, database: apsw.Connection, tables: set[str]) -> None:
-        """Reads the metadata of versions since Humble: first the distribution, in later versions all of metadata.yaml."""
+        """Reads the bag's metadata, which rosbag2 stores since Humble: at first only the distribution, later all of metadata.yaml."""
         try:
             if "metadata" in tables:
                 rows = database.execute("SELECT metadata FROM metadata ORDER BY id DESC LIMIT 1")
@@ -195,21 +195,19 @@ class _Database(Bag):
         if self._set_back_ids is None:
             self._set_back_ids = self._find_set_back_ids()
         run = 0
-        for (path, topics), set_back_ids in zip(self._open, self._set_back_ids, strict=True):
+        for (path, topics), set_back_ids in zip(self._files, self._set_back_ids, strict=True):
             for number, (first, end) in enumerate(pairwise([None, *set_back_ids, None])):
                 run += number > 0
-                yield from self._run(path, topics, _where(first, end), run, faults)
+                yield from self._read_run(path, topics, _make_condition(first, end), run, faults)
 
     def _find_set_back_ids(self) -> list[list[int]]:
-        """Finds the messages at which the log clock was set back. Messages have rising ids in the order of writing."""
+        """Returns for each file the ids of messages at which the log clock was set back. Ids rise in the order of writing."""
         clock = LogClock(self.out_of_order)
-        found: list[list[int]] = []
-        for path, topics in self._open:
+        by_file: list[list[int]] = []
+        for path, topics in self._files:
             set_back_ids: list[int] = []
-            with (
-                suppress(apsw.Error),
-                closing(_connect(path)) as database,
-            ):  # damage is reported when the messages are read
+            # Damage is reported when the messages are read.
+            with suppress(apsw.Error), closing(_connect(path)) as database:
                 rows = database.execute(
                     "SELECT id, topic_id, timestamp FROM messages WHERE typeof(id) = 'integer' AND typeof(timestamp) = 'integer' "
                     "AND topic_id IN (SELECT id FROM topics) ORDER BY id"
@@ -217,20 +215,20 @@ class _Database(Bag):
                 while batch := list(islice(rows, _TIMES_AT_ONCE)):
                     ids, numbers, times_ns = zip(*batch, strict=True)
                     set_back_ids += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
-            found.append(set_back_ids)
-        return found
+            by_file.append(set_back_ids)
+        return by_file
 
-    def _run(self, path: Path, topics: dict[int, int], where: str, run: int, faults: Faults) -> Iterator[Part]:
-        """Yields the messages of one run, which `where` selects."""
+    def _read_run(self, path: Path, topics: dict[int, int], condition: str, run: int, faults: Faults) -> Iterator[Part]:
+        """Yields the messages of one run, which the SQL condition selects."""
         part = Part(run)
         with faults.reading(f"{path.name}: messages", path), closing(_connect(path)) as database:
-            identities = _identities(database, where)
-            for first, rows in _fetch(database, where):
+            identities = _list_ids(database, condition)
+            for first, rows in _fetch(database, condition):
                 if _add_same_topic(part, rows, topics):
                     rows = []
                 for row, (topic, time_ns, data) in enumerate(rows, first):
                     if not isinstance(time_ns, int) or not isinstance(data, bytes) or topic not in topics:
-                        identity = _identity(identities, row)
+                        identity = _find_id(identities, row)
                         error = SourceError(
                             f"{path}: message {identity}: of topic {topic!r:.40} at {time_ns!r:.40}: "
                             f"{'bytes' if isinstance(data, bytes) else data}"
@@ -247,53 +245,54 @@ class _Database(Bag):
         yield part
 
 
-# A message's row: topic id, log time, message. In a damaged file they may have any types.
+# A row of the table of messages: topic id, log time, message. In a damaged file they may have any types.
 _Row = tuple[Any, Any, Any]
-# A text is replaced by the name of its type, since a text that is no UTF-8 would end the reading.
+# Selects the word 'text' in place of a text, since a text that is no UTF-8 would end the reading.
 _SELECT = """
 SELECT CASE typeof(topic_id) WHEN 'text' THEN 'text' ELSE topic_id END,
        CASE typeof(timestamp) WHEN 'text' THEN 'text' ELSE timestamp END,
        CASE typeof(data) WHEN 'blob' THEN data ELSE typeof(data) END
-FROM messages {where} ORDER BY messages.timestamp, messages.id
+FROM messages {condition} ORDER BY messages.timestamp, messages.id
 """
 
 
-def _where(first: int | None, end: int | None) -> str:
-    """Returns the condition for messages with ids in [first, end)."""
+def _make_condition(first: int | None, end: int | None) -> str:
+    """Returns the SQL condition for messages with ids in [first, end)."""
     bounds = [f"messages.id >= {first}"] * (first is not None) + [f"messages.id < {end}"] * (end is not None)
     return "WHERE " + " AND ".join(bounds) if bounds else ""
 
 
-def _fetch(database: apsw.Connection, where: str) -> Iterator[tuple[int, list[_Row]]]:
-    """Yields the selected messages in order, some at a time, each time with the number of messages before; also those before damage."""
+def _fetch(database: apsw.Connection, condition: str) -> Iterator[tuple[int, list[_Row]]]:
+    """Yields the selected messages in order, several at a time, with the number of messages before them. If an error ends the reading,
+    first yields the messages before it."""
     rows: list[_Row] = []
-    done = size = 0
+    before = size = 0
     try:
-        for row in database.execute(_SELECT.format(where=where)):
+        for row in database.execute(_SELECT.format(condition=condition)):
             rows.append(row)
             size += _ROW_BYTES + len(row[2])
             if size > _FETCHED:
-                yield done, rows
-                done, rows, size = done + len(rows), [], 0
+                yield before, rows
+                before, rows, size = before + len(rows), [], 0
     except Exception:
-        yield done, rows
+        yield before, rows
         raise
-    yield done, rows
+    yield before, rows
 
 
-def _identities(database: apsw.Connection, where: str) -> Iterator[tuple[int, Any]]:
-    """Yields each message's row and its id. It is iterated once, however many ids are needed."""
-    for row, (identity,) in enumerate(database.execute(f"SELECT id FROM messages {where} ORDER BY timestamp, id")):
+def _list_ids(database: apsw.Connection, condition: str) -> Iterator[tuple[int, Any]]:
+    """Yields the number of each selected message in order, and its id."""
+    for row, (identity,) in enumerate(database.execute(f"SELECT id FROM messages {condition} ORDER BY timestamp, id")):
         yield row, identity
 
 
-def _identity(identities: Iterator[tuple[int, Any]], wanted: int) -> Any:
-    """Returns the id of the message in row `wanted`; rows must be requested in rising order."""
+def _find_id(identities: Iterator[tuple[int, Any]], wanted: int) -> Any:
+    """Returns the id of the message with the number `wanted`. The iterator goes on from call to call, so numbers must rise."""
     return next((identity for row, identity in identities if row == wanted), None)
 
 
 def _add_same_topic(part: Part, rows: list[_Row], topics: dict[int, int]) -> bool:
-    """Adds small messages of one topic at once. Returns False, and adds nothing, if there are others."""
+    """Adds messages to a part at once if they are small and of one topic. Else adds none and returns False."""
     if not rows:
         return True
     numbers, times_ns, payloads = zip(*rows, strict=True)
@@ -309,7 +308,6 @@ def _connect(path: Path) -> apsw.Connection:
     """Opens a database read-only, so that nothing is written beside it."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     database = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-    database.limit(
-        apsw.SQLITE_LIMIT_LENGTH, min(at_once(), path.stat().st_size)
-    )  # no stored value is longer than the file
+    # No stored value is longer than the file.
+    database.limit(apsw.SQLITE_LIMIT_LENGTH, min(at_once(), path.stat().st_size))
     return database
