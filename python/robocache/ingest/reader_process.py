@@ -1,7 +1,7 @@
-"""Runs libraries on untrusted files in a process of their own, since a file could make them hang, die or fill the memory.
+"""Runs libraries on untrusted files in a separate process, since a file could make them hang, crash or fill the memory.
 
-The process runs `untrusted`. Each request has limits of CPU time and memory. If the process dies, its request
-fails with an error that names the file.
+The process runs the module `untrusted`. Each request has limits of CPU time and memory. If the process dies, its request fails with an
+error that names the file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from . import untrusted
 from .budget import at_once
 from .recording import SourceError
 
-# The limits of a request: CPU seconds (a thousand requests usually take one second), and memory for this many items of the largest
-# size, beyond the memory of the libraries.
+# The most CPU seconds of a request. A thousand requests usually take one second.
 _CPU_S = 10
+# The most memory of a request, beyond that of the libraries: so many items of the largest size that the budget allows.
 _ITEMS = 4
 
 
 class ReaderProcess:
-    """A process that reads one file at a time. If a request kills it, later requests are refused at once."""
+    """A process that reads one file at a time.
+
+    died: why the process died; "" while it lives. Later requests are refused with this reason.
+    """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -50,7 +53,7 @@ class ReaderProcess:
         """Calls a function of `untrusted` in the process, and returns its result or raises its error.
 
         Raises:
-            SourceError: the process died, or needs too much memory; the message begins with `where`.
+            SourceError: the process died, or needs too much memory; the message begins with `where`, the file.
         """
         memory = _ITEMS * at_once()
         try:
@@ -59,15 +62,15 @@ class ReaderProcess:
             self._send((function, memory, arguments))
             is_answer, answer = pickle.load(self._stream)
         except (EOFError, OSError, pickle.UnpicklingError):
-            self.died = self.died or self._cause_of_death()
+            self.died = self.died or self._find_cause_of_death()
             raise SourceError(f"{where}: {self.died}") from None
         if is_answer:
             return answer
-        if isinstance(answer, MemoryError) or "memory allocation failed" in str(answer):  # in the words of HDF5
+        if isinstance(answer, MemoryError) or "memory allocation failed" in str(answer):  # the latter is HDF5's message
             raise SourceError(f"{where}: more than {memory} bytes in memory; memory_limit (--memory-limit) lifts that")
         raise answer
 
-    def _cause_of_death(self) -> str:
+    def _find_cause_of_death(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGXCPU:
             return f"damaged: its library did not come to an end within {_CPU_S} s"
@@ -77,14 +80,14 @@ class ReaderProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        with suppress(OSError):  # it has died
+        with suppress(OSError):  # as when the process has died
             self._stream.close()
         self._process.kill()
         self._process.wait()
 
 
 class _Idle:
-    """Processes that wait for another file."""
+    """Processes that wait for another file, until the block of :func:`reader_processes` has ended."""
 
     def __init__(self) -> None:
         self.processes: list[ReaderProcess] = []
@@ -96,7 +99,7 @@ _idle: ContextVar[_Idle | None] = ContextVar("idle_reader_processes", default=No
 
 @contextmanager
 def reader_processes() -> Iterator[None]:
-    """Within the block, a process that has read a file is used for the next one."""
+    """Within the block, a process that has read a file is used again for the next file."""
     idle = _Idle()
     token = _idle.set(idle)
     try:

@@ -1,4 +1,4 @@
-"""The types that a reader yields, recording by recording, and the notes that it takes; `driver` writes both.
+"""The types that a reader yields, recording by recording, and its notes for the report; `driver` writes both.
 
 A reader is a module with a function::
 
@@ -8,8 +8,8 @@ It opens a recording only when the driver iterates over its rows. Errors are rai
 stops or skips, and turns them into a :class:`SourceError` that names the file. An error outside of it, between two recordings,
 ends the ingest, because a generator that has raised cannot go on.
 
-Processes may share the recordings: each goes through the whole of `read` and iterates over the streams of its own share. A
-second function reports the facts that are known only after the last recording::
+Processes may share the recordings: each process runs `read` as a whole, but iterates only over the streams of the recordings in its
+share. A second function reports the facts that are known only after the last recording::
 
     def finish(source: Path, options: Options, notes: Notes) -> None:
 
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 # The attributes of streams that several formats share.
 ATTRIBUTES = {
-    "units": "the units of the features: one str for all, or a list with one each",
+    "units": "the units of the features: one str for all, or a list with a str for each",
     "methods": "how features are interpolated: [[start, stop, method], ...]",
     "frame_id": "the frame of reference",
     "clock_source": "where the stamps come from, as header.stamp or log_time",
     "schema": "the type that the source gives its messages",
     "subjects": "the column of a CSV log that distinguishes its subjects; values are held between rows",
-    "task": "true: its text is the task, valid from each row's stamp on",
+    "task": "true if the text is the task, valid from the row's stamp on",
     "labels": "for a camera: whether its pixels are labels, if its name does not say so",
     "texts": "for whole numbers: the table in the provenance with their texts, as lerobot.tasks",
     "words": "for whole numbers that have names: {word: number}, or for each feature {name: {word: number}}",
 }
-# Angles in radians are at most a turn, with some noise.
+# The largest angle that is taken as radians: a turn, and some noise.
 MOST_RADIANS = 6.5
 
 
 class SourceError(FileError):
-    """Something in the source that cannot be read as it stands; ``on_error="skip"`` passes over it by name."""
+    """Something in the source cannot be read. ``on_error="skip"`` skips and names it."""
 
 
 class ShardsError(FileError):
-    """A single process can ingest this source; several processes that share it cannot."""
+    """Several processes cannot share this source, but a single one can ingest it."""
 
 
 class WiderError(ShardsError):
-    """Rows do not fit the type of the rows before them: the ingest starts again, with `Notes.wider`."""
+    """Rows do not fit the type of the rows before them. The ingest begins anew, with the wider type in `Notes.wider`."""
 
 
 class _Named:
@@ -77,9 +77,9 @@ class _Named:
 
 @dataclass(frozen=True)
 class Rows(_Named):
-    """Rows of one stream in one recording, or a part of them; parts follow one another.
+    """Rows of one stream in one recording, or a part of them; the parts of a stream follow one another.
 
-    time_ns: int64 ``[n]`` nanoseconds, in the source's order; the driver handles steps back (`clocks`).
+    time_ns: int64 ``[n]`` nanoseconds, in the source's order; the driver refuses or repairs steps back (`clocks`).
     values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
     names: a name for each feature, the same in all recordings; None without names.
     clock: "nominal" if the stamps are only index / rate.
@@ -121,7 +121,7 @@ class Texts:
     """Rows that are text: instructions, prompts, events, log lines.
 
     time_ns: int64 ``[n]`` nanoseconds, as in :class:`Rows`.
-    texts: n str; the reader escapes bytes that are no UTF-8, and notes it.
+    texts: n str; the reader escapes bytes that are no UTF-8, and reports them.
     clock, attributes, run: as in :class:`Rows`.
     """
 
@@ -141,13 +141,13 @@ class Texts:
 class Frames:
     """A camera's rows in one recording, chunk by chunk, so that they need not fit in memory.
 
-    chunks: ``(time_ns, frames)``, read once: int64 ``[n]`` nanoseconds, as in :class:`Rows`, and n frames of one size: an array
-        ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, a list of bytes (JPEGs or PNGs), or
+    chunks: pairs ``(time_ns, frames)``, iterated once: int64 ``[n]`` nanoseconds, as in :class:`Rows`, and n frames of one size: an
+        array ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, a list of bytes (JPEGs or PNGs), or
         :class:`robocache.frames.Encoded`.
     codec, quality: how an array is stored: "jpeg" with that quality, "png" or "raw".
     unit_m: metres per unit of depth.
-    intrinsics: 3x3, of the stored frames.
-    resized: an earlier resize, JSON-able; None if the frames have the source's size.
+    intrinsics: the camera matrix ``[3][3]`` in pixels of the stored frames.
+    resized: how the reader resized the frames, JSON-able; None if they have the source's size.
     clock, attributes, run: as in :class:`Rows`.
     """
 
@@ -178,11 +178,12 @@ def _attributes(samples: Samples) -> dict[str, Any]:
 class Recording:
     """One episode.
 
-    what: its name in notes ("episode 3"), unique in the source.
-    where: the file or folder; the prefix of every error about it.
-    metadata: its columns of the episodes table; the reader may add to it until it yields the first stream.
-    streams: (stream, samples) in any number: a stream's parts in the source's order, streams in any order and in turns. They are
-        read once, when the episode is written, a camera's chunks before the next stream. So a reader need hold one part only.
+    what: the episode's name in notes ("episode 3"), unique in the source.
+    where: its file or folder, with which every error about it begins.
+    metadata: its columns of the episodes table; the reader may add to them until it yields the first stream.
+    streams: pairs (stream, samples), each a part of a stream. The parts of a stream come in the source's order; streams may take turns.
+        The pairs are iterated once, when the episode is written, and a camera's chunks before the next pair. So a reader needs to hold
+        only one part in memory.
     """
 
     what: str
@@ -193,7 +194,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Omission:
-    """A thing that is not in the cache, and why."""
+    """Something that is not in the cache, and why."""
 
     what: str
     reason: str
@@ -203,9 +204,9 @@ class Omission:
 class Assumption:
     """A fact that the source does not declare.
 
-    what: the thing and its name in the source, such as "clock 'timeMs'".
-    reason: the assumption, and why: "milliseconds, by its name".
-    streams: the names of its streams in the source; empty if it concerns all of them.
+    what: what the assumption is about, with its name in the source, such as "clock 'timeMs'".
+    reason: the assumption, and why, such as "milliseconds, by its name".
+    streams: the streams that it concerns, by their names in the source; empty if it concerns all of them.
     """
 
     what: str
@@ -214,22 +215,22 @@ class Assumption:
 
 
 class Notes:
-    """A reader's reports beside its recordings.
+    """What a reader reports besides its recordings.
 
     Args:
         format, provenance: the format's name, and the dict into which :meth:`tell` writes under that name.
         on_error: "stop" or "skip".
-        share: the recordings to read, by their numbers from 0 in the order of the source. Other processes report what is skipped
-            or counted outside of it.
+        share: the recordings to read, by their numbers from 0 in the order of the source. For other recordings nothing is counted or
+            reported as skipped here, since other processes do so.
 
     Attributes:
-        total: how many recordings there will be, for the progress; set before the first is yielded.
-        position: the number of the recording that is read, or comes next. A reader adds the recordings that it cannot yield.
+        total: how many recordings there will be, for the progress; the reader sets it before it yields the first.
+        position: the number of the recording that is being read, or comes next. A reader adds the recordings that it cannot yield.
         left_out, skipped, assumed: see :class:`IngestReport`.
         counts, seen: the values of :meth:`count` and :meth:`see`, a dict for each table.
         gives_methods: a function of (stream, start, stop): whether the user's mapping has methods for these features of the stream. A
             stop of None means all features from `start` on.
-        wider: what earlier attempts to ingest the source found out about its types: see :class:`WiderError`.
+        wider: the wider types that earlier attempts to ingest the source found: see :class:`WiderError`.
     """
 
     def __init__(
@@ -256,17 +257,18 @@ class Notes:
         self._left_out: set[Omission] = set()
         self._assumed: dict[tuple[str, str], Assumption] = {}
         self._streams_of_assumed: set[tuple[str, str, str]] = set()
-        self._radians: set[str] = set()
+        self._radians: set[str] = set()  # streams whose angles so far can be radians
 
     def wants(self, first: int, count: int = 1) -> bool:
-        """Whether one of these recordings is read. A reader that works ahead, or reads a file for several, can skip the others."""
+        """Whether one of the `count` recordings from `first` on is to be read. A reader that works ahead, or reads several recordings from
+        a file at once, can so leave out the others."""
         return first < self._share.stop and self._share.start < first + count
 
     def tell(self, where: object, /, **facts: Any) -> None:
-        """Adds facts to the provenance of this format: about the whole source, before the first recording or in ``finish``.
+        """Adds facts about the whole source to the provenance of this format, before the first recording or in ``finish``.
 
         Raises:
-            FileError: the cache cannot hold them; the message begins with `where`.
+            FileError: the cache cannot hold the facts; the message begins with `where`.
         """
         try:
             self._provenance[self.format] = {**self._provenance.get(self.format, {}), **facts}
@@ -274,18 +276,18 @@ class Notes:
             raise FileError(f"{where}: {error}") from error
 
     def count(self, table: str, key: str, count: int = 1) -> None:
-        """Adds to a sum for ``finish``."""
+        """Adds `count` to the sum of a key in a table, for ``finish``."""
         if self.wants(self.position):
             counts = self.counts.setdefault(table, {})
             counts[key] = counts.get(key, 0) + count
 
     def see(self, table: str, key: str, value: Any) -> None:
-        """Keeps a JSON-able value for ``finish``; the first value of each key stays."""
+        """Keeps a JSON-able value of a key in a table, for ``finish``; the first value of each key stays."""
         if self.wants(self.position):
             self.seen.setdefault(table, {}).setdefault(key, value)
 
     def leave_out(self, what: str, reason: str) -> None:
-        """Reports once a thing that the cache does not hold by design."""
+        """Reports something that the cache by design does not hold; the same report is made once."""
         omission = Omission(as_utf8(shortened(what)), as_utf8(shortened(reason)))
         if omission not in self._left_out:
             self._left_out.add(omission)
@@ -294,7 +296,7 @@ class Notes:
     def assume(self, what: str, reason: str, *streams: str) -> None:
         """Reports a fact that the source does not declare: see :class:`Assumption`.
 
-        Reasons that differ only in numbers, such as a clock's steps, are reported once, with the first one's numbers.
+        Reasons that differ only in their numbers, such as a clock's steps, are reported once, with the numbers of the first.
         """
         what, reason = as_utf8(shortened(what)), as_utf8(shortened(reason))
         key = what, re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
@@ -314,23 +316,23 @@ class Notes:
             self.skipped.append(Omission(as_utf8(shortened(what)), as_utf8(str(error))))
 
     def beyond_a_turn(self, stream: str, angles: np.ndarray) -> float | None:
-        """Returns the first angle of a stream, in these rows or in others, that is too large for radians; None if there is none.
+        """Returns an angle of a stream, in these rows or in earlier ones, that is too large for radians; None if there is none.
 
         Raises:
-            WiderError: earlier rows had none; the ingest begins anew.
+            WiderError: these rows have such an angle but earlier rows had none, so the ingest begins anew.
         """
-        beyond: dict[str, float] = self.wider.setdefault("beyond a turn", {})
-        if stream not in beyond:
-            most = float(np.fmax.reduce(np.abs(angles), axis=None, initial=0))
-            if most <= MOST_RADIANS:
+        largest_angles: dict[str, float] = self.wider.setdefault("beyond a turn", {})
+        if stream not in largest_angles:
+            largest = float(np.fmax.reduce(np.abs(angles), axis=None, initial=0))
+            if largest <= MOST_RADIANS:
                 self._radians.add(stream)
                 return None
-            beyond[stream] = most
+            largest_angles[stream] = largest
             if stream in self._radians:
                 raise WiderError(
-                    f"stream {stream!r}: angles up to {most:.4g}, but no more than a turn in radians before"
+                    f"stream {stream!r}: angles up to {largest:.4g}, but no more than a turn in radians before"
                 )
-        return beyond[stream]
+        return largest_angles[stream]
 
     def count_facts(self) -> tuple[int, str]:
         """Returns values that change with each omission, each assumption and each fact of :meth:`tell`."""
@@ -339,13 +341,16 @@ class Notes:
         )
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
-        """Reads `what`; if it cannot be read, leaves the rest of the block, and :meth:`skip` decides."""
+        """A context in which `what` is read. If it cannot be read, the context ends the block and calls :meth:`skip`.
+
+        where: the file, with which the error begins.
+        """
         return passing_over(what, where, self.skip)
 
 
-# Classes: for a recording of many small parts, the generators of contextmanager take as long as the reading.
+# These two are classes because in a recording of many small parts, contextmanager's generators take as long as the reading.
 class passing_over:
-    """Reads `what`; if it cannot be read, leaves the rest of the block and calls `skip`, which may raise."""
+    """A context in which `what` is read. If it cannot be read, the context ends the block and calls `skip`, which may raise."""
 
     __slots__ = ("_skip", "_what", "_where")
 
@@ -368,10 +373,10 @@ class passing_over:
 
 
 class naming:
-    """Turns an unforeseen error into a SourceError that begins with `where` and keeps the cause.
+    """A context that turns an unforeseen error into a SourceError that begins with `where` and keeps the cause.
 
-    A FileError names its file already. A SourceError gets the prefix if `where` is a file and the message names neither it nor
-    another file of its folder.
+    A FileError stays as it is, since it names its file. But a SourceError also gets the beginning `where` if that is a file, and the
+    message names neither this file nor another one in its folder.
     """
 
     __slots__ = ("_where",)
@@ -388,7 +393,7 @@ class naming:
 
 
 def _named(where: object, error: BaseException) -> BaseException:
-    """Returns the error as :class:`naming` raises it, often unchanged."""
+    """Returns the error as :class:`naming` raises it: often the same error."""
     if not isinstance(error, Exception) or (isinstance(error, FileError) and not _lacks_file(where, error)):
         return error
     if isinstance(error, Error):
@@ -403,12 +408,13 @@ def _named(where: object, error: BaseException) -> BaseException:
 
 
 def _lacks_file(where: object, error: FileError) -> bool:
+    """Whether a SourceError names neither the file with which `where` begins nor its folder."""
     file, text = str(where).split(": ", 1)[0], str(error)
     folder = os.path.dirname(file)
-    named = file in text or (folder not in ("", os.sep) and folder in text)
-    return isinstance(error, SourceError) and not named and os.path.lexists(file)
+    names_file = file in text or (folder not in ("", os.sep) and folder in text)
+    return isinstance(error, SourceError) and not names_file and os.path.lexists(file)
 
 
 def as_utf8(text: str) -> str:
-    """Escapes text that is no UTF-8, such as names of files, for the report and the cache."""
+    """Escapes characters that UTF-8 cannot encode, as in some names of files, for the report and the cache."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,6 +1,6 @@
-"""The formats of this package and of other packages, and the search for a source's format.
+"""Lists the formats of this package and of other packages, and finds the format of a source.
 
-Another package adds a format by the entry point group ``robocache.formats``.
+Another package adds a format by an entry point in the group ``robocache.formats``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .formats import Format, calvin, clouds, csv, euroc, hdf5, lerobot, mcap, np
 from .recording import SourceError
 
 GROUP = "robocache.formats"
-# The files that are checked for Git LFS pointers if no format fits.
+# How many files are checked for Git LFS pointers if no format fits.
 _CHECKED_FOR_POINTERS = 100
 _MODULES = (rlds, calvin, zarr, npz, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
 FORMATS: dict[str, Format] = {
     entry.name: entry for entry in (lerobot.FORMAT, *hdf5.FORMATS, *(module.FORMAT for module in _MODULES))
 }
-# Why formats of other packages do not work, by name.
+# Why formats of other packages do not load, by the names of their entry points.
 BROKEN: dict[str, str] = {}
 
 
@@ -35,22 +35,23 @@ def _load_others() -> None:
     """Adds the formats of other packages. A package that fails does not stop the others."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
-            found = point.load()
-            if not isinstance(found, Format) or not is_dataclass(found.options):
-                raise TypeError(f"expected a robocache.ingest.Format whose options are a dataclass, got {found!r:.80}")
-            if found.name in FORMATS:
-                raise ValueError(f"another format has the name {found.name!r}")
-            options.add_arguments(_parser_of_all(), found.title, found.options)
+            entry = point.load()
+            if not isinstance(entry, Format) or not is_dataclass(entry.options):
+                raise TypeError(f"expected a robocache.ingest.Format whose options are a dataclass, got {entry!r:.80}")
+            if entry.name in FORMATS:
+                raise ValueError(f"another format has the name {entry.name!r}")
+            # The parser raises if another format's option has the same name but another meaning.
+            options.add_arguments(_make_parser(), entry.title, entry.options)
         except Exception as error:  # another package may raise anything
             package = "" if point.dist is None else f" of {point.dist.name}"
             why = f"{type(error).__name__}: {error}"
             BROKEN[point.name] = f"its entry point {point.value}{package} does not load: {why}"
         else:
-            FORMATS[found.name] = found
+            FORMATS[entry.name] = entry
 
 
-def _parser_of_all() -> argparse.ArgumentParser:
-    """Returns a parser of all known options, so that another package cannot give one of their names a second meaning."""
+def _make_parser() -> argparse.ArgumentParser:
+    """Returns a parser of the options of all known formats."""
     parser = argparse.ArgumentParser(add_help=False)
     _add_arguments(parser)
     return parser
@@ -60,8 +61,8 @@ def format_of(name: Any) -> Format:
     """Returns the format of that name.
 
     Raises:
-        ArgumentError: there is none.
-        Error: it is another package's format, which does not load.
+        ArgumentError: there is no such format.
+        Error: the format is that of another package, and does not load.
     """
     _load_others()
     if isinstance(name, str) and name in FORMATS:
@@ -75,13 +76,13 @@ def find_format(source: Path) -> Format:
     """Returns the format whose sign is in `source`.
 
     Raises:
-        FileError: there is no sign, or there are several and the user must choose.
+        FileError: the source has the sign of no format, or of several, of which the user must choose one.
     """
     _load_others()
     listing = list_files(source)
     files = listing.files
     broken = dict(BROKEN)
-    found = []
+    signs = []
     for entry in FORMATS.values():
         try:
             sign = entry.find_sign(source, files)
@@ -90,16 +91,16 @@ def find_format(source: Path) -> Format:
                 raise
             broken[entry.name] = f"its find_sign: {type(error).__name__}: {error}"
         else:
-            found += [] if sign is None else [(entry, sign)]
-    included = {name for entry, _ in found for name in entry.includes}
-    found = [(entry, sign) for entry, sign in found if entry.name not in included]
-    if not found:
-        others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
+            signs += [] if sign is None else [(entry, sign)]
+    included = {name for entry, _ in signs for name in entry.includes}
+    signs = [(entry, sign) for entry, sign in signs if entry.name not in included]
+    if not signs:
+        hints = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
         if listing.outside:
-            others = f"; {listing.outside[0]}: a symlink out of the source (--follow-links){others}"
+            hints = f"; {listing.outside[0]}: a symlink out of the source (--follow-links){hints}"
         if not files:
             where = f"beside a cache, {listing.caches[0]}" if listing.caches else "in an empty folder"
-            raise FileError(f"{source}: expected recordings of a known format, found none {where}{others}")
+            raise FileError(f"{source}: expected recordings of a known format, found none {where}{hints}")
         if is_cache(source):
             raise FileError(
                 f"{source}: expected recordings, got a cache; robocache inspect and Loader take it as it is"
@@ -107,15 +108,15 @@ def find_format(source: Path) -> Format:
         if pointer := next(filter(is_pointer, files[:_CHECKED_FOR_POINTERS]), None):
             raise SourceError(f"{pointer}: {POINTER}")
         names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
-        there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
+        where = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
         raise FileError(
-            f"{source}: expected recordings of a known format, found none{there}; `robocache ingest --help` shows how each "
-            f"looks; if files have other names, name the format with format (--format): {', '.join(FORMATS)}{others}"
+            f"{source}: expected recordings of a known format, found none{where}; `robocache ingest --help` shows how each "
+            f"looks; if files have other names, name the format with format (--format): {', '.join(FORMATS)}{hints}"
         )
-    if len(found) > 1:
-        claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)
+    if len(signs) > 1:
+        claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in signs)
         raise FileError(f"{source}: looks like {claims}; say which with format (--format)")
-    return found[0][0]
+    return signs[0][0]
 
 
 def describe_formats() -> list[str]:
@@ -133,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = [kind for entry in FORMATS.values() for kind in reversed(entry.options.__mro__[:-1])]
-    for kind in dict.fromkeys(kinds):  # a class that formats share is added once
+    for kind in dict.fromkeys(kinds):  # a class of options that several formats have is added once
         options.add_arguments(parser, getattr(kind, "title", kind.__name__), kind)
 
 

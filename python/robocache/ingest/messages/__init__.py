@@ -1,3 +1,3 @@
-"""Recorded messages. `mcap`, `rosbag1` and `rosbag2` read files into the parts of a bag (`bags`), and `passes` reads each bag twice.
-`ros`, `json` and `protobuf` decode many messages at once (`batches`). `streams` makes streams of a topic, with the facts that are
-`known` of it, its `clocks`, its images (`cameras`) and its clouds (`points`)."""
+"""Reads recorded messages. `mcap`, `rosbag1` and `rosbag2` read files as parts of a bag (`bags`); `passes` reads each bag in two passes.
+`ros`, `json` and `protobuf` decode many messages at once (`batches`). `streams` turns a topic into streams, with the help of `known`
+(the facts about topics), `clocks`, `cameras` (images) and `points` (clouds). `subjects` divides topics before that."""

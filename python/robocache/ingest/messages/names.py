@@ -163,9 +163,8 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             named = by_path[(same_stem if len(same_stem) == 1 else beside)[0]]
             if is_array:
                 named.arrays.append((leaf,))
-            elif leaf.kind == "records" and not is_flat(
-                leaf
-            ):  # for example the points of a trajectory, which names do not name
+            elif leaf.kind == "records" and not is_flat(leaf):
+                # For example, the points of a trajectory, which have no names
                 named.unfit.append((leaf,))
             else:
                 named.records.append(leaf)

@@ -1,8 +1,8 @@
-"""Topics whose messages belong to several subjects, such as the joints of two drivers: each subject has its own streams.
+"""Divides topics whose messages belong to several subjects, such as the joints of two drivers: each subject has its own streams.
 
-A message names its subject by its list of joints, in any order, or by the frames of its header and its child, or by a marker's
-namespace and number. A frame without a name is a subject too. So are the values of fields that are ids by their names, if a few
-ids take turns.
+A message shows its subject by its list of joints, in any order, or by the frame of its header and its child frame, or by a marker's
+namespace and number. Messages whose frame has no name are a subject too. Fields that are ids by their names also show the subject, if
+their values are few and take turns.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .known import Origin
 from .names import Named, named_arrays
 from .streams import FRAMES, IN_ORDER, Topic, joint_lists
 
-# Batches of this many messages become rows without being joined with others.
+# The decoded form of so many messages is kept for the second pass.
 _WORTH_KEEPING = 2048
 # The most letters of joints' names in a stream's name.
 _MOST_LETTERS = 60
 
+# A subject: its sorted joints; or the names of elements, the frames and marker, and the ids.
 _Key = tuple[str, ...]
 
 
@@ -38,30 +39,30 @@ class Subjects:
     def __init__(self, origin: Origin, decoder: Decoder) -> None:
         self._origin = origin
         self._decoder = decoder
-        self._topics: dict[_Key | None, Topic] = {}
-        self._seen: Counter[_Key | None] = Counter()
-        self._read: set[_Key | None] = set()
-        self._rows = 0
-        self._joints = False  # whether messages list joints
+        self._topics: dict[_Key | None, Topic] = {}  # by subject; None before the first decoded message
+        self._seen: Counter[_Key | None] = Counter()  # the messages of each subject
+        self._read: set[_Key | None] = set()  # the subjects that are read
+        self._rows = 0  # the messages so far in the second pass
+        self._has_joints = False  # whether messages list joints
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
-        self._orders: dict[_Key, Ids] = {}  # by list of joints
+        self._orders: dict[_Key, Ids] = {}  # the orders in which messages list the same joints, by the sorted joints
         self._leaves: tuple[Leaf, ...] | None = None  # the type when :meth:`_see_names` last ran
-        self._named: list[Named] = []
-        self._unsure: list[Named] = []
-        self._together = origin.exported is not None  # whether all messages belong to one subject
+        self._named: list[Named] = []  # the names of elements that are certain so far
+        self._unsure: list[Named] = []  # those that are not
+        self._is_one_subject = origin.exported is not None  # whether all messages belong to one subject
         # The topic's publishers, if the bag declares several that published at the same time.
         self.publishers: list[str] = []
 
     # ---- the first pass ----
 
     def survey(self, messages: Messages) -> None:
-        """Examines messages."""
+        """The first pass: examines messages."""
         for topic, part, batch, bad, _ in self._parts(messages, True):
             topic.survey(part, batch, bad)
 
     def settle(self) -> bool:
-        """Names the subjects; returns False if there is nothing to read. The subject that has the topic's name alone is an earlier
-        recording's, else the one with most messages."""
+        """After the first pass: names the subjects. Returns False if there is nothing to read. One subject has the topic's name alone: that
+        of an earlier recording, or else the one with the most messages."""
         facts, topic = self._origin.known.facts, self._origin.topic
         self._settle_ids()
         self._settle_publishers()
@@ -73,9 +74,9 @@ class Subjects:
         has_other_names = (
             count > 0 and main is not None and main[:count] not in {key[:count] for key in self._topics if key}
         )
-        if not self._joints and main not in self._topics and not has_other_names:
+        if not self._has_joints and main not in self._topics and not has_other_names:
             main = None
-        if self._ids:  # another recording's ids need not be the same
+        if self._ids:  # the ids in another recording need not be the same
             main = None
         elif main is None:
             main = next((key for key, _ in self._seen.most_common() if key not in named), None)
@@ -101,66 +102,73 @@ class Subjects:
                 yield from topic.samples(part, batch, bad, numbers)
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """Yields what follows the last message."""
+        """After the last message: yields as :meth:`Topic.rest`."""
         for topic in self.topics:
             yield from topic.rest()
 
     # ---- the subjects of messages ----
 
     def _parts(
-        self, messages: Messages, first: bool
+        self, messages: Messages, is_first_pass: bool
     ) -> Iterator[tuple[Topic, Messages, Batch, dict[int, str], np.ndarray]]:
-        """Yields the messages of each subject, decoded, with their numbers in the topic."""
+        """Yields for each subject its topic, its messages, the decoded ones, the errors of the others by index, and the numbers of the
+        messages in the topic."""
         batch, bad = messages.decoded or self._decoder.decode(messages.payloads)
-        if first and self._decoder.is_light and len(batch) >= _WORTH_KEEPING:
+        if is_first_pass and self._decoder.is_light and len(batch) >= _WORTH_KEEPING:
             messages.decoded = batch, bad
         numbers = np.arange(self._rows, self._rows + len(messages.payloads))
-        self._rows = 0 if first else self._rows + len(messages.payloads)
-        if first and not self._together and len(batch):
+        self._rows = 0 if is_first_pass else self._rows + len(messages.payloads)
+        if is_first_pass and not self._is_one_subject and len(batch):
             self._see_names(batch)
             self._see_ids(batch)
-        keys: list[_Key | None] = [] if self._together else list(self._keys(batch))
-        if first:
+        keys: list[_Key | None] = [] if self._is_one_subject else list(self._find_keys(batch))
+        if is_first_pass:
             for key in dict.fromkeys(keys):
-                self._topic_of(key)
+                self._get_topic(key)
             self._seen.update(keys)
             self._see_orders(batch)
         subjects = {key if key in self._topics else None for key in keys}
-        if self._together or len(subjects) < 2:
+        if self._is_one_subject or len(subjects) < 2:
             key = next(iter(subjects), None)
             topic = self._topics.get(key) or next(iter(self._topics.values()), None)
-            if topic is None and first:
-                topic = self._topic_of(None)
+            if topic is None and is_first_pass:
+                topic = self._get_topic(None)
             if topic is not None:
                 yield topic, messages, batch, bad, numbers
             return
-        owners = iter(keys)
-        subject_of = [None if row in bad else next(owners) for row in range(len(messages.payloads))]
+        decoded_keys = iter(keys)
+        message_keys = [None if row in bad else next(decoded_keys) for row in range(len(messages.payloads))]
         main = next(iter(self._topics))
         for key, topic in self._topics.items():
-            rows = [row for row, owner in enumerate(subject_of) if (owner if owner in self._topics else main) == key]
+            rows = [
+                row
+                for row, message_key in enumerate(message_keys)
+                if (message_key if message_key in self._topics else main) == key
+            ]
             if rows:
                 logged, published, payloads = ([column[row] for row in rows] for column in _columns(messages))
                 part = Messages(logged, published, payloads)
                 yield topic, part, *self._decoder.decode(part.payloads), numbers[rows]
 
-    def _topic_of(self, key: _Key | None) -> Topic:
-        """Returns a subject's topic, a new one for a new subject. Messages that did not decode belong to the next subject."""
+    def _get_topic(self, key: _Key | None) -> Topic:
+        """Returns a subject's topic; a new subject gets a new one. A topic for messages that could not be decoded, whose key is None,
+        becomes that of the next subject."""
         if None in self._topics and key is not None:
             self._topics[key] = self._topics.pop(None)
         if key not in self._topics:
-            if not self._joints and len(self._topics) == MOST_SUBJECTS:
+            if not self._has_joints and len(self._topics) == MOST_SUBJECTS:
                 self._join()
-            if self._together and self._topics:
+            if self._is_one_subject and self._topics:
                 return next(iter(self._topics.values()))
             self._topics[key] = Topic(replace(self._origin), self._decoder)
         return self._topics[key]
 
     def _join(self) -> None:
-        """Joins all subjects to one. Rows whose ids take turns are held, since nothing lies between two subjects."""
+        """Joins all subjects to one. If ids come again after others, rows are held, since nothing may be interpolated between two
+        subjects."""
         for named in list(self._named):
             self._doubt(named)
-        self._together = True
+        self._is_one_subject = True
         self._origin.is_held = any(ids.recur for ids in (self._ids or {}).values())
         next(iter(self._topics.values())).origin.is_held = self._origin.is_held
         (key, topic), *others = self._topics.items()
@@ -172,17 +180,17 @@ class Subjects:
             f"more than {MOST_SUBJECTS}: all messages are taken as one subject",
         )
 
-    def _keys(self, batch: Batch) -> Iterator[_Key]:
+    def _find_keys(self, batch: Batch) -> Iterator[_Key]:
         """Yields the subject of each message."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         lists = self._joint_lists(batch)
-        self._joints = self._joints or lists is not None
+        self._has_joints = self._has_joints or lists is not None
         if lists is not None:
-            sorts: dict[_Key, _Key] = {}  # a list with a name twice keeps its order
+            sorted_names: dict[_Key, _Key] = {}  # a list that has a name twice keeps its order
             for names in lists:
-                if names not in sorts:
-                    sorts[names] = tuple(sorted(names)) if len(set(names)) == len(names) else names
-                yield sorts[names]
+                if names not in sorted_names:
+                    sorted_names[names] = tuple(sorted(names)) if len(set(names)) == len(names) else names
+                yield sorted_names[names]
             return
         frames = [
             [frame.strip("/") for frame in batch.texts(leaves[path])]  # ROS 1's tf wrote "/map" for "map"
@@ -202,17 +210,17 @@ class Subjects:
         ]
         named = [["\0".join(sorted(names)) for names in named.lists(batch)] for named in self._lists()]
         for number, texts in enumerate(zip(*frames, strict=True) if frames else [()] * len(batch)):
-            own = (values[number] for values in named)
-            yield (*own, *filter(None, texts), *(values[number] for values in ids))
+            names = (values[number] for values in named)
+            yield (*names, *filter(None, texts), *(values[number] for values in ids))
 
     # ---- names of elements ----
 
     def _lists(self) -> list[Named]:
         """Returns the lists of names that divide messages between subjects."""
-        return [] if self._joints else [named for named in self._named if named.splits]
+        return [] if self._has_joints else [named for named in self._named if named.splits]
 
     def _see_names(self, batch: Batch) -> None:
-        """Checks for which arrays the names of elements are certain."""
+        """Finds the names of elements in messages, and whether they are still certain."""
         if self._leaves is not self._decoder.leaves:
             self._find_names(batch, is_first=self._leaves is None)
             self._leaves = self._decoder.leaves
@@ -223,12 +231,15 @@ class Subjects:
                 self._doubt(named)
 
     def _find_names(self, batch: Batch, is_first: bool) -> None:
-        """Finds names of elements in the type, which grows with messages in JSON."""
+        """Finds names of elements in the type, which may grow with each message in JSON. `is_first`: whether these are the first messages."""
         joints = self._joint_lists(batch)
         before = {named.path: named for named in self._named + self._unsure}
-        sure = self._origin.known.facts.get((self._origin.topic, "named"))
+        first_certain = self._origin.known.facts.get((self._origin.topic, "named"))  # in the first recording
         for named in named_arrays(self._decoder.leaves):
-            if joints is not None and named.path in ("name", "joint_names"):  # joint_lists() orders their sequences
+            if joints is not None and named.path in (
+                "name",
+                "joint_names",
+            ):  # Topic puts the sequences of joints in order
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
                 named.records = []
                 named.unfit = [array for array in named.unfit if array[0].path not in IN_ORDER]
@@ -238,7 +249,7 @@ class Subjects:
                 known = before[named.path]
                 paths = {array[0].path for array in known.arrays + known.unfit}
                 known.arrays += [array for array in named.arrays if array[0].path not in paths]
-            elif named.names_any and is_first and (sure is None or named.path in sure):
+            elif named.names_any and is_first and (first_certain is None or named.path in first_certain):
                 self._named.append(named)
                 self._origin.named.append(named)
             else:
@@ -273,44 +284,46 @@ class Subjects:
     # ---- ids ----
 
     def _see_ids(self, batch: Batch) -> None:
-        """Counts the values of fields that may be ids. A field with too many values is none."""
+        """Counts the values of fields that may be ids. A field with too many values is no id."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         if self._ids is None:
             names = {leaf.path for named in self._named + self._unsure for leaf in named.names}
             has_joints = self._joint_lists(batch) is not None
-            self._ids = {} if has_joints else {path: Ids() for path in _candidates(leaves) if path not in names}
+            self._ids = {} if has_joints else {path: Ids() for path in _find_candidates(leaves) if path not in names}
         for path, ids in self._ids.items():
             ids.add(_id_values(batch, leaves[path]))
         self._keep_ids([path for path, ids in self._ids.items() if len(ids.seen) <= MOST_SUBJECTS])
 
     def _settle_ids(self) -> None:
-        """Keeps the ids that take turns. If other ids come again, rows are held: one row belongs to one subject and the next to
-        another."""
-        if not self._ids or self._together:
+        """Keeps the ids that take turns. If the values of other ids come again after others, rows are held, since neighbouring rows may
+        belong to different subjects."""
+        if not self._ids or self._is_one_subject:
             return
-        held = [path for path, ids in self._ids.items() if _is_id(path) and ids.recur and not ids.take_turns]
+        recurring = [path for path, ids in self._ids.items() if _is_id(path) and ids.recur and not ids.take_turns]
         kept = [
-            path for path, ids in self._ids.items() if (ids.take_turns if _is_known(path) else ids.take_strict_turns)
+            path
+            for path, ids in self._ids.items()
+            if (ids.take_turns if _may_name_subject(path) else ids.take_strict_turns)
         ]
         self._keep_ids(kept)
         for path in kept:
             self._origin.notes.assume(f"a stream for each {path}", "its values take turns", self._origin.topic)
         for topic in self._topics.values():
-            topic.origin.is_held = bool(held)
-        if held:
+            topic.origin.is_held = bool(recurring)
+        if recurring:
             what = f"{self._origin.what}: {self._origin.topic}: values between rows"
             self._origin.notes.leave_out(
-                what, f"{', '.join(held)} shows that rows belong to several subjects: rows are held"
+                what, f"{', '.join(recurring)} shows that rows belong to several subjects: rows are held"
             )
 
     def _settle_publishers(self) -> None:
-        """Holds the rows of a subject with several publishers: nothing lies between rows of two of them."""
+        """If the topic has one subject but several publishers, holds its rows: nothing may be interpolated between two publishers."""
         if len(self.publishers) < 2 or len(self._topics) != 1:
             return
         (topic,) = self._topics.values()
         publishers = ", ".join(self.publishers[:4]) + ", ..." * (len(self.publishers) > 4)
         publishers = f"{len(self.publishers)} publishers ({publishers}) wrote to it at the same time"
-        if topic.form == "transforms":  # most often each publishes its own frames
+        if topic.form == "transforms":  # most often each publisher publishes other frames
             what, why = "frames", f"{publishers}: each pair of frames is taken to have one publisher"
         else:
             topic.origin.is_held = True
@@ -320,13 +333,13 @@ class Subjects:
     def _see_orders(self, batch: Batch) -> None:
         """Counts the orders in which messages list the same joints."""
         orders: dict[_Key, list[str]] = {}
-        for names in self._joint_lists(batch) or () if self._joints and not self._together else ():
+        for names in self._joint_lists(batch) or () if self._has_joints and not self._is_one_subject else ():
             orders.setdefault(tuple(sorted(names)), []).append("\0".join(names))
-        for joints, found in orders.items():
-            self._orders.setdefault(joints, Ids()).add(found)
+        for joints, lists in orders.items():
+            self._orders.setdefault(joints, Ids()).add(lists)
 
     def _settle_orders(self) -> None:
-        """Holds the rows of joints if an order of them comes again after another: each publisher has its own order."""
+        """Holds the rows of joints if an order of them comes again after another order, as when each publisher has its own order."""
         for joints, ids in self._orders.items():
             if ids.recur and joints in self._topics:
                 self._topics[joints].origin.is_held = True
@@ -340,7 +353,7 @@ class Subjects:
         return joint_lists({leaf.path: leaf for leaf in self._decoder.leaves}, batch)
 
     def _keep_ids(self, kept: list[str]) -> None:
-        """Joins subjects that only dropped ids distinguish; `kept` are the ids that stay."""
+        """Keeps only the ids in `kept`, and joins subjects that only the others distinguished."""
         if self._ids is None or len(kept) == len(self._ids):
             return
         count = len(self._ids)
@@ -349,20 +362,21 @@ class Subjects:
         self._regroup(lambda key: (*key[: len(key) - count], *(key[index] for index in kept_indices)))
 
     def _regroup(self, shorten: Callable[[_Key], _Key]) -> None:
-        """Joins subjects whose keys are equal once they are shortened."""
+        """Shortens the keys of all subjects, and joins subjects whose keys are then equal."""
         topics: dict[_Key | None, Topic] = {}
         seen: Counter[_Key | None] = Counter()
         for key, topic in self._topics.items():
-            short = None if key is None else shorten(key)
-            seen[short] += self._seen[key]
-            if short in topics:
-                topics[short].absorb(topic)
+            short_key = None if key is None else shorten(key)
+            seen[short_key] += self._seen[key]
+            if short_key in topics:
+                topics[short_key].absorb(topic)
             else:
-                topics[short] = topic
+                topics[short_key] = topic
         self._topics, self._seen = topics, seen
 
     def _label(self, key: _Key | None, keys: Sequence[_Key | None]) -> str:
-        """Returns the suffix of a subject's streams after the topic's name: the parts of its key that distinguish it from other `keys`."""
+        """Returns the name of a subject, which follows the topic's name in its streams: the parts of its key that distinguish it from the
+        other `keys`."""
         count = len(self._lists())
         if key and self._ids and len({other[: -len(self._ids)] for other in self._topics if other is not None}) == 1:
             key = key[-len(self._ids) :]
@@ -373,19 +387,19 @@ class Subjects:
             elif len({other[count:] for other in others}) == 1:
                 key = key[:count]
         parts = [text.strip("/") for text in key or () if text.strip("/")]
-        label = ("," if self._joints else "/").join(parts).replace("\0", ",")
-        if (self._joints or count) and len(label) > _MOST_LETTERS:
+        label = ("," if self._has_joints else "/").join(parts).replace("\0", ",")
+        if (self._has_joints or count) and len(label) > _MOST_LETTERS:
             label = f"{parts[0]}..{parts[-1]}-{zlib.crc32(label.encode()):08x}"
         return label or "unnamed"
 
 
-def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
+def _find_candidates(leaves: Mapping[str, Leaf]) -> list[str]:
     """Returns the fields that may name a message's subject: whole numbers, and texts beside floats."""
     numbers = [leaf for path, leaf in leaves.items() if leaf.kind in ("number", "numbers") and "header." not in path]
     has_floats = any(not leaf.is_whole for leaf in numbers)
     if {path: leaves[path].kind for path in ("ns", "id") if path in leaves} == {"ns": "text", "id": "number"}:
-        return []  # a marker's are part of its key already
-    found = []
+        return []  # a marker's namespace and id are part of its key already
+    candidates = []
     for path, leaf in leaves.items():
         words = words_of(path.rpartition(".")[2])
         if path in FRAMES or "header." in path or any(map(NO_SUBJECT.fullmatch, words)):
@@ -395,12 +409,12 @@ def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
             and leaf.count is None
             and leaf.dtype is not None
             and leaf.is_whole
-            and _is_known(path)
+            and _may_name_subject(path)
         ):
-            found += [path] if leaf.dtype.kind != "b" and len(numbers) > 1 else []
+            candidates += [path] if leaf.dtype.kind != "b" and len(numbers) > 1 else []
         elif leaf.kind == "text" and has_floats:
-            found.append(path)
-    return found
+            candidates.append(path)
+    return candidates
 
 
 def _is_id(path: str) -> bool:
@@ -408,7 +422,7 @@ def _is_id(path: str) -> bool:
     return bool(words_of(path.rpartition(".")[2]) & (WORDS_OF_IDS | {"name"}))
 
 
-def _is_known(path: str) -> bool:
+def _may_name_subject(path: str) -> bool:
     """Whether a field may name a subject, by its name."""
     return _is_id(path) or bool(words_of(path.rpartition(".")[2]) & WORDS_OF_SUBJECTS)
 

@@ -1,6 +1,6 @@
-"""Decodes video in messages of one frame each, such as foxglove.CompressedVideo and ffmpeg_image_transport's, by PyAV in order.
+"""Decodes video whose frames are single messages, such as foxglove.CompressedVideo and those of ffmpeg_image_transport, by PyAV.
 
-This is the only module of recorded messages that needs PyAV.
+No other module of recorded messages needs PyAV.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..images import Storage, encode
 from ..video import to_rgb, turn_of_frame
 from .known import Origin
 
-# Pixels that are encoded at once. A frame of more than _MOST_PIXELS counts as damaged.
+# The pixels that are encoded at once, and the most pixels of a frame; a larger frame counts as damaged.
 _AT_ONCE, _MOST_PIXELS = 4 << 20, 1 << 25
 
 
@@ -36,29 +36,29 @@ class TopicVideo:
         except (ValueError, FFmpegError) as error:
             raise Error(f"video in {codec}, which PyAV {av.__version__} does not decode") from error
         assert isinstance(context, VideoCodecContext)
-        context.thread_count = 1  # more threads hold frames back
+        context.thread_count = 1  # with more threads, the decoder holds more frames back
         context.options = {"max_pixels": str(_MOST_PIXELS)}
         self._context = context
         self._numbers = FrameNumbers() if codec == "h264" else None
         self._missing: int | None = None  # the first message after a missing one, until its frame comes
         self._waiting: dict[int, int] = {}  # the stamps of frames that are still to come, by their messages' numbers
-        self._broken: str | None = None  # why frames are dropped, until a keyframe
-        # Messages before the first keyframe, and why each gave no frame; None from that keyframe on.
+        self._broken: str | None = None  # why frames are dropped, until the next keyframe
+        # The messages before the first keyframe, with the reason why each gave no frame; None from that keyframe on.
         self._before: dict[int, str] | None = {}
 
     def read(
         self, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
-        """Yields stamps, frames as they are stored, and their original size, for the messages of these numbers."""
-        yield from self._encoded(self._decoded(zip(files, rows, time_ns.tolist(), strict=True)))
+        """Yields stamps, frames as they are stored, and their original size (height, width). `rows`: the messages' numbers."""
+        yield from self._encode_frames(self._decode(zip(files, rows, time_ns.tolist(), strict=True)))
 
     def rest(self) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
-        """Yields the frames that the decoder held back."""
-        yield from self._encoded(self._drained())
+        """After the last message: yields the frames that the decoder held back."""
+        yield from self._encode_frames(self._drain())
         self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "it gave no frame")})
         self._waiting.clear()
 
-    def _decoded(self, messages: Iterator[tuple[bytes, int, int]]) -> Iterator[tuple[int, VideoFrame]]:
+    def _decode(self, messages: Iterator[tuple[bytes, int, int]]) -> Iterator[tuple[int, VideoFrame]]:
         lost: dict[int, str] = {}
         for file, row, time_ns in messages:
             self._waiting[row] = time_ns
@@ -79,7 +79,7 @@ class TopicVideo:
                 yield from self._check_frame(frame, lost)
         self._origin.lose(lost)
 
-    def _drained(self) -> Iterator[tuple[int, VideoFrame]]:
+    def _drain(self) -> Iterator[tuple[int, VideoFrame]]:
         lost: dict[int, str] = {}
         try:
             for frame in self._context.decode(None):
@@ -89,7 +89,7 @@ class TopicVideo:
         self._origin.lose(lost)
 
     def _check_frame(self, frame: VideoFrame, lost: dict[int, str]) -> Iterator[tuple[int, VideoFrame]]:
-        """Yields the frame and its time, or notes why it is lost."""
+        """Yields the frame and its time; or adds to `lost` why it cannot be used."""
         time_ns = self._waiting.pop(frame.pts, None) if frame.pts is not None else None
         if time_ns is None or frame.pts is None:
             return
@@ -97,7 +97,7 @@ class TopicVideo:
             self._broken = "it or a frame before it is damaged"
         elif frame.key_frame:
             self._broken = None
-            self._begin()
+            self._report_before()
         elif self._missing is not None and frame.pts >= self._missing:
             self._broken = "a message that it depends on is missing"
         if self._missing is not None and frame.pts >= self._missing:
@@ -109,14 +109,14 @@ class TopicVideo:
         else:
             yield time_ns, frame
 
-    def _begin(self) -> None:
-        """Reports messages before the first keyframe. They are no fault: a recording may begin in the middle of a video."""
+    def _report_before(self) -> None:
+        """Reports messages before the first keyframe. They are no error, since a recording may begin in the middle of a video."""
         if self._before:
             what = f"{self._origin.what}: {self._origin.name}: messages up to {max(self._before)}"
             self._origin.notes.leave_out(what, "before the first keyframe of the video")
         self._before = None
 
-    def _encoded(
+    def _encode_frames(
         self, decoded: Iterator[tuple[int, VideoFrame]]
     ) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
         times: list[int] = []
@@ -128,14 +128,14 @@ class TopicVideo:
                 what = f"{self._origin.name}: frames as stored in the video"
                 self._origin.notes.leave_out(what, f"{turn}, as the video says")
             if pixels and (pixels[0].shape != picture.shape or len(pixels) * pixels[0].size > _AT_ONCE):
-                yield self._stored(times, pixels)
+                yield self._encode(times, pixels)
                 times, pixels = [], []
             times.append(time_ns)
             pixels.append(picture)
         if pixels:
-            yield self._stored(times, pixels)
+            yield self._encode(times, pixels)
 
-    def _stored(self, times: list[int], pixels: list[np.ndarray]) -> tuple[np.ndarray, Encoded, tuple[int, int]]:
+    def _encode(self, times: list[int], pixels: list[np.ndarray]) -> tuple[np.ndarray, Encoded, tuple[int, int]]:
         origin = self._origin
         height, width = pixels[0].shape[:2]
         origin.known.kinds.check(origin.name, f"{width}x{height} video", f"{origin.where}: {origin.name}")
