@@ -1,7 +1,7 @@
-"""Splits an ingest into shards: a plan, shards that any process on any machine converts, and their merge into one cache.
+"""Splits an ingest into shards: makes a plan, converts shards, in any process on any machine, and merges them into one cache.
 
-A shard is a range of the source's recordings, converted to its own cache, whose provenance holds the notes. The merged cache
-is byte for byte the one that a single process writes. A finished shard is never converted again, so a killed ingest resumes.
+A shard is a range of the source's recordings, converted to a cache of its own, whose provenance holds the notes. The merged cache
+equals, byte for byte, the one that a single process writes. A finished shard is never converted again, so a killed ingest resumes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from .recording import Notes, Omission, ShardsError, SourceError, naming
 from .registry import format_of
 
 PLAN = "plan.json"
-# Shards for each process: a few, so that no process waits long for the last one, and a killed one repeats little.
+# Several, so that processes end at nearly the same time, and little is repeated after a kill.
 _SHARDS_PER_WORKER = 4
 _MOST_SHARDS = 100_000
-_COPIED_AT_ONCE = 16 << 20
+_BYTES_AT_ONCE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A source, cut into shards.
+    """How a source is divided into shards.
 
     folder: the folder of the plan and its shards.
-    recordings: how many the source has.
-    files: size and modification time of each file in the source.
+    recordings: the number of recordings in the source.
+    shards: the number of shards.
+    files: for each file of the source, its size and its modification time in ns; for a file without these, minus the error number.
     """
 
     folder: Path
@@ -58,7 +59,7 @@ class Plan:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Returns the plan as JSON values, which every shard stores."""
+        """The plan as JSON values, which every shard stores."""
         mapping = self.work.mapping
         return {
             "source": str(self.work.source),
@@ -77,12 +78,12 @@ class Plan:
         }
 
     def share(self, shard: int) -> range:
-        """Returns the recordings of a shard; the last shard has no end."""
+        """Returns the range of a shard's recordings; that of the last shard has no end."""
         begin, end = (number * self.recordings // self.shards for number in (shard, shard + 1))
         return range(begin, end if shard + 1 < self.shards else sys.maxsize)
 
     def count(self, shard: int) -> int:
-        """Returns the number of a shard's recordings, as the plan counted them."""
+        """Returns the number of a shard's recordings when the plan was made."""
         share = self.share(shard)
         return max(0, min(share.stop, self.recordings) - share.start)
 
@@ -93,25 +94,25 @@ class Plan:
     def check_source(self) -> None:
         """Raises FileError if a file has changed since the plan was made; the error names the first such file."""
         with self.work.limits():
-            now = _list(self.work.source)
+            now = _find_states(self.work.source)
         for name in sorted({*self.files, *now}):
             if list(self.files.get(name, ())) != now.get(name, []):
-                what = "gone" if name not in now else "new" if name not in self.files else "changed"
+                change = "gone" if name not in now else "new" if name not in self.files else "changed"
                 raise FileError(
-                    f"{self.work.source / name}: {what} since {self.folder / PLAN} was made; plan the source anew"
+                    f"{self.work.source / name}: {change} since {self.folder / PLAN} was made; plan the source anew"
                 )
 
 
 def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
-    """Cuts the recordings of a source into shards.
+    """Divides the recordings of a source into shards.
 
     Args:
-        folder: the directory to make: ``plan.json``, and later the shards.
-        shards: how many; some are empty if there are fewer recordings.
+        folder: the directory to make, for ``plan.json`` and later the shards.
+        shards: the number of shards. Some are empty if there are fewer recordings.
         arguments: as for :func:`ingest`: `format`, `on_error`, `repair`, `offsets`, `mapping` and the format's options.
 
     Raises:
-        FileError: `folder` exists, or :func:`ingest` would raise it before reading a recording.
+        FileError: `folder` exists, or :func:`ingest` would raise this error before it reads a recording.
     """
     if not 1 <= (shards := whole("shards", shards)) <= _MOST_SHARDS:
         raise ArgumentError(f"shards: expected 1 to {_MOST_SHARDS}, got {shards}")
@@ -134,10 +135,11 @@ def plan(source: Any, folder: Any, *, shards: int, **arguments: Any) -> Plan:
 
 
 def survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> Plan:
+    """Counts the recordings of a source, and returns the plan. Without `shards`, their number follows from that of the workers."""
     notes = Notes(work.format.name, {}, work.on_error, range(0))
     reader = work.format.load()
     with work.limits():
-        files = _list(work.source)
+        files = _find_states(work.source)
         with closing(reader.read(work.source, work.options, notes)) as recordings, naming(work.source):
             for _ in recordings:  # their streams are not read
                 notes.position += 1
@@ -146,19 +148,21 @@ def survey(work: Work, folder: Path, shards: int | None, workers: int = 1) -> Pl
     )
 
 
-def _list(source: Path) -> dict[str, list[int]]:
-    found = {}
+def _find_states(source: Path) -> dict[str, list[int]]:
+    """Returns the `files` of a plan."""
+    states = {}
     for file in list_files(source).files:
         name = str(file.relative_to(source)) if file != source else "."
         try:
             status = file.stat()
-            found[name] = [status.st_size, status.st_mtime_ns]
-        except OSError as error:  # a reader of the file names it in an error
-            found[name] = [-(error.errno or 1)]
-    return found
+            states[name] = [status.st_size, status.st_mtime_ns]
+        except OSError as error:  # the reader, which opens the file too, reports it
+            states[name] = [-(error.errno or 1)]
+    return states
 
 
 def save(made: Plan) -> None:
+    """Writes a plan to its folder."""
     text = json.dumps({"robocache_plan": 1, **made.described, "file_states": made.files}, indent=1)
     try:
         write_whole(made.folder / PLAN, text)
@@ -167,7 +171,7 @@ def save(made: Plan) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes an unfinished cache, or a folder of shards; the mark that they were merged is removed last."""
+    """Removes an unfinished cache, or a folder of shards. Its lock, and the marker that they were merged, are removed last."""
     try:
         if path.is_dir() and not path.is_symlink():
             for entry in sorted(path.iterdir(), key=lambda entry: (entry.name in ("lock", "merged"), entry.name)):
@@ -186,26 +190,22 @@ def load_plan(folder: Any) -> Plan:
     """Reads the plan in a folder.
 
     Raises:
-        FileError: there is no plan, or it is of another version.
+        FileError: the folder has no plan of this version.
     """
     folder = checked_path("folder", folder)
     try:
         check_file(folder / PLAN)
-        given = json.loads((folder / PLAN).read_text())
-        if given["robocache_plan"] != 1:
-            raise ValueError(f"version {given['robocache_plan']}")
-        work, recordings, shards, files = (
-            _work_of(given),
-            given["recordings"],
-            given["shards"],
-            given["file_states"],
-        )
+        content = json.loads((folder / PLAN).read_text())
+        if content["robocache_plan"] != 1:
+            raise ValueError(f"version {content['robocache_plan']}")
+        work = _parse_work(content)
+        recordings, shards, files = content["recordings"], content["shards"], content["file_states"]
         if not (isinstance(recordings, int) and isinstance(shards, int) and 1 <= shards <= _MOST_SHARDS):
             raise ValueError(f"{recordings!r} recordings in {shards!r} shards")
         if not (isinstance(files, dict) and all(isinstance(state, list) for state in files.values())):
             raise ValueError(f"files {files!r:.60}")
         return Plan(folder, work, recordings, shards, files)
-    except SourceError as error:  # a plan is no file of the source, so it is not skipped
+    except SourceError as error:  # on_error="skip" skips files of the source, but not the plan
         raise FileError(str(error)) from error
     except OSError as error:
         raise FileError(f"{folder / PLAN}: {error.strerror}") from error
@@ -215,36 +215,38 @@ def load_plan(folder: Any) -> Plan:
         raise FileError(f"{folder / PLAN}: {error}") from error
 
 
-def _work_of(given: Mapping[str, Any]) -> Work:
-    format = format_of(given["format"])
-    mapping = given["mapping"] and parse_mapping(given["mapping"]["given"], given["mapping"]["where"])
-    options = make_options(format.options, format.name, given["options"])
-    if given["on_error"] not in ("stop", "skip") or given["repair"] not in (None, *POLICIES):
-        raise ValueError(f"on_error {given['on_error']!r}, repair {given['repair']!r}")
-    offsets_ns = {str(stream): int(ns) for stream, ns in given["offsets_ns"].items()}
-    limit = given.get("memory_limit")
-    if limit is not None and not (isinstance(limit, int) and limit > 0):
-        raise ValueError(f"memory_limit {limit!r}")
-    links = given.get("follow_links", False)
-    if not isinstance(links, bool):
-        raise ValueError(f"follow_links {links!r}")
-    source = Path(given["source"])
-    return Work(source, format, options, given["on_error"], given["repair"], offsets_ns, mapping, limit, links)
+def _parse_work(description: Mapping[str, Any]) -> Work:
+    """Returns the work that the description of a plan holds."""
+    format = format_of(description["format"])
+    mapping = description["mapping"] and parse_mapping(description["mapping"]["given"], description["mapping"]["where"])
+    options = make_options(format.options, format.name, description["options"])
+    on_error, repair = description["on_error"], description["repair"]
+    if on_error not in ("stop", "skip") or repair not in (None, *POLICIES):
+        raise ValueError(f"on_error {on_error!r}, repair {repair!r}")
+    offsets_ns = {str(stream): int(ns) for stream, ns in description["offsets_ns"].items()}
+    memory_limit = description.get("memory_limit")
+    if memory_limit is not None and not (isinstance(memory_limit, int) and memory_limit > 0):
+        raise ValueError(f"memory_limit {memory_limit!r}")
+    follow_links = description.get("follow_links", False)
+    if not isinstance(follow_links, bool):
+        raise ValueError(f"follow_links {follow_links!r}")
+    source = Path(description["source"])
+    return Work(source, format, options, on_error, repair, offsets_ns, mapping, memory_limit, follow_links)
 
 
 # ---- convert ----
 
 
 def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: int | None = None) -> Path:
-    """Converts one shard, unless it was converted before; returns its path.
+    """Converts a shard, unless it was converted before, and returns its path.
 
     Args:
-        progress: as for :func:`ingest`; it counts the shard's recordings by their numbers in the source.
-        jobs: the processes that decode video, if the format has them and the plan does not say how many.
+        progress: as for :func:`ingest`; recordings have their numbers in the source.
+        jobs: the number of processes that decode video, if the plan leaves it open; other formats ignore it.
 
     Raises:
-        FileError: the source has changed since the plan was made, another process converts the shard, or an error of
-            :func:`ingest`.
+        FileError: the source has changed since the plan was made, another process is converting the shard, or :func:`ingest` would
+            raise this error.
     """
     if not isinstance(made, Plan):
         raise ArgumentTypeError(f"made: expected the result of plan() or load_plan(), got {made!r}")
@@ -280,12 +282,12 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
     return path
 
 
-def _check_shard(opened: dataset.Dataset, described: Mapping[str, Any] | None, number: int | None) -> dict[str, Any]:
-    """Checks that a cache is the expected shard, and returns its provenance."""
+def _check_shard(opened: dataset.Dataset, description: Mapping[str, Any] | None, number: int | None) -> dict[str, Any]:
+    """Checks that a cache is a shard, and of the plan described and this number if they are given. Returns the shard's provenance."""
     shard_provenance: dict[str, Any] | None = opened.provenance.get("shard")
     if shard_provenance is None:
         raise FileError(f"{opened.path}: expected a shard of an ingest, got another cache")
-    if described is not None and shard_provenance["plan"] != described:
+    if description is not None and shard_provenance["plan"] != description:
         raise FileError(f"{opened.path}: a shard of another plan; remove it to convert it anew")
     if number is not None and shard_provenance["number"] != number:
         raise FileError(f"{opened.path}: expected shard {number}, got {shard_provenance['number']}")
@@ -296,7 +298,7 @@ def _check_shard(opened: dataset.Dataset, described: Mapping[str, Any] | None, n
 
 
 def merge(shards: Any, cache: Any, *, overwrite: bool = False, progress: Progress | None = None) -> IngestReport:
-    """Merges all shards of a plan into the cache that :func:`ingest` writes of the source.
+    """Merges all shards of a plan into the cache that :func:`ingest` would write.
 
     Args:
         shards: the folder of a plan, or all its shards in any order.
@@ -304,8 +306,8 @@ def merge(shards: Any, cache: Any, *, overwrite: bool = False, progress: Progres
         progress: called as ``progress(done, total, what)`` before each episode.
 
     Raises:
-        FileError: a shard is missing (named, with the command that converts it), damaged or of another plan, or the source
-            has changed.
+        FileError: a shard is missing (the error has the command that converts it), damaged or of another plan, or the source has
+            changed.
     """
     cache = checked_cache(cache)
     if isinstance(shards, str | os.PathLike):
@@ -323,6 +325,7 @@ def merge_plan(
     progress: Progress | None,
     marker: Path | None = None,
 ) -> IngestReport:
+    """Merges the shards of a plan, or those in `paths`. Writes to `marker` the inode of the finished cache."""
     started = time.perf_counter()
     if made is not None:
         made.check_source()
@@ -333,25 +336,28 @@ def merge_plan(
     opened = [dataset.open(path) for path in paths or ()]
     if not opened:
         raise ArgumentError("shards: expected at least one")
-    described = made.described if made is not None else _check_shard(opened[0], None, None)["plan"]
-    by_number = {part["number"]: (part, cache) for cache in opened for part in [_check_shard(cache, described, None)]}
-    missing = [str(number) for number in range(described["shards"]) if number not in by_number]
+    description = made.described if made is not None else _check_shard(opened[0], None, None)["plan"]
+    by_number: dict[int, tuple[dict[str, Any], dataset.Dataset]] = {}
+    for shard_cache in opened:
+        provenance = _check_shard(shard_cache, description, None)
+        by_number[provenance["number"]] = provenance, shard_cache
+    missing = [str(number) for number in range(description["shards"]) if number not in by_number]
     if missing:
         raise FileError(f"{opened[0].path}: shards {', '.join(missing)} of its plan are missing")
-    work = made.work if made is not None else _work_of(described)
+    work = made.work if made is not None else _parse_work(description)
     with Writer(cache, overwrite=overwrite) as writer:
         merger = _Merger(writer, work, progress, sum(map(len, opened)))
-        for number in range(described["shards"]):
+        for number in range(description["shards"]):
             merger.add(*by_number[number])
         merger.end()
         if marker is not None:
-            # A directory keeps its inode when it is renamed: marker and cache together prove that this merge finished.
+            # A directory keeps its inode when it is renamed, so a cache with the marker's inode proves that this merge finished.
             marker.write_text(str(os.stat(f"{cache}.partial").st_ino))
     return report(work, cache, merger.notes, merger.repaired, time.perf_counter() - started)
 
 
 class _Merger:
-    """Appends shards to a cache, one after another."""
+    """Appends shards to a cache, in order."""
 
     def __init__(self, writer: Writer, work: Work, progress: Progress | None, total: int) -> None:
         self.notes = Notes(work.format.name, writer.provenance, work.on_error)
@@ -361,18 +367,19 @@ class _Merger:
         self._kept = self._done = 0
         self._total = total
         self._report = progress or (lambda done, total, what: None)
-        self._known: dict[str, None] = {}
+        self._streams: dict[str, None] = {}  # the names of all streams that were converted, in order
         self._facts: dict[str, dict[str, Any]] = {}
         self._clocks: dict[str, str] = {}
         self._appended: set[str] = set()
         self._features = Features(self.notes, None, {})
 
     def add(self, provenance: Mapping[str, Any], shard: dataset.Dataset) -> None:
+        """Appends a shard, with its notes."""
         try:
-            shard.verify()  # the merged cache has its own checksums, which would hide damage
+            shard.verify()  # damage would get correct checksums in the merged cache
         except FileError as error:
             raise FileError(f"{error}; remove {shard.path} to convert it anew") from error
-        self._note(provenance, shard)
+        self._add_notes(provenance, shard)
         for name, stream in shard.streams.items():
             facts = _facts(stream)
             if name not in self._facts:
@@ -391,24 +398,26 @@ class _Merger:
                     del metadata[column]
                 self._check_features(shard, metadata)
                 with self._writer.episode(**metadata) as episode:
-                    self._copy(shard, number, episode)
+                    self._copy_episode(shard, number, episode)
                 self._done += 1
         except (ArgumentError, ArgumentTypeError) as error:
             raise ShardsError(f"{shard.path}: does not fit the shards before it: {error}") from error
 
     def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
-        """Compares the features that columns declare with those of earlier shards, as one process does."""
+        """Compares the features that columns declare with those of earlier shards, as a single process would."""
         try:
             self._features.check(str(shard.path), metadata)
         except SourceError as error:
             raise ShardsError(str(error)) from error
 
     def end(self) -> None:
+        """Writes what is known only after the last shard."""
         for name, facts in self._facts.items():
             self._writer.stream(name, clock=self._clocks[name], **facts)
-        finish(self._work, self._writer, self.notes, self._kept, self._known.keys(), self.repaired)
+        finish(self._work, self._writer, self.notes, self._kept, self._streams.keys(), self.repaired)
 
-    def _note(self, provenance: Mapping[str, Any], shard: dataset.Dataset) -> None:
+    def _add_notes(self, provenance: Mapping[str, Any], shard: dataset.Dataset) -> None:
+        """Adds a shard's notes, in the same way as a single process would have made them."""
         format, notes = self._work.format.name, self.notes
         before = self._writer.provenance.get(format, {})
         for fact, value in shard.provenance.get(format, {}).items():
@@ -431,22 +440,22 @@ class _Merger:
                         f"{shard.path}: {table} {key!r} is {value}, but before it {notes.seen[table][key]}"
                     )
         add_counts(self.repaired, provenance["repaired"])
-        self._known.update(dict.fromkeys(provenance["streams"]))
+        self._streams.update(dict.fromkeys(provenance["streams"]))
         self._kept += provenance["kept"]
 
-    def _copy(self, shard: dataset.Dataset, number: int, episode: EpisodeWriter) -> None:
+    def _copy_episode(self, shard: dataset.Dataset, number: int, episode: EpisodeWriter) -> None:
         streams = list(shard.streams.values())
         rows = [range(*stream.row_offsets[number : number + 2].tolist()) for stream in streams]
-        last = number + 1 == len(shard)
-        end = len(streams) if last else max((index + 1 for index, part in enumerate(rows) if part), default=0)
-        for stream, rows_of_stream in zip(streams[:end], rows, strict=False):
-            # A stream's first part is appended even without rows, so that the streams keep their order.
-            if rows_of_stream or stream.name not in self._appended:
-                self._append(stream, rows_of_stream, episode)
+        is_last = number + 1 == len(shard)
+        end = len(streams) if is_last else max((index + 1 for index, part in enumerate(rows) if part), default=0)
+        for stream, part in zip(streams[:end], rows, strict=False):
+            # A stream is appended once even without rows, so that the streams keep their order.
+            if part or stream.name not in self._appended:
+                self._append(stream, part, episode)
 
     def _append(self, stream: dataset.Stream, rows: range, episode: EpisodeWriter) -> None:
         self._appended.add(stream.name)
-        for begin, end in _pieces(stream, rows):
+        for begin, end in _cut_rows(stream, rows):
             time_ns = stream.time_ns[begin:end]
             if stream.ragged == "text":
                 if begin < end:
@@ -458,7 +467,8 @@ class _Merger:
                 if stream.ragged is not None:
                     episode.append(stream.name, time_ns, stream.values[first:stop], offsets=offsets)
                 else:
-                    episode.append(stream.name, time_ns, _encoded(stream, stream.values.data[first:stop], offsets))
+                    encoded = _make_encoded(stream, stream.values.data[first:stop], offsets)
+                    episode.append(stream.name, time_ns, encoded)
             elif stream.frames is not None:
                 episode.append(stream.name, time_ns, stream.values[begin:end], codec="raw")
             else:
@@ -466,7 +476,7 @@ class _Merger:
 
 
 def _facts(stream: dataset.Stream) -> dict[str, Any]:
-    """Returns a cache's description of a stream, as arguments of ``Writer.stream``."""
+    """Returns what a cache says about a stream, as arguments of ``Writer.stream``."""
     facts: dict[str, Any] = {"names": stream.names or None, "attributes": stream.attributes or None}
     if stream.frames is not None:
         matrix = stream.frames.intrinsics
@@ -476,22 +486,22 @@ def _facts(stream: dataset.Stream) -> dict[str, Any]:
     return facts
 
 
-def _encoded(stream: dataset.Stream, data: np.ndarray, offsets: np.ndarray) -> frames.Encoded:
+def _make_encoded(stream: dataset.Stream, data: np.ndarray, offsets: np.ndarray) -> frames.Encoded:
     assert stream.frames is not None
     height, width, channels = stream.shape
     color_space = "rgb" if channels == 3 else "gray" if stream.dtype == np.uint8 else "depth"
     return frames.Encoded(stream.frames.codec, color_space, stream.dtype, (height, width, channels), data, offsets)
 
 
-def _pieces(stream: dataset.Stream, rows: range) -> Iterator[tuple[int, int]]:
-    """Yields the row ranges of pieces of some megabytes; one empty range if there are no rows."""
+def _cut_rows(stream: dataset.Stream, rows: range) -> Iterator[tuple[int, int]]:
+    """Yields the begin and the end of pieces of these rows, of some megabytes each; of an empty piece if there are no rows."""
     if not rows:
         yield rows.start, rows.start
         return
     size = int(np.prod(stream.shape)) * stream.dtype.itemsize
     if stream.offsets is not None:
-        each = 1 if stream.ragged == "text" or stream.frames is not None else max(1, size)
-        size = int(stream.offsets[rows.stop] - stream.offsets[rows.start]) * each // len(rows)
-    step = max(1, _COPIED_AT_ONCE // (size + 8))
+        element_size = 1 if stream.ragged == "text" or stream.frames is not None else max(1, size)
+        size = int(stream.offsets[rows.stop] - stream.offsets[rows.start]) * element_size // len(rows)
+    step = max(1, _BYTES_AT_ONCE // (size + 8))
     for begin in range(rows.start, rows.stop, step):
         yield begin, min(begin + step, rows.stop)

@@ -136,8 +136,7 @@ def _leaves(
                             break
             elif inner == Nodetype.BASE:
                 element_leaf = _make_leaf(path, inner_type[0], ros)
-                kind = "texts" if element_leaf.kind == "text" else "numbers"
-                leaves.append(Leaf(path, kind, element_leaf.dtype))
+                leaves.append(Leaf(path, "texts" if element_leaf.kind == "text" else "numbers", element_leaf.dtype))
             else:
                 leaves.append(
                     Leaf(path, "records", fields=tuple(_leaves(inner_type, "", definitions, ros, inside, messages)))

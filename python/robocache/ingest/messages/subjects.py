@@ -210,8 +210,8 @@ class Subjects:
         ]
         named = [["\0".join(sorted(names)) for names in named.lists(batch)] for named in self._lists()]
         for number, texts in enumerate(zip(*frames, strict=True) if frames else [()] * len(batch)):
-            names = (values[number] for values in named)
-            yield (*names, *filter(None, texts), *(values[number] for values in ids))
+            names_texts = (values[number] for values in named)
+            yield (*names_texts, *filter(None, texts), *(values[number] for values in ids))
 
     # ---- names of elements ----
 

@@ -1,1 +1,1 @@
-"""RLDS: `tfrecord` reads the files and their Examples, `features` finds features in these by features.json, `dataset` yields episodes."""
+"""Reads RLDS datasets: `tfrecord` reads the files and their Examples, `features` the features that these have, `dataset` yields episodes."""

@@ -1,6 +1,7 @@
 """Reads RLDS datasets, such as those of Open X-Embodiment: shards in TFRecord that TFDS wrote, where each record is an episode.
 
-features.json describes an Example, dataset_info.json gives the number of records. The rate is the user's, or an episode's own.
+features.json describes an Example, and dataset_info.json has the number of records. The rate is the user's or, without one, the
+episode's own.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Te
 from .features import STEPS, Feature, decode_tensor, holds_files, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
-# The largest JSON file that is read; TFDS writes none larger.
+# The most bytes of a JSON file; TFDS writes none larger.
 _LARGEST_JSON = 2**26
-# The bytes of a chunk of decoded tensors.
+# Decoded tensors are written in chunks of about so many bytes.
 _CHUNK_BYTES = 2**25
 # The most numbers in a cell of the episodes table.
 _LARGEST_CELL = 4096
-# Without features.json, the majority of this many records decides the features.
+# Without features.json, the features are those that most of this many records have.
 _SAMPLED = 5
-# Texts of steps that instruct the robot. The first that exists becomes the stream of the task.
+# Features of steps whose text instructs the robot. The first that exists becomes the stream of the task.
 _INSTRUCTIONS = ("language_instruction", "natural_language_instruction")
 
-# Columns of the episodes table that are not the dataset's own.
+# The columns that the reader and the cache add to the episodes table.
 _COLUMNS = {"tasks", "split", "source_file", "source_record", "episode_index", "start_ns", "end_ns"}
 
 
@@ -51,8 +52,8 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
     shard_files = [file for file in files.files if SHARD.fullmatch(file.name)]
     folders = sorted({file.parent for file in shard_files})
     if len(folders) != 1:
-        these = "; ingest one of them: " + ", ".join(map(str, folders)) if folders else ""
-        raise FileError(f"{source}: expected the shards (*.tfrecord-00000-of-00001) of one dataset{these}")
+        advice = "; ingest one of them: " + ", ".join(map(str, folders)) if folders else ""
+        raise FileError(f"{source}: expected the shards (*.tfrecord-00000-of-00001) of one dataset{advice}")
     info = _read_info(folders[0], notes)
     shards = [shard for file in shard_files if (shard := _scan(file, notes)) is not None]
     if source.is_dir():
@@ -61,12 +62,12 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
     notes.total = sum(len(shard.offsets) for shard in shards)
     records: Counter[str] = Counter()
     for shard in shards:
-        records[_name_of(shard.file)["split"]] += len(shard.offsets)
+        records[_split_name(shard.file)["split"]] += len(shard.offsets)
     notes.tell(source, **info.facts, splits=dict(records))
     features = _read_features(folders[0], shards, notes)
-    read = {"features.json", "dataset_info.json", *(_labels_of(feature) for feature in features if feature.words)}
+    used = {"features.json", "dataset_info.json", *(_labels_name(feature) for feature in features if feature.words)}
     for file in files.files:
-        if file not in shard_files and file.name not in read:
+        if file not in shard_files and file.name not in used:
             notes.leave_out(file.name, "not a shard of the dataset")
     dataset = _Dataset(options, notes, features)
     for shard in shards:
@@ -88,12 +89,12 @@ def _read_record(shard: Shard, number: int, dataset: _Dataset, what: str, where:
     example = parse_example(read_record(shard, number))
     metadata = dataset.metadata(example, what, where)
     rate_hz = dataset.rate_hz(metadata, where)
-    facts = {"split": _name_of(shard.file)["split"], "source_file": shard.file.name, "source_record": number}
+    facts = {"split": _split_name(shard.file)["split"], "source_file": shard.file.name, "source_record": number}
     return Recording(what, where, metadata | facts, dataset.streams(example, what, where, rate_hz))
 
 
-def _name_of(shard: Path) -> re.Match[str]:
-    """Returns the parts of a shard's name: name, split, number, count."""
+def _split_name(shard: Path) -> re.Match[str]:
+    """Returns a match with the parts of a shard's file name: name, split, number, count."""
     parts = SHARD.fullmatch(shard.name)
     assert parts is not None
     return parts
@@ -106,8 +107,8 @@ def _name_of(shard: Path) -> re.Match[str]:
 class _Info:
     """The content of dataset_info.json.
 
-    facts: texts for the provenance.
-    lengths: for each split, the number of records in each shard.
+    facts: the texts that become provenance.
+    lengths: the number of records in each shard, by split.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +124,7 @@ def _read_file(file: Path) -> bytes:
 
 
 def _read_info(folder: Path, notes: Notes) -> _Info:
-    """Reads dataset_info.json. The result is empty if the file is missing or was skipped."""
+    """Reads dataset_info.json. Returns an empty _Info if the file is missing or skipped."""
     file = folder / "dataset_info.json"
     if not os.path.lexists(file):
         notes.leave_out("dataset_info.json", "not there: the number of records is not checked")
@@ -154,15 +155,15 @@ def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feat
         raise FileError(str(error)) from error
     for key, why in left_out.items():
         notes.leave_out(key, why)
-    return [_with_words(feature, folder / _labels_of(feature), notes) for feature in features]
+    return [_read_words(feature, folder / _labels_name(feature), notes) for feature in features]
 
 
-def _labels_of(feature: Feature) -> str:
+def _labels_name(feature: Feature) -> str:
     return f"{feature.key.replace('/', '-')}.labels.txt"
 
 
-def _with_words(feature: Feature, file: Path, notes: Notes) -> Feature:
-    """Returns a feature of classes with their words, which TFDS writes line by line."""
+def _read_words(feature: Feature, file: Path, notes: Notes) -> Feature:
+    """Returns the feature; if its numbers are classes, with the classes' words, which TFDS writes to a file, one a line."""
     if feature.is_label and os.path.lexists(file):
         with notes.reading(file.name, file):
             words = _read_file(file).decode(errors="backslashreplace").splitlines()
@@ -174,11 +175,11 @@ def _with_words(feature: Feature, file: Path, notes: Notes) -> Feature:
 
 
 def _infer_features(folder: Path, shards: list[Shard]) -> tuple[list[Feature], dict[str, str]]:
-    """Infers the features from the majority of a few records, spread evenly, because the first may be odd or damaged."""
+    """Returns the features that most of a few records have; these are spread evenly, because the first may be odd or damaged."""
     records = [(shard, number) for shard in shards for number in range(len(shard.offsets))]
     if not records:
         raise FileError(f"{folder}: no records")
-    alike: dict[str, list[tuple[list[Feature], dict[str, str]]]] = {}
+    candidates: dict[str, list[tuple[list[Feature], dict[str, str]]]] = {}
     errors: list[SourceError] = []
     for index in dict.fromkeys(len(records) * part // _SAMPLED for part in range(_SAMPLED)):
         shard, number = records[index]
@@ -188,10 +189,10 @@ def _infer_features(folder: Path, shards: list[Shard]) -> tuple[list[Feature], d
         except SourceError as error:
             errors.append(error)
         else:
-            alike.setdefault(str(features), []).append((features, left_out))
-    if not alike:
+            candidates.setdefault(str(features), []).append((features, left_out))
+    if not candidates:
         raise errors[0]
-    return max(alike.values(), key=len)[0]
+    return max(candidates.values(), key=len)[0]
 
 
 def _scan(file: Path, notes: Notes) -> Shard | None:
@@ -205,10 +206,10 @@ def _scan(file: Path, notes: Notes) -> Shard | None:
 
 
 def _check_shards(folder: Path, files: list[Path], info: _Info, notes: Notes) -> None:
-    """Reports the missing shards."""
+    """Reports missing shards."""
     numbers: defaultdict[tuple[str, str, int], set[int]] = defaultdict(set)
     for file in files:
-        parts = _name_of(file)
+        parts = _split_name(file)
         numbers[parts["name"], parts["split"], int(parts["count"])].add(int(parts["number"]))
     for (name, split, count), present in numbers.items():
         if len(present) != count or max(present) >= count:
@@ -222,7 +223,7 @@ def _check_shards(folder: Path, files: list[Path], info: _Info, notes: Notes) ->
 
 
 def _gaps(present: list[int], count: int) -> str:
-    """Returns the missing numbers below `count`, such as "3-5, 7"; if there are none, the numbers beyond it."""
+    """Returns the numbers below `count` that are missing, such as "3-5, 7"; if none is, the numbers of `count` or more."""
     bounds = [-1, *(number for number in present if number < count), count]
     runs = [(low + 1, high - 1) for low, high in pairwise(bounds) if high - low > 1]
     gaps = ", ".join(f"{low}-{high}" if low < high else str(low) for low, high in runs)
@@ -232,11 +233,11 @@ def _gaps(present: list[int], count: int) -> str:
 def _check_counts(shards: list[Shard], info: _Info, notes: Notes) -> None:
     """Compares the number of records with that in dataset_info.json."""
     for shard in shards:
-        parts = _name_of(shard.file)
+        parts = _split_name(shard.file)
         lengths = info.lengths.get(parts["split"], [])
-        number, got = int(parts["number"]), len(shard.offsets)
-        if shard.damage is None and len(lengths) == int(parts["count"]) > number and lengths[number] != got:
-            message = f"{shard.file}: expected {lengths[number]} records, by dataset_info.json, got {got}"
+        number, count = int(parts["number"]), len(shard.offsets)
+        if shard.damage is None and len(lengths) == int(parts["count"]) > number and lengths[number] != count:
+            message = f"{shard.file}: expected {lengths[number]} records, by dataset_info.json, got {count}"
             notes.skip(f"{shard.file.name}: number of records", SourceError(message))
 
 
@@ -244,7 +245,7 @@ def _check_counts(shards: list[Shard], info: _Info, notes: Notes) -> None:
 
 
 def _count_steps(feature: Feature, values: Values) -> int | None:
-    """Returns the number of steps of which these are the values; None if the shape does not determine it."""
+    """Returns how many steps have these values; None if the feature's shape does not determine it."""
     size = feature.row_size
     if size is None:
         return None
@@ -268,11 +269,11 @@ class _Dataset:
         self._instructions = [feature for feature in texts if feature.key.endswith(_INSTRUCTIONS)]
 
     def metadata(self, example: Mapping[str, Values | None], what: str, where: str) -> dict[str, Any]:
-        """Returns the columns of the episodes table: the features outside the steps, and the steps' instructions as `tasks`."""
+        """Returns the columns of the episodes table: the features outside the steps, and `tasks`, the steps' instructions."""
         known = {key for feature in self._features for key in feature.keys}
-        noted = {omission.what for omission in self._notes.left_out}
+        reported = {omission.what for omission in self._notes.left_out}
         for key in example:
-            if key not in known and not any(key == one or key.startswith(f"{one}/") for one in noted):
+            if key not in known and not any(key == part or key.startswith(f"{part}/") for part in reported):
                 self._notes.leave_out(key, "in no features.json")
         columns: dict[str, Any] = {}
         tasks: dict[str, None] = {}
@@ -281,18 +282,18 @@ class _Dataset:
                 self._notes.leave_out(feature.key, "the episodes table has a column of that name")
             elif not feature.in_steps:
                 with self._notes.reading(f"{what}: {feature.key}", where):
-                    cell = self._cell(feature, example)
+                    cell = self._make_cell(feature, example)
                     if cell is not ...:
                         columns[feature.name] = cell
         for feature in self._instructions:
             with contextlib.suppress(Error):  # streams() reports it
-                tasks.update(dict.fromkeys(self._texts(feature, take_values(feature, example))))
+                tasks.update(dict.fromkeys(self._decode_texts(feature, take_values(feature, example))))
         if self._instructions:
             columns["tasks"] = [task for task in tasks if task]
         return columns
 
-    def _cell(self, feature: Feature, example: Mapping[str, Values | None]) -> Any:
-        """Returns a cell of the episodes table, or ... if the table cannot hold the value."""
+    def _make_cell(self, feature: Feature, example: Mapping[str, Values | None]) -> Any:
+        """Returns the feature's value as a cell of the episodes table; `...` if the table cannot hold it."""
         values = take_values(feature, example)
         if feature.encoding != "none" or len(values) > _LARGEST_CELL:
             self._notes.leave_out(feature.key, "too large for the episodes table")
@@ -301,7 +302,7 @@ class _Dataset:
             self._notes.leave_out(feature.key, "images, but not one for each step")
             return ...
         if isinstance(values, list):
-            cells: list[Any] = self._texts(feature, values)
+            cells: list[Any] = self._decode_texts(feature, values)
         else:
             cells = to_dtype(feature, values).tolist()
             if feature.dtype == np.bool_ and feature.shape:
@@ -314,40 +315,40 @@ class _Dataset:
         return cells
 
     def rate_hz(self, metadata: Mapping[str, Any], where: str) -> float:
-        """Returns the steps per second: the user's rate, or the episode's own, which must agree."""
+        """Returns the steps per second: the user's rate or, without one, the episode's own. If both exist, they must agree."""
         rates, why = dict(said_rates(metadata, "")), "it does not say at what rate it was recorded"
-        rate_hz, by = find_rate(self._options.rate_hz, where, why, rates, self._notes)
-        self._notes.count("rates", f"{rate_hz:g} Hz, {by}")
+        rate_hz, origin = find_rate(self._options.rate_hz, where, why, rates, self._notes)
+        self._notes.count("rates", f"{rate_hz:g} Hz, {origin}")
         return rate_hz
 
     def streams(
         self, example: Mapping[str, Values | None], what: str, where: str, rate_hz: float
     ) -> Iterator[tuple[str, Samples]]:
         """Yields an episode's streams. Cameras and large tensors come in parts."""
-        counted: dict[str, int] = {}
+        counts: dict[str, int] = {}
         values: dict[str, Values] = {}
-        lost: dict[str, SourceError] = {}
+        errors: dict[str, SourceError] = {}
         for feature in (feature for feature in self._features if feature.in_steps):
             try:
                 with naming(where):
-                    of_feature = take_values(feature, example)
-                    if (steps := _count_steps(feature, of_feature)) is not None:
-                        counted[feature.key] = steps
-                    values[feature.key] = of_feature
+                    feature_values = take_values(feature, example)
+                    if (steps := _count_steps(feature, feature_values)) is not None:
+                        counts[feature.key] = steps
+                    values[feature.key] = feature_values
             except SourceError as error:
-                lost[feature.key] = error
-        if not counted:
-            unknown = Error("expected a feature of a known shape, to tell how many steps there are")
-            raise next(iter(lost.values()), unknown)
-        for key, wrong in lost.items():
-            self._notes.skip(f"{what}: {key}", wrong)
-        steps = Counter(counted.values()).most_common(1)[0][0]
+                errors[feature.key] = error
+        if not counts:
+            unknown = Error("expected a feature of known shape, which shows the number of steps")
+            raise next(iter(errors.values()), unknown)
+        for key, cause in errors.items():
+            self._notes.skip(f"{what}: {key}", cause)
+        steps = Counter(counts.values()).most_common(1)[0][0]
         time_ns = nominal_time_ns(0, steps, rate_hz)
-        self._name_last_actions(values, steps)
+        self._report_last_actions(values, steps)
         for feature in (feature for feature in self._features if feature.key in values):
             with self._notes.reading(f"{what}: {feature.key}", where):
-                if counted.get(feature.key, steps) != steps:
-                    raise Error(f"{feature.key}: {counted[feature.key]} steps, but {steps} in most others")
+                if counts.get(feature.key, steps) != steps:
+                    raise Error(f"{feature.key}: {counts[feature.key]} steps, but {steps} in most others")
                 if steps == 0:
                     continue
                 if feature.kind == "text" and holds_files(values[feature.key]) and feature.key not in self._files:
@@ -355,16 +356,16 @@ class _Dataset:
                     why = "a camera: its strings are JPEG or PNG files, though features.json says text"
                     self._notes.assume(feature.name, why, feature.name)
                 if feature.kind == "image" or feature.key in self._files:
-                    yield from self._images(feature, values[feature.key], time_ns, what, where)
+                    yield from self._yield_images(feature, values[feature.key], time_ns, what, where)
                 elif feature.kind == "text":
-                    texts = self._texts(feature, values[feature.key])
+                    texts = self._decode_texts(feature, values[feature.key])
                     task = {"task": True} if feature is self._task else {}
                     yield feature.name, Texts(time_ns, texts, "nominal", _attributes(feature) | task)
                 else:
-                    yield from self._numbers(feature, example, values[feature.key], time_ns)
+                    yield from self._yield_numbers(feature, example, values[feature.key], time_ns)
 
-    def _name_last_actions(self, values: Mapping[str, Values], steps: int) -> None:
-        """Reports actions that are 0 in the step with is_last alone: by RLDS that step's action does not count."""
+    def _report_last_actions(self, values: Mapping[str, Values], steps: int) -> None:
+        """Reports actions that are 0 only in the step that is_last marks: by RLDS, that step's action does not count."""
         marks = values.get(f"{STEPS}is_last")
         if not isinstance(marks, np.ndarray) or len(marks) != steps or steps < 2 or not marks[-1]:
             return
@@ -377,44 +378,46 @@ class _Dataset:
                 what = f"{feature.name}: a valid action in the row that is_last marks"
                 self._notes.leave_out(what, "0 there alone, and RLDS says it does not count; the row is kept")
 
-    def _texts(self, feature: Feature, values: Values) -> list[str]:
+    def _decode_texts(self, feature: Feature, values: Values) -> list[str]:
         try:
             return [str(value, "utf-8") for value in values]
         except UnicodeDecodeError:
             self._notes.leave_out(f"{feature.key}: bytes that are no UTF-8", "escaped, as \\xff")
             return [str(value, "utf-8", "backslashreplace") for value in values]
 
-    def _images(
+    def _yield_images(
         self, feature: Feature, values: Values, time_ns: np.ndarray, what: str, where: str
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields a camera without its empty images, which TFDS writes if there is no image."""
+        """Yields a camera's images; leaves out empty ones, which TFDS writes for a step without an image."""
         rows = [row for row, value in enumerate(values) if len(value)]
         if len(rows) < len(values):
-            self._notes.leave_out(f"{feature.name}: rows whose image is empty", "TFDS writes so that there is none")
+            self._notes.leave_out(
+                f"{feature.name}: rows whose image is empty", "TFDS writes these if there is no image"
+            )
         images = [values[row] for row in rows]
         camera = Images(feature.name, what, where, time_ns[rows], "nominal", lambda row: bytes(images[row]), rows)
         frames = camera.stored(self._options, self._kinds, self._notes)
         if frames is not None:
             yield feature.name, frames
 
-    def _numbers(
+    def _yield_numbers(
         self, feature: Feature, example: Mapping[str, Values | None], values: Values, time_ns: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
         steps = len(time_ns)
         attributes = _attributes(feature)
         if isinstance(values, list):
-            yield from self._tensors(feature, values, time_ns)
+            yield from self._yield_tensors(feature, values, time_ns)
             return
         numbers = to_dtype(feature, values)
-        if feature.ragged or None in feature.shape:
+        if feature.is_ragged or None in feature.shape:
             sides = [side for side in feature.shape if side is not None]
             size = math.prod(sides)
-            elements, odd = divmod(len(numbers), size)
-            if feature.ragged:
+            elements, excess = divmod(len(numbers), size)
+            if feature.is_ragged:
                 lengths = np.asarray(take_values(feature, example, feature.keys[1]))
             else:
                 lengths = np.full(steps, elements // steps)
-            if odd or len(lengths) != steps or (lengths < 0).any() or lengths.sum() != elements:
+            if excess or len(lengths) != steps or (lengths < 0).any() or lengths.sum() != elements:
                 raise Error(
                     f"{feature.key}: {len(numbers)} values in {len(lengths)} lists of {int(lengths.sum())} elements of "
                     f"{size}, expected {steps} lists"
@@ -429,10 +432,10 @@ class _Dataset:
         else:
             yield feature.name, Rows(time_ns, rows, None, "nominal", attributes)
 
-    def _tensors(
+    def _yield_tensors(
         self, feature: Feature, values: list[memoryview], time_ns: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields rows whose tensors are encoded as strings, in parts."""
+        """Yields rows of tensors that are stored as strings of bytes, in parts."""
         is_picture = feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[2] == 3
         tensors: list[np.ndarray] = []
         start = size = 0
@@ -457,5 +460,5 @@ class _Dataset:
 def _attributes(feature: Feature) -> dict[str, Any]:
     attributes: dict[str, Any] = {"description": feature.description} if feature.description else {}
     attributes |= {"words": dict(feature.words)} if feature.words else {}
-    is_calvins = feature.name.rpartition("/")[2].startswith("rel_actions")  # CALVIN describes these as relative
-    return {**attributes, "absolute": False} if is_calvins else attributes
+    is_relative = feature.name.rpartition("/")[2].startswith("rel_actions")  # as CALVIN describes actions of this name
+    return {**attributes, "absolute": False} if is_relative else attributes

@@ -1,6 +1,6 @@
 """Reads TFRecord files, and the tf.train.Example in each record, without TensorFlow.
 
-A record is its length as u64, a masked crc32c of the length, the payload, and a masked crc32c of the payload, all little-endian.
+A record consists of the payload's length as u64, the length's masked crc32c, the payload, and its masked crc32c, all little-endian.
 An Example is a map from names to lists of bytes, float32 or int64, in the wire format of Protocol Buffers.
 """
 
@@ -24,10 +24,10 @@ _CRC = struct.Struct("<I")
 # Kinds of fields on the wire.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
-# The most strings of one feature. Each step has one, no episode has more steps, and each string is an object of 200 bytes.
+# The most strings of a feature, which has one for each step. No episode has so many steps, and each string takes 200 bytes of memory.
 _MOST_STRINGS = 1 << 20
 
-# The list of a feature: numbers are an array, strings are views of the record.
+# The type of a feature's list: numbers are an array, strings are views of the record.
 Values = np.ndarray | list[memoryview]
 
 
@@ -35,8 +35,8 @@ Values = np.ndarray | list[memoryview]
 class Shard:
     """The records of a file.
 
-    offsets, lengths: the payloads in bytes, int64 ``[n]``.
-    damage: why the file cannot be read after these records; None if they are all.
+    offsets, lengths: where in the file each payload begins, and its bytes; int64 ``[n]``.
+    damage: why the records after these cannot be read; None if these are all.
     """
 
     file: Path
@@ -46,7 +46,7 @@ class Shard:
 
 
 def scan_shard(file: Path) -> Shard:
-    """Finds a file's records by their headers; no payload is read."""
+    """Finds a file's records by their headers; reads no payload."""
     offsets: list[int] = []
     lengths: list[int] = []
     damage = None
@@ -72,9 +72,9 @@ def _read_length(file: int, offset: int, size: int) -> int:
     length, checksum = _HEADER.unpack(header)
     if _masked_crc(header[:8]) != checksum:
         raise Error("the checksum of its length is wrong: damaged, compressed or no TFRecord")
-    left = size - offset - _HEADER.size - _CRC.size
-    if length > left:
-        raise Error(f"expected {length} bytes, the file has {max(0, left)} more")
+    rest = size - offset - _HEADER.size - _CRC.size
+    if length > rest:
+        raise Error(f"expected {length} bytes, the file has {max(0, rest)} more")
     return int(length)
 
 
@@ -100,16 +100,16 @@ def _masked_crc(content: bytes) -> int:
 
 
 def parse_example(record: bytes) -> dict[str, Values | None]:
-    """Returns the features of a serialized tf.train.Example. A feature whose list has no type, which may be empty, is None.
+    """Returns the features of a serialized tf.train.Example. A feature without a list is None; it may be an empty one.
 
     Raises:
         Error: the record is damaged; the error names the byte.
     """
     features: dict[str, Values | None] = {}
-    whole = memoryview(record)
-    for start, stop in _messages(whole, 0, len(record), 1, "Example"):
-        for entry, end in _messages(whole, start, stop, 1, "Features"):
-            name, values = _parse_entry(whole, entry, end)
+    view = memoryview(record)
+    for start, stop in _find_messages(view, 0, len(record), 1, "Example"):
+        for entry, end in _find_messages(view, start, stop, 1, "Features"):
+            name, values = _parse_entry(view, entry, end)
             if name in features:
                 raise Error(f"byte {entry}: feature {name!r} is there twice")
             features[name] = values
@@ -119,7 +119,7 @@ def parse_example(record: bytes) -> dict[str, Values | None]:
 def _parse_entry(record: memoryview, offset: int, stop: int) -> tuple[str, Values | None]:
     """Parses an entry of the map: field 1 is the name, field 2 the values."""
     name, values = "", None
-    for number, kind, start, end in _fields(record, offset, stop):
+    for number, kind, start, end in _read_fields(record, offset, stop):
         if kind != _BYTES or number not in (1, 2):
             raise Error(f"byte {start}: expected a feature's name or values, got field {number} of kind {kind}")
         if number == 1:
@@ -131,7 +131,7 @@ def _parse_entry(record: memoryview, offset: int, stop: int) -> tuple[str, Value
 
 def _parse_feature(record: memoryview, offset: int, stop: int) -> Values | None:
     values: Values | None = None
-    for number, kind, start, end in _fields(record, offset, stop):
+    for number, kind, start, end in _read_fields(record, offset, stop):
         if kind != _BYTES or not 1 <= number <= 3 or values is not None:
             raise Error(f"byte {start}: expected one list of bytes, floats or int64s, got field {number}")
         if number == 1:
@@ -148,7 +148,7 @@ def _parse_bytes(record: memoryview, offset: int, stop: int) -> list[memoryview]
             raise Error(
                 f"byte {offset}: expected a string of bytes, got field {record[offset] >> 3} of kind {record[offset] & 7}"
             )
-        length, start = _varint(record, offset + 1, stop)
+        length, start = _read_varint(record, offset + 1, stop)
         offset = start + length
         if offset > stop:
             raise Error(f"byte {start}: expected {length} bytes, {stop - start} are left")
@@ -160,7 +160,7 @@ def _parse_bytes(record: memoryview, offset: int, stop: int) -> list[memoryview]
 
 def _parse_floats(record: memoryview, offset: int, stop: int) -> np.ndarray:
     parts = []
-    for number, kind, start, end in _fields(record, offset, stop):
+    for number, kind, start, end in _read_fields(record, offset, stop):
         if number != 1 or kind not in (_BYTES, _FIXED32) or (end - start) % 4:
             raise Error(f"byte {start}: expected float32s, got field {number} of kind {kind}, {end - start} bytes")
         parts.append(np.frombuffer(record[start:end], "<f4"))
@@ -169,7 +169,7 @@ def _parse_floats(record: memoryview, offset: int, stop: int) -> np.ndarray:
 
 def _parse_ints(record: memoryview, offset: int, stop: int) -> np.ndarray:
     parts = []
-    for number, kind, start, end in _fields(record, offset, stop):
+    for number, kind, start, end in _read_fields(record, offset, stop):
         if number != 1 or kind not in (_BYTES, _VARINT):
             raise Error(f"byte {start}: expected int64s, got field {number} of kind {kind}")
         parts.append(_parse_varints(record[start:end], start))
@@ -177,14 +177,14 @@ def _parse_ints(record: memoryview, offset: int, stop: int) -> np.ndarray:
 
 
 def _parse_varints(packed: memoryview, offset: int) -> np.ndarray:
-    """Parses int64s with 7 bits in each byte, lowest first. A byte of 128 or more continues its number."""
+    """Parses int64s of 7 bits a byte, the lowest first. After a byte of 128 or more, the number continues."""
     content = np.frombuffer(packed, np.uint8)
-    last = content < 128
-    if last.all():
+    ends_number = content < 128
+    if ends_number.all():
         return content.astype(np.int64)
-    if not last[-1]:
+    if not ends_number[-1]:
         raise Error(f"byte {offset + len(content)}: a number without its end")
-    starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
+    starts = np.concatenate([[0], np.flatnonzero(ends_number)[:-1] + 1])
     index = np.arange(len(content)) - np.repeat(starts, np.diff(np.append(starts, len(content))))
     if index.max() > 9:
         raise Error(f"byte {offset + int(index.argmax())}: a number of more than 64 bits")
@@ -192,24 +192,26 @@ def _parse_varints(packed: memoryview, offset: int) -> np.ndarray:
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
 
 
-def _messages(record: memoryview, offset: int, stop: int, expected: int, message: str) -> Iterator[tuple[int, int]]:
-    """Yields the begin and end of each field `expected`, in a message that has no other fields."""
-    for number, kind, start, end in _fields(record, offset, stop):
+def _find_messages(
+    record: memoryview, offset: int, stop: int, expected: int, message: str
+) -> Iterator[tuple[int, int]]:
+    """Yields the begin and the end of each field of a message, which may only have fields of the number `expected`."""
+    for number, kind, start, end in _read_fields(record, offset, stop):
         if number != expected or kind != _BYTES:
             raise Error(f"byte {start}: expected {message} of tf.train.Example, got field {number} of kind {kind}")
         yield start, end
 
 
-def _fields(record: memoryview, offset: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (number, kind, begin of the content, end) of each field."""
+def _read_fields(record: memoryview, offset: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields the number, the kind, and the begin and the end of the content of each field."""
     while offset < stop:
-        key, offset = _varint(record, offset, stop)
+        key, offset = _read_varint(record, offset, stop)
         kind, start = key & 7, offset
         if kind == _BYTES:
-            length, start = _varint(record, offset, stop)
+            length, start = _read_varint(record, offset, stop)
             offset = start + length
         elif kind == _VARINT:
-            _, offset = _varint(record, offset, stop)
+            _, offset = _read_varint(record, offset, stop)
         elif kind in (_FIXED32, _FIXED64):
             offset += 4 if kind == _FIXED32 else 8
         else:
@@ -219,8 +221,8 @@ def _fields(record: memoryview, offset: int, stop: int) -> Iterator[tuple[int, i
         yield key >> 3, kind, start, offset
 
 
-def _varint(record: memoryview, offset: int, stop: int) -> tuple[int, int]:
-    """Reads a varint. Returns the number and its end."""
+def _read_varint(record: memoryview, offset: int, stop: int) -> tuple[int, int]:
+    """Reads a number of 7 bits a byte. Returns it and the offset behind it."""
     value = shift = 0
     while offset < stop and shift < 64:
         byte = record[offset]
