@@ -1,8 +1,7 @@
-"""PX4's ULog files: a file is an episode, each instance of a topic a stream.
+"""Reads PX4's ULog files: a file is an episode, and each instance of a topic a stream.
 
-The file is read once, in parts. Its announcements (formats, subscriptions) are kept, and a topic's rows are cut out of each part
-together. Formats come from the file: the size of a nested one is checked before its fields are laid out, and no row is longer
-than a message.
+A file is read once, in parts. Formats and subscriptions are kept, and all rows of a topic in a part are converted together. Since a
+file may declare any format, the size of a nested one is checked before its fields are laid out: no row is longer than a message.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from .methods import BEYOND_LIMITS, PX4_WORDS, has_limits, px4_angles, px4_of_se
 from .recording import Notes, Recording, Rows, SourceError, Texts
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"
-# Bytes of a part.
-_PART = 1 << 23
+_BYTES_PER_PART = 1 << 23
 # The most bytes of a message, and so of a row.
-_LONGEST = 0xFFFF
+_MOST_BYTES = 0xFFFF
 # The most levels of formats within formats.
-_DEEPEST = 32
+_MOST_LEVELS = 32
 _HEAD = struct.Struct("<HB")
 _ID = struct.Struct("<H")
-# A bool is any byte. A topic with a type that float32 does not hold becomes float64; integers of 64 bits are streams of their own.
+# A bool may be any byte. A topic becomes float64 if float32 does not hold one of its types; integers of 64 bits become streams of
+# their own.
 _TYPES: dict[str, np.dtype[Any]] = {
     **{f"{sign}int{8 * size}_t": np.dtype(f"<{sign or 'i'}{size}") for sign in ("", "u") for size in (1, 2, 4, 8)},
     "float": np.dtype("<f4"),
@@ -48,7 +47,7 @@ _LEVELS = b"01234567"
 
 
 def read(source: Path, options: UlogOptions, notes: Notes) -> Generator[Recording, None, None]:
-    """Yields every log."""
+    """Yields a recording of every log."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_ulog(file)]
     if not files:
@@ -61,7 +60,7 @@ def read(source: Path, options: UlogOptions, notes: Notes) -> Generator[Recordin
 
 
 def finish(source: Path, options: UlogOptions, notes: Notes) -> None:
-    """Records the logs' facts in the provenance."""
+    """Adds the logs' facts to the provenance."""
     notes.tell(source, logs=notes.seen.get("logs", {}))
 
 
@@ -84,14 +83,15 @@ def _read_log(file: Path, what: str, notes: Notes) -> Iterator[tuple[str, Rows |
         notes.leave_out(f"{what}: messages of type {kind!r}", f"not of ULog version 1: {count}")
 
 
-# ---- what a log announces ----
+# ---- the topics of a log ----
 
 
 @dataclass(frozen=True)
 class _Field:
     """A field of a row: values of one type, one after another.
 
-    names: a name for each value; a text has one.
+    names: a name for each value.
+    offset: of the first value in a row, in bytes.
     """
 
     names: list[str]
@@ -99,7 +99,7 @@ class _Field:
     offset: int
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the values ``[n, count]`` of rows, which are bytes ``[n, size]``."""
+        """Returns the values, ``[n, names]``, of rows, which are bytes ``[n, size]``."""
         dtype = _TYPES[self.type]
         end = self.offset + len(self.names) * dtype.itemsize
         values: np.ndarray = np.ascontiguousarray(rows[:, self.offset : end]).view(dtype)
@@ -110,10 +110,11 @@ class _Field:
 class _Topic:
     """An instance of a topic.
 
-    shortest, longest: bytes of a row without and with the padding at its end, which logs may leave out.
-    numbers: for each stream its dtype and fields.
-    texts: for each stream the begin and the end of its text.
-    starts: the offsets of rows in the current part.
+    schema: the name of its format.
+    shortest, longest: the bytes of a row without and with the padding at its end, which logs may leave out.
+    numbers: the dtype and the fields of each stream of numbers.
+    texts: the begin and the end, in a row, of the text of each stream.
+    starts: the offsets of the topic's rows in the current part.
     """
 
     schema: str
@@ -127,10 +128,10 @@ class _Topic:
 
 
 def _lay_out(name: str, schema: str, formats: dict[str, list[tuple[str, int, str]]]) -> _Topic:
-    """Returns a topic, by its format.
+    """Returns the topic `name` of a format.
 
     Raises:
-        SourceError: a format is missing, is longer than a message, or has no clock.
+        SourceError: the format, or one in it, is missing, is longer than a message, or has no clock.
     """
     fields: list[_Field] = []
     texts: dict[str, tuple[int, int]] = {}
@@ -155,11 +156,13 @@ def _lay_out(name: str, schema: str, formats: dict[str, list[tuple[str, int, str
     shortest = offset
     while padding and padding[-1][1] == shortest:
         shortest = padding.pop()[0]
-    narrow = np.dtype(np.float32)
-    wide = any(not np.can_cast(_TYPES[f.type], narrow) and f.type not in ("int64_t", "uint64_t") for f in fields)
+    long_types = ("int64_t", "uint64_t")
+    fits_float32 = all(f.type in long_types or np.can_cast(_TYPES[f.type], np.dtype(np.float32)) for f in fields)
     for f in fields:
-        whole = f.type if f.type in ("int64_t", "uint64_t") else None
-        stream, dtype = (f"{name}/{whole[:-2]}", _TYPES[whole]) if whole else (name, np.dtype("f8") if wide else narrow)
+        if f.type in long_types:
+            stream, dtype = f"{name}/{f.type[:-2]}", _TYPES[f.type]
+        else:
+            stream, dtype = name, np.dtype(np.float32 if fits_float32 else np.float64)
         numbers.setdefault(stream, (dtype, []))[1].append(f)
     return _Topic(schema, name, shortest, offset, clock, numbers, texts)
 
@@ -167,9 +170,9 @@ def _lay_out(name: str, schema: str, formats: dict[str, list[tuple[str, int, str
 def _flatten(
     schema: str, prefix: str, formats: dict[str, list[tuple[str, int, str]]], sizes: dict[str, int], depth: int = 0
 ) -> Iterator[tuple[str, str, int]]:
-    """Yields (path, type, count) of each field of a basic type; a count of 0 is a single value."""
-    if _size(schema, formats, sizes, depth) > _LONGEST:
-        raise SourceError(f"format {schema!r}: expected at most {_LONGEST} bytes a row, got {sizes[schema]}")
+    """Yields the path, the type and the count of each field of a basic type. The count of a field that is no array is 0."""
+    if _measure(schema, formats, sizes, depth) > _MOST_BYTES:
+        raise SourceError(f"format {schema!r}: expected at most {_MOST_BYTES} bytes a row, got {sizes[schema]}")
     for type, count, name in formats[schema]:
         if type in _TYPES:
             yield prefix + name, type, count
@@ -178,18 +181,18 @@ def _flatten(
                 yield from _flatten(type, f"{prefix}{part}.", formats, sizes, depth + 1)
 
 
-def _size(schema: str, formats: dict[str, list[tuple[str, int, str]]], sizes: dict[str, int], depth: int) -> int:
-    """Returns the bytes of a row of that format."""
+def _measure(schema: str, formats: dict[str, list[tuple[str, int, str]]], sizes: dict[str, int], depth: int) -> int:
+    """Returns the bytes of a row of this format, and keeps them in `sizes`."""
     if schema in sizes:
         return sizes[schema]
     if schema not in formats:
         raise SourceError(f"format {schema!r}: not in the file")
-    if depth > _DEEPEST:
-        raise SourceError(f"format {schema!r}: within more than {_DEEPEST} others, or itself")
+    if depth > _MOST_LEVELS:
+        raise SourceError(f"format {schema!r}: within more than {_MOST_LEVELS} others, or itself")
     size = 0
     for type, count, _ in formats[schema]:
-        single = _TYPES[type].itemsize if type in _TYPES else _size(type, formats, sizes, depth + 1)
-        size += max(count, 1) * single
+        value_size = _TYPES[type].itemsize if type in _TYPES else _measure(type, formats, sizes, depth + 1)
+        size += max(count, 1) * value_size
     if size == 0:
         raise SourceError(f"format {schema!r}: no fields")
     sizes[schema] = size
@@ -203,9 +206,9 @@ class _Log:
     """A log that is being read.
 
     Attributes:
-        facts: the log's facts, for the provenance.
+        facts: what the log says about itself, for the provenance.
         zeros: the number of rows stamped 0, by topic.
-        unknown: the number of messages by type, for types that this version of ULog does not have.
+        unknown: the number of messages of each type that this version of ULog does not have.
     """
 
     def __init__(self, file: Path, what: str, notes: Notes) -> None:
@@ -213,8 +216,8 @@ class _Log:
             "information": {},
             "parameters": {},
             "default_parameters": {},
-            "changed_parameters": [],  # [microseconds, key, value]
-            "dropouts": [],  # [microseconds, milliseconds that were lost]
+            "changed_parameters": [],  # [stamp in us, key, value]
+            "dropouts": [],  # [stamp in us, lost ms]
         }
         self.zeros: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
@@ -223,7 +226,7 @@ class _Log:
         self._topics: dict[str, _Topic] = {}
         self._by_id: dict[int, _Topic] = {}
         self._messages: list[tuple[int, int, int, str]] = []
-        self._defined = False
+        self._has_data_section = False
         self._last_us = 0
         self._undated: list[tuple[int, list[Any]]] = []
         self._faults = 0
@@ -231,12 +234,12 @@ class _Log:
         self._lost_from: int | None = None
 
     def read_header(self, opened: BinaryIO) -> list[int]:
-        """Returns the offsets at which data were appended: each is the start of a message, whatever precedes it."""
+        """Returns the offsets at which data were appended. At each, a message begins, even if the one before it has no end."""
         header = opened.read(16 + 3 + 40)
         if header[:7] != MAGIC or len(header) < 16:
             raise SourceError(f"{self._file}: expected a ULog file, which begins with {MAGIC!r}, got {header[:16]!r}")
         version, (start_us,) = header[7], struct.unpack_from("<Q", header, 8)
-        self.facts |= {"version": version, "start_us": _plain(start_us)}
+        self.facts |= {"version": version, "start_us": _to_json(start_us)}
         self._last_us = start_us
         if len(header) < 59 or header[18:19] != b"B":
             return []
@@ -254,22 +257,22 @@ class _Log:
     def read_section(
         self, opened: BinaryIO, start: int, end: int | None, last: bool
     ) -> Iterator[tuple[str, Rows | Texts]]:
-        """Reads the messages from byte `start` to `end`."""
+        """Reads the messages from byte `start` to byte `end`, by default the file's end, and yields their rows and texts."""
         rest = b""
         while True:
-            part = opened.read(_PART if end is None else min(_PART, end - opened.tell()))
+            part = opened.read(_BYTES_PER_PART if end is None else min(_BYTES_PER_PART, end - opened.tell()))
             buffer = rest + part
-            walked = self._walk(buffer, start)
-            yield from self._take(buffer)
-            rest, start = buffer[walked:], start + walked
+            read_bytes = self._read_messages(buffer, start)
+            yield from self._yield_samples(buffer)
+            rest, start = buffer[read_bytes:], start + read_bytes
             if not part:
                 break
             self._end_part()
         if self._lost_from is not None:
-            self._lose(self._lost_from, f"no message up to byte {start + len(rest)}")
+            self._count_fault(self._lost_from, f"no message up to byte {start + len(rest)}")
             self._lost_from = None
         elif rest and last:
-            self._lose(start, f"the file ends in the middle of a message; {len(rest)} bytes of it exist")
+            self._count_fault(start, f"the file ends in the middle of a message; {len(rest)} bytes of it exist")
         elif rest:
             self._notes.leave_out(
                 f"{self._what}: bytes {start} to {start + len(rest) - 1}",
@@ -277,21 +280,21 @@ class _Log:
             )
         self._end_part()
 
-    def _walk(self, buffer: bytes, base: int) -> int:
-        """Reads the whole messages in `buffer`, whose first byte is at `base` in the file; returns how many bytes they have."""
+    def _read_messages(self, buffer: bytes, base: int) -> int:
+        """Reads the complete messages in `buffer`, which begins at byte `base` of the file. Returns the number of their bytes."""
         offset, end = 0, len(buffer)
         head, read_id, by_id = _HEAD.unpack_from, _ID.unpack_from, self._by_id
         while end - offset >= 3:
             if self._lost_from is not None:
-                found = buffer.find(_SYNC, offset)
-                if found < 0:
+                sync = buffer.find(_SYNC, offset)
+                if sync < 0:
                     return max(offset, end - len(_SYNC) + 1)
-                offset = found + len(_SYNC)
-                self._lose(self._lost_from, f"no message before byte {base + offset}")
+                offset = sync + len(_SYNC)
+                self._count_fault(self._lost_from, f"no message before byte {base + offset}")
                 self._lost_from = None
                 continue
             size, kind = head(buffer, offset)
-            if kind == 68 and size >= 2 and offset + 3 + size <= end:  # "D": nearly all are
+            if kind == 68 and size >= 2 and offset + 3 + size <= end:  # "D", as nearly all messages
                 topic = by_id.get(read_id(buffer, offset + 3)[0])
                 if topic is not None and topic.shortest <= size - 2 <= topic.longest:
                     topic.starts.append(offset + 5)
@@ -305,15 +308,15 @@ class _Log:
             try:
                 self._read_message(chr(kind), buffer[offset + 3 : offset + 3 + size], offset)
             except SourceError as error:
-                self._lose(base + offset, str(error))
+                self._count_fault(base + offset, str(error))
             except Exception as error:
-                self._lose(base + offset, f"no message of type {chr(kind)!r}: {type(error).__name__}: {error}")
+                self._count_fault(base + offset, f"no message of type {chr(kind)!r}: {type(error).__name__}: {error}")
             offset += 3 + size
         return offset
 
     def _read_message(self, kind: str, data: bytes, offset: int) -> None:
-        """Reads a message that is no row. `offset` is its offset in the part."""
-        self._defined |= kind in "ALC"
+        """Reads a message that is no row of a topic. It begins at `offset` in the part."""
+        self._has_data_section |= kind in "ALC"
         match kind:
             case "D":
                 topic = self._by_id.get(_ID.unpack_from(data)[0])
@@ -326,7 +329,7 @@ class _Log:
                 name, _, fields = data.decode().partition(":")
                 self._formats[name] = [_read_field(text) for text in fields.split(";") if text]
             case "A":
-                self._announce(data[0], _ID.unpack_from(data, 1)[0], data[3:].decode())
+                self._subscribe(data[0], _ID.unpack_from(data, 1)[0], data[3:].decode())
             case "I":
                 key, value = _read_information(data)
                 self._note_information(key, value)
@@ -341,16 +344,16 @@ class _Log:
                     known.append(value)
             case "P":
                 key, value = _read_information(data)
-                if self._defined:
+                if self._has_data_section:
                     self.facts["changed_parameters"].append([None, key, value])
                     self._undated.append((offset, self.facts["changed_parameters"][-1]))
                 else:
                     self.facts["parameters"][key] = value
             case "Q":
                 key, value = _read_information(data[1:])
-                for bit, what in enumerate(("system", "setup")):
+                for bit, default in enumerate(("system", "setup")):
                     if data[0] >> bit & 1:
-                        self.facts["default_parameters"].setdefault(what, {})[key] = value
+                        self.facts["default_parameters"].setdefault(default, {})[key] = value
             case "O":
                 self.facts["dropouts"].append([None, _ID.unpack(data)[0]])
                 self._undated.append((offset, self.facts["dropouts"][-1]))
@@ -361,13 +364,14 @@ class _Log:
                 (stamp,) = struct.unpack_from("<Q", data, start)
                 self._messages.append((stamp, level, tag, data[start + 8 :].decode(errors="backslashreplace")))
             case "R" | "S" | "B":
-                pass  # nothing to keep: ends of subscriptions, marks for synchronisation, flags that were read already
+                pass  # ends of subscriptions, marks for synchronisation, and flags, which were read before
             case _:
                 self.unknown[kind] += 1
 
-    def _announce(self, multi_id: int, id: int, schema: str) -> None:
+    def _subscribe(self, multi_id: int, id: int, schema: str) -> None:
+        """Adds a topic, whose rows have the number `id` from here on."""
         name = f"{schema}.{multi_id}" if multi_id else schema
-        self._by_id.pop(id, None)  # from here on the id no longer means the topic before
+        self._by_id.pop(id, None)  # the topic that had this number before
         topic, known = _lay_out(name, schema, self._formats), self._topics.get(name)
         if known is not None and known.numbers | known.texts != topic.numbers | topic.texts:
             raise SourceError(f"{name}: announced again, with other fields")
@@ -381,10 +385,10 @@ class _Log:
         else:
             self.facts["information"][key] = value
 
-    def _take(self, buffer: bytes) -> Iterator[tuple[str, Rows | Texts]]:
-        """Yields the contents of the walked messages, stream by stream."""
+    def _yield_samples(self, buffer: bytes) -> Iterator[tuple[str, Rows | Texts]]:
+        """Yields the content of the messages that were read, stream by stream."""
         raw = np.frombuffer(buffer, np.uint8)
-        seen = [(np.zeros(1, np.int64), np.array([self._last_us], np.uint64))]
+        dated = [(np.zeros(1, np.int64), np.array([self._last_us], np.uint64))]  # the rows' offsets and stamps
         for topic in self._topics.values():
             if not topic.starts:
                 continue
@@ -392,8 +396,8 @@ class _Log:
             topic.starts.clear()
             rows = np.lib.stride_tricks.sliding_window_view(raw, topic.shortest)[starts]
             stamps_us = topic.clock.read(rows)[:, 0]
-            time_ns = self._nanoseconds(topic.name, stamps_us)
-            seen.append((starts, stamps_us))
+            time_ns = self._to_ns(topic.name, stamps_us)
+            dated.append((starts, stamps_us))
             zeros = int(np.count_nonzero(stamps_us == 0))
             if zeros and self.facts["start_us"]:
                 self.zeros[topic.name] += zeros
@@ -405,55 +409,55 @@ class _Log:
                 for f in fields:
                     values[:, column : column + len(f.names)] = f.read(rows)
                     column += len(f.names)
-                described: dict[str, Any] = dict(attributes)
+                stream_attributes: dict[str, Any] = dict(attributes)
                 if dtype.kind == "f":
                     is_whole = [f.type not in ("float", "double") for f in fields for _ in f.names]
-                    limited = [has_limits(name, names) for name in names]
-                    for name in compress(names, limited):
+                    is_limited = [has_limits(name, names) for name in names]
+                    for name in compress(names, is_limited):
                         self._notes.leave_out(f"{stream}: {name} between rows", BEYOND_LIMITS)
-                    held = [a or b for a, b in zip(is_whole, limited, strict=True)]
-                    methods = with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), held)
+                    is_held = [whole or limited for whole, limited in zip(is_whole, is_limited, strict=True)]
+                    methods = with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), is_held)
                     methods = with_others(methods, px4_angles(topic.schema, names))
                     if px4_of_several(topic.schema):
                         methods = [[0, len(names), "previous"]]
                     if methods:
-                        described["methods"] = methods
-                yield stream, Rows(time_ns, values, names, attributes=described)
+                        stream_attributes["methods"] = methods
+                yield stream, Rows(time_ns, values, names, attributes=stream_attributes)
             for stream, (start, end) in topic.texts.items():
                 cells = (bytes(cell).partition(b"\0")[0] for cell in rows[:, start:end])
                 texts = [cell.decode(errors="backslashreplace") for cell in cells]
                 yield stream, Texts(time_ns, texts, attributes=attributes)
-        self._date(np.concatenate([starts for starts, _ in seen]), np.concatenate([stamps for _, stamps in seen]))
+        self._date(np.concatenate([starts for starts, _ in dated]), np.concatenate([stamps for _, stamps in dated]))
         if self._messages:
             stamps, levels, tags, messages = zip(*self._messages, strict=True)
             self._messages.clear()
-            time_ns = self._nanoseconds("logged_messages", np.array(stamps, np.uint64))
+            time_ns = self._to_ns("logged_messages", np.array(stamps, np.uint64))
             attributes = {"clock_source": "timestamp"}
             yield "logged_messages", Texts(time_ns, messages, attributes=attributes)
             values = np.array([levels, tags], np.int32).T
             yield "logged_messages/level", Rows(time_ns, values, ["level", "tag"], attributes=attributes)
 
     def _date(self, starts: np.ndarray, stamps_us: np.ndarray) -> None:
-        """Gives entries without a stamp that of the latest row before them."""
+        """Gives each entry without a stamp the latest stamp before it."""
         order = np.argsort(starts, kind="stable")
         latest = np.maximum.accumulate(stamps_us[order])
         for offset, entry in self._undated:
-            entry[0] = _plain(int(latest[max(0, np.searchsorted(starts[order], offset) - 1)]))
+            entry[0] = _to_json(int(latest[max(0, np.searchsorted(starts[order], offset) - 1)]))
         self._undated.clear()
         self._last_us = int(latest[-1])
 
-    def _nanoseconds(self, name: str, stamps_us: np.ndarray) -> np.ndarray:
+    def _to_ns(self, name: str, stamps_us: np.ndarray) -> np.ndarray:
         latest = int(stamps_us.max())
         if latest > np.iinfo(np.int64).max // 1000:
             raise SourceError(f"{self._file}: {name}: a stamp of {latest} us does not fit int64 nanoseconds")
         return stamps_us.astype(np.int64) * 1000
 
-    def _lose(self, offset: int, why: str) -> None:
+    def _count_fault(self, offset: int, why: str) -> None:
         self._first_fault = self._first_fault or SourceError(f"{self._file}: byte {offset}: {why}")
         self._faults += 1
 
     def _end_part(self) -> None:
-        """Stops at messages of a part that could not be read, or skips them by name."""
+        """Reports the messages of a part that could not be read."""
         count, first = self._faults, self._first_fault
         self._faults, self._first_fault = 0, None
         if first is not None:
@@ -461,15 +465,15 @@ class _Log:
 
 
 def _read_field(text: str) -> tuple[str, int, str]:
-    """Returns the type, the count and the name of a field such as "float[3] q"."""
-    found = re.fullmatch(r"([\w/-]+)(?:\[(\d{1,5})\])? (\w+)", text, re.ASCII)
-    if found is None or found[2] == "0" * len(found[2] or "-"):
+    """Returns the type, the count and the name of a field, such as "float[3] q". The count of a field that is no array is 0."""
+    match = re.fullmatch(r"([\w/-]+)(?:\[(\d{1,5})\])? (\w+)", text, re.ASCII)
+    if match is None or match[2] == "0" * len(match[2] or "-"):
         raise SourceError(f"expected a field as 'float[3] q', got {text!r:.80}")
-    return found[1], int(found[2] or 0), found[3]
+    return match[1], int(match[2] or 0), match[3]
 
 
 def _read_information(data: bytes) -> tuple[str, Any]:
-    """Returns key and value; None for a value that is neither text nor number."""
+    """Returns the key and the value; the value is None if it is neither text nor number."""
     length = data[0]
     type, _, key = data[1 : 1 + length].decode().partition(" ")
     value = data[1 + length :]
@@ -479,10 +483,10 @@ def _read_information(data: bytes) -> tuple[str, Any]:
         return key, value.decode(errors="backslashreplace")
     if type not in _TYPES or type == "char":
         return key, None
-    return key, _plain(np.frombuffer(value, _TYPES[type], 1)[0].item())
+    return key, _to_json(np.frombuffer(value, _TYPES[type], 1)[0].item())
 
 
-def _plain(value: float) -> float | str:
-    """Returns a number as JSON can hold it."""
+def _to_json(value: float) -> float | str:
+    """Returns the number, or its text if JSON does not hold the number."""
     fits = math.isfinite(value) and (isinstance(value, float) or value < 1 << 63)
     return value if fits else str(value)

@@ -1,6 +1,6 @@
-"""The program of a reader process (`reader_process`): it runs HDF5 and lazrs on files that may be damaged or malicious.
+"""The program of a reader process (see `reader_process`), which runs HDF5 and lazrs on files that may be damaged or malicious.
 
-It imports nothing of this package, so that it starts in a tenth of a second.
+It imports nothing of this package, so it starts in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
-_LINKS_A_STEP = 1000
-_cpu_s = 0  # the limit of a step: damage can make HDF5 read for ever
+_LINKS_PER_STEP = 1000
+_cpu_s = 0  # the most processor time of a step, because damage can make HDF5 read for ever
 _file: Any = None
 _points: Iterator[bytes]
 
@@ -32,36 +32,38 @@ def _begin_step() -> None:
 
 
 def hdf5_open(path: str) -> None:
-    """Opens a file in place of the one before."""
+    """Opens a file, and closes the one before it."""
     global _file
     import h5py
 
     _file = None
-    # Some shared or read-only file systems have no locks; then there is nothing to check.
+    # Some shared or read-only file systems have no locks; the file is then opened without one.
     _file = h5py.File(path, "r", locking="best-effort")
 
 
 def hdf5_links(group: bytes) -> list[tuple[bytes, tuple[int, int]]]:
-    """Returns the names in a group, in its order, each with its link's kind and address. Opens every object once: if damage makes HDF5
-    hang or die, it happens here."""
+    """Returns the names in a group, in its order, each with its link's kind and address.
+
+    Opens every object once: if damage makes HDF5 hang or die, that happens here.
+    """
     import h5py
 
-    found: list[tuple[int, bytes, tuple[int, int]]] = []
+    links: list[tuple[int, bytes, tuple[int, int]]] = []
 
     def add(name: bytes, info: Any) -> None:
-        found.append((info.corder if info.corder_valid else 0, name, (info.type, info.u)))
+        links.append((info.corder if info.corder_valid else 0, name, (info.type, info.u)))
 
     opened = h5py.h5g.open(_file.id, group)
     opened.links.iterate(add, info=True)
-    for number, (_, name, (kind, _)) in enumerate(found):
-        if number % _LINKS_A_STEP == 0:
+    for number, (_, name, (kind, _)) in enumerate(links):
+        if number % _LINKS_PER_STEP == 0:
             _begin_step()
         if kind == h5py.h5l.TYPE_HARD and b"/" not in name and name != b".":
             try:
                 h5py.h5o.open(opened, name)
-            except Exception:  # the reader opens it again, and names it in an error
+            except Exception:  # the reader opens it too, and reports it
                 continue
-    return [(name, link) for _, name, link in sorted(found, key=itemgetter(0))]
+    return [(name, link) for _, name, link in sorted(links, key=itemgetter(0))]
 
 
 def hdf5_attribute(node: bytes, name: str) -> Any:
@@ -74,7 +76,7 @@ def hdf5_attribute(node: bytes, name: str) -> Any:
 
 
 def hdf5_rows(dataset: bytes, rows: Any) -> Any:
-    """Returns rows of a dataset."""
+    """Returns these rows of a dataset."""
     import h5py
 
     return h5py.Dataset(h5py.h5d.open(_file.id, dataset), readonly=True)[rows]
@@ -84,14 +86,14 @@ def hdf5_rows(dataset: bytes, rows: Any) -> Any:
 
 
 def laz_open(path: str, start: int, points: int, size: int, record: bytes) -> None:
-    """Begins to unpack the points of a file, of `size` bytes each."""
+    """Begins to unpack a file's points, of `size` bytes each, which are stored from byte `start` on."""
     import lazrs
 
     stored = lazrs.LazVlr(record).item_size()
     if stored != size:
         raise ValueError(f"points of {stored} bytes, where the header says {size}")
 
-    def parts() -> Iterator[bytes]:
+    def unpack() -> Iterator[bytes]:
         with open(path, "rb") as source:
             source.seek(start)
             unpacker = lazrs.LasZipDecompressor(source, record)
@@ -101,11 +103,11 @@ def laz_open(path: str, start: int, points: int, size: int, record: bytes) -> No
                 yield bytes(part)
 
     global _points
-    _points = parts()
+    _points = unpack()
 
 
 def laz_next() -> bytes:
-    """Returns the next points, and b"" after the last."""
+    """Returns the next points; b"" after the last."""
     return next(_points, b"")
 
 
@@ -115,8 +117,8 @@ def laz_next() -> bytes:
 def _limit_memory(more: int) -> None:
     with open("/proc/self/status") as status:
         facts = dict(line.split(":", 1) for line in status)
-    held = int(facts["VmData"].split()[0]) << 10
-    resource.setrlimit(resource.RLIMIT_DATA, (held + more, resource.RLIM_INFINITY))
+    used = int(facts["VmData"].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (used + more, resource.RLIM_INFINITY))
 
 
 def main(stream: io.BufferedRWPair) -> None:
@@ -136,7 +138,7 @@ def main(stream: io.BufferedRWPair) -> None:
         _begin_step()
         try:
             answer = pickle.dumps((True, functions[name](*arguments)), 5)
-        except BaseException as error:  # lazrs raises no Exception but a panic
+        except BaseException as error:  # a panic of lazrs is no Exception
             kind = type(error) if type(error).__module__ == "builtins" else RuntimeError
             answer = pickle.dumps((False, kind(str(error))))
         stream.write(answer)

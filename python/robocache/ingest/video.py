@@ -1,8 +1,8 @@
 """Reads frames from video files with PyAV: finds the frame of each row, and decodes and encodes frames in processes.
 
 A row's frame is found by presentation time: :func:`index_video` reads the stamps from the file's packets, without decoding, and
-:func:`match` compares them with the rows' clock. The needed frames are split into pieces (:class:`Cut`), which begin at keyframes
-if possible. :class:`Decoders` decodes and encodes cuts in its own processes, and returns them in the order of the requests. The
+:func:`match` compares them with the rows' clock. The needed frames are divided into cuts (:class:`Cut`), which begin at keyframes
+if possible. :class:`Decoders` decodes and encodes cuts in processes of its own, and returns them in the order of the requests. The
 number of processes does not change the result.
 """
 
@@ -41,25 +41,26 @@ from .images import Kinds, Storage, encode
 from .python_process import start
 from .recording import Notes, SourceError, naming
 
-# A cut ends at the first keyframe after this many frames; if none comes, at the limits of what a process may hold.
+# A cut ends at the first keyframe after this many frames; if none comes before, at the most frames or bytes of a cut.
 _FRAMES_PER_CUT = 64
 _MOST_FRAMES_PER_CUT = 256
 _BYTES_PER_CUT = 64 << 20
-# In an even video, steps differ from whole periods by at most this share of a period.
+# The most by which a step of a regular video differs from whole periods, as a share of a period.
 _MOST_OFF = 0.2
-# Single stamps may differ by the first, a share of a period, from the median of this many stamps before.
-_MOST_JITTER, _LAST = 0.4, 9
-# Bytes of frames that are decoded before they are encoded: the processor's cache holds no more.
+# The most by which a stamp with jitter is off its grid, as a share of a period, more than the median of the last few stamps is.
+_MOST_JITTER = 0.4
+_LAST = 9
+# The most bytes of frames that are decoded before they are encoded; the processor's cache holds no more.
 _BYTES_AT_ONCE = 4 << 20
-# Files that a process keeps open: one for each of a robot's cameras.
+# The most files that a process keeps open; a robot has about so many cameras.
 _OPEN_FILES = 4
-# Cuts that a process has at once: it decodes one, and another one waits, so that it never idles.
+# The most cuts that a process has: it decodes one while the other waits, so that it is never idle.
 _CUTS_AT_ONCE = 2
-# LeRobot needs a PyAV before 16. Before 17, PyAV starts no threads for colours, and does not tell how many frames can be decoded
-# before one that is shown earlier: in every codec at most this many.
+# LeRobot needs PyAV before version 16. Before 17, PyAV starts no threads for colours.
 _PYAV_17 = int(av.__version__.split(".")[0]) >= 17
+# The most frames, in any codec, that are decoded before one that is shown earlier; before version 17, PyAV does not tell the number.
 _MOST_REORDERED = 16
-# Numbers of libavutil: matrices (AVColorSpace) and ranges (AVColorRange).
+# libavutil's numbers of matrices (AVColorSpace) and ranges (AVColorRange).
 _BT709, _UNSPECIFIED, _BT601 = 1, 2, 5
 _LIMITED, _FULL = 1, 2
 
@@ -69,15 +70,15 @@ _LIMITED, _FULL = 1, 2
 
 @dataclass(frozen=True)
 class Index:
-    """The frames of a file by its packets, in the order of presentation.
+    """The frames of a file, as its packets show them, in the order of presentation.
 
-    time_ns: int64 ``[n]``: their presentation times, rounded to the nanosecond.
-    pts: int64 ``[n]``: the same in the file's own unit.
-    start: int64 ``[n]``: the decoding stamp of the keyframe at or before each, from which it can be decoded.
+    time_ns: int64 ``[n]``: the presentation times, rounded to the nanosecond.
+    pts: int64 ``[n]``: the same times in the file's unit.
+    start: int64 ``[n]``: for each frame, the decoding stamp of the keyframe from which it can be decoded.
     height, width: of a frame as it is shown.
-    turn: how stored frames are turned to be shown, as the file declares; None: not at all.
-    declared: the number of frames in the file's header; 0 if the header has none.
+    declared: the number of frames by the file's header; 0 if the header does not say it.
     pixels, bits: FFmpeg's name of the pixel layout, and the bits of a pixel's first component.
+    turn: how the file says that stored frames are turned to be shown; None if they are not.
     """
 
     path: Path
@@ -98,7 +99,7 @@ class Index:
 def index_video(path: Path, *, deep_gray: bool = False) -> Index:
     """Reads a file's stamps. Decodes only the first frame, which has the file's display matrix.
 
-    deep_gray: accept grey of more than 8 bits: the source declares its meaning.
+    deep_gray: whether to accept grey of more than 8 bits, because the source declares what it means.
 
     Raises:
         SourceError: the file is not regular, has no video, or is in a codec that PyAV does not decode.
@@ -112,7 +113,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
             for packet in container.demux(stream):
                 if packet.pts is not None and packet.dts is not None and not packet.is_discard:
                     packets.append((packet.pts, packet.dts, packet.is_keyframe))
-                with suppress(FFmpegError):  # the reader of the frame reports that it does not decode
+                with suppress(FFmpegError):  # reported when the frame is read
                     first = first or next(iter(packet.decode()), None)
             unit, codec, declared = stream.time_base, stream.codec_context, stream.frames
             height, width, pixels = codec.height, codec.width, codec.format
@@ -125,7 +126,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
         raise SourceError(f"{path}: frames in {pixels.name}, as of depth: expected colour, or grey of 8 bits")
     packets.sort()
     pts, dts, is_keyframe = (np.array(column) for column in zip(*packets, strict=True))
-    # Frames before the first keyframe depend on one that is missing; decoding from the first reports them as lost.
+    # Frames before the first keyframe depend on one that is missing. They count to the first, and decoding reports them as lost.
     keyframes = np.maximum.accumulate(np.where(is_keyframe, np.arange(len(pts)), 0))
     scale, divisor = unit.numerator * 2_000_000_000, unit.denominator * 2
     time_ns = np.array([(stamp * scale + unit.denominator) // divisor for stamp in pts.tolist()], np.int64)
@@ -154,9 +155,9 @@ def turn_of_frame(frame: VideoFrame) -> Turn | None:
 
 
 def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndarray:
-    """Returns the index of the frame nearest to each row, int64 ``[rows]``; the earlier of two equally near ones.
+    """Returns the index of the frame nearest to each row, int64 ``[rows]``; the earlier one if two are equally near.
 
-    -1 if none is at most `within_ns` away. Both clocks are int64 ns and do not decrease.
+    The index is -1 if no frame is within `within_ns` of the row. Both clocks are int64 ns and do not decrease.
     """
     if len(frame_ns) == 0:
         return np.full(len(row_ns), -1)
@@ -170,9 +171,9 @@ def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndar
 class ByIndex:
     """The frame of each row, matched by order.
 
-    frames: int64 ``[rows]``: the index of each row's frame, or -1.
-    holes: int64 ``[n]``: the frames before holes for which there are too few rows; then row k has frame k.
-    undecided: the number of rows without a frame, if it is unknown which rows these are; else 0.
+    frames: int64 ``[rows]``: the index of each row's frame; -1 if it has none.
+    holes: int64 ``[n]``: the frame before each hole, if there are too few rows for the holes; then row k has frame k.
+    undecided: the number of rows without a frame if it is unknown which rows these are; else 0.
     """
 
     frames: np.ndarray
@@ -183,53 +184,53 @@ class ByIndex:
 def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | None = None) -> ByIndex:
     """Gives frame k to row k, but skips the rows of frames that the video lost.
 
-    Times of frames have a hole where a step is two periods or more. Frames after a hole belong to the rows of their times, if all
-    these rows exist; the rows' own clock may have the same holes. A first frame later than `start_ns` means that frames before it
-    are missing, if there are enough rows. Without `start_ns`, a video's times begin anywhere, and its last frame may be missing; if
-    more rows lack a frame, it is unknown whether they are the first or the last.
+    The times of frames have a hole where a step is two periods or more. Frames after a hole belong to the rows of their times if all
+    these rows exist; the clock of the rows may have the same holes. If the first frame is later than `start_ns` and there are enough
+    rows, the frames before it are missing. Without `start_ns`, a video's times may begin anywhere, and its last frame may be missing;
+    if more rows lack a frame, it is unknown whether they are the first or the last.
 
     start_ns: the first row's time on the clock of `frame_ns`.
     """
     count = min(len(row_ns), len(frame_ns))
-    found = np.full(len(row_ns), -1)
-    found[:count] = np.arange(count)
+    frames = np.full(len(row_ns), -1)
+    frames[:count] = np.arange(count)
     numbers, period_ns = _number(frame_ns[:count])
-    late = (frame_ns[0] - (start_ns or 0)) / period_ns if len(frame_ns) and period_ns else 0.0
+    missing_at_start = (frame_ns[0] - (start_ns or 0)) / period_ns if len(frame_ns) and period_ns else 0.0
     holes = np.flatnonzero(np.diff(numbers) > 1)
     row_numbers, _ = _number(row_ns)
-    for first in dict.fromkeys((max(0, round(late)), 0)):
+    for first in dict.fromkeys((max(0, round(missing_at_start)), 0)):
         if not first and not len(holes):
             continue
         rows = np.searchsorted(row_numbers, numbers + first)
         if rows[-1] < len(row_ns) and np.array_equal(row_numbers[rows], numbers + first):
-            found[:] = -1
-            found[rows] = np.arange(count)
+            frames[:] = -1
+            frames[rows] = np.arange(count)
             holes = holes[:0]
             break
-    behind = len(row_ns) - 1 - int(np.flatnonzero(found >= 0)[-1]) if count else 0
-    is_decided = (period_ns > 0 or count < 3) and (start_ns is not None or behind < 2)
-    return ByIndex(found, holes, 0 if is_decided else int((found < 0).sum()))
+    missing_at_end = len(row_ns) - 1 - int(np.flatnonzero(frames >= 0)[-1]) if count else 0
+    is_decided = (period_ns > 0 or count < 3) and (start_ns is not None or missing_at_end < 2)
+    return ByIndex(frames, holes, 0 if is_decided else int((frames < 0).sum()))
 
 
 def _number(time_ns: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns the number of periods from the first time to each, int64 ``[n]``, and the period. If the times are on no grid of periods,
-    returns 0, 1, 2, ... and 0."""
+    """Returns the number of periods from the first time to each, int64 ``[n]``, and the period; if the times are on no grid of periods,
+    0, 1, 2, ... and 0."""
     steps = np.diff(time_ns)
     numbers = np.arange(len(time_ns))
     if not len(steps) or (median := np.sort(steps)[(len(steps) - 1) // 2]) <= 0:
         return numbers, 0.0
-    # The mean of single steps is more precise than their median: some files have times in whole milliseconds.
+    # The mean of the steps of one period is more precise than the median: some files have times in whole milliseconds.
     period = float(steps[steps < 1.5 * median].mean())
-    whole = np.rint(steps / period).astype(np.int64)
-    if whole.min() >= 1 and np.abs(steps / period - whole).max() <= _MOST_OFF:
-        return np.concatenate([[0], np.cumsum(whole)]), period
-    # Stamps that jitter more may still be on a grid. The last ones show how far it has drifted.
-    off = [0.0]
+    periods = np.rint(steps / period).astype(np.int64)
+    if periods.min() >= 1 and np.abs(steps / period - periods).max() <= _MOST_OFF:
+        return np.concatenate([[0], np.cumsum(periods)]), period
+    # Stamps with more jitter may still be on a grid, which drifts slowly; the last few show how far it has drifted.
+    deviations = [0.0]
     for index, time in enumerate(((time_ns - time_ns[0]) / period).tolist()[1:], 1):
-        drift = float(np.median(off[-_LAST:]))
+        drift = float(np.median(deviations[-_LAST:]))
         numbers[index] = round(time - drift)
-        off.append(time - int(numbers[index]))
-        if numbers[index] <= numbers[index - 1] or abs(off[-1] - drift) > _MOST_JITTER:
+        deviations.append(time - int(numbers[index]))
+        if numbers[index] <= numbers[index - 1] or abs(deviations[-1] - drift) > _MOST_JITTER:
             return np.arange(len(time_ns)), 0.0
     return numbers, period
 
@@ -241,11 +242,11 @@ def _number(time_ns: np.ndarray) -> tuple[np.ndarray, float]:
 class Cut:
     """Frames of one file that a process decodes together.
 
-    frames: int64 ``[n]``: their indices in the order of presentation, not decreasing; a frame may occur twice.
+    frames: int64 ``[n]``: their indices in the order of presentation, not decreasing. A frame may occur more than once.
     pts: int64 ``[n]``: their stamps.
-    start: the decoding stamp of the keyframe from which the first can be decoded.
+    start: the decoding stamp of the keyframe from which the first frame can be decoded.
     height, width, turn: as in :class:`Index`.
-    depth: the meaning of pixels that are depth.
+    depth: what the codes of the pixels mean, if they are depth.
     """
 
     path: str
@@ -261,10 +262,10 @@ class Cut:
 
 @dataclass
 class Decoded:
-    """The result for a cut.
+    """The result for a cut. Indices are those of frames in the cut.
 
-    parts: the indices in the cut, int64 ``[m]``, of decoded frames, and the frames.
-    lost: the indices of frames that did not decode, each with the reason.
+    parts: decoded frames, with their indices, int64 ``[m]``.
+    lost: the index of each frame that did not decode, with the reason.
     """
 
     parts: list[tuple[np.ndarray, Encoded]] = field(default_factory=list)
@@ -272,8 +273,8 @@ class Decoded:
 
 
 def cut_up(index: Index, frames: np.ndarray, storage: Storage, depth: DepthCodes | None = None) -> list[Cut]:
-    """Returns cuts of these frames in their order. `frames` is int64 ``[n]``, not decreasing."""
-    # The bound for an encoded frame is a quarter of its pixels' bytes, more than a JPEG of quality 95 has.
+    """Divides frames into cuts, and returns these in order. `frames` is int64 ``[n]``, not decreasing."""
+    # An encoded frame counts as a quarter of its pixels' bytes, which is more than a JPEG of quality 95 has.
     frame_bytes = storage.frame_bytes(index.height, index.width)
     most = max(1, min(_MOST_FRAMES_PER_CUT, _BYTES_PER_CUT // frame_bytes))
     few = min(_FRAMES_PER_CUT, most)
@@ -300,7 +301,7 @@ def cut_up(index: Index, frames: np.ndarray, storage: Storage, depth: DepthCodes
 
 
 class _Video:
-    """An open file, read forwards. It seeks only if that spares decoding."""
+    """An open file, which is read forwards. It seeks only if that saves decoding."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -316,7 +317,7 @@ class _Video:
         self._container.close()
 
     def pick(self, cut: Cut) -> Iterator[tuple[int, VideoFrame | str]]:
-        """Yields each index in the cut with its frame, or with the reason why there is none."""
+        """Yields the index in the cut and the frame, for each frame of the cut; in place of a lost frame, the reason."""
         first = int(cut.pts[0])
         size = cut.width, cut.height
         if cut.turn is not None and cut.turn.exchanged:
@@ -327,7 +328,7 @@ class _Video:
             while self._frame is not None and self._frame.pts < pts:
                 self._advance()
             frame = self._frame
-            damage = self._damage_of(pts)
+            damage = self._find_damage(pts)
             if frame is None or frame.pts != pts:
                 yield index, damage or "it gave no frame"
             elif damage is not None:
@@ -338,7 +339,7 @@ class _Video:
                 yield index, frame
 
     def _seek(self, start: int, first: int) -> None:
-        """Goes to the keyframe of decoding stamp `start`; to the beginning if a file's index leads past `first`."""
+        """Goes to the keyframe with the decoding stamp `start`; to the beginning if the file's index leads past `first`."""
         with suppress(FFmpegError):  # a container that cannot seek
             self._container.seek(start, stream=self._stream)
             self._restart()
@@ -350,19 +351,19 @@ class _Video:
         self._advance()
 
     def _restart(self) -> None:
-        self._frame: VideoFrame | None = None  # the last decoded one; None before the first and after the last
+        self._frame: VideoFrame | None = None  # the current frame; None before the first and after the last
         self._packets = self._container.demux(self._stream)
         self._decoded: deque[VideoFrame] = deque()
-        # For each presentation stamp: a packet's number in the order of decoding, and the first packet that it may depend on.
+        # By presentation stamp: a packet's number in the order of decoding, and the number of the first one that it may depend on.
         self._depends_on: dict[int | None, tuple[int, int]] = {}
-        self._keyframes = [(0, -math.inf)] * 2  # the last two: number and presentation stamp
-        self._damages: list[tuple[int, str]] = []  # numbers of packets that did not decode, rising, and why
+        self._keyframes = [(0, -math.inf)] * 2  # the numbers and presentation stamps of the last two
+        self._damages: list[tuple[int, str]] = []  # the numbers of packets that did not decode, sorted, and why
         context = self._stream.codec_context
         self._numbers = FrameNumbers(context.extradata or b"") if context.name == "h264" else None
 
     def _advance(self) -> None:
-        """Goes to the next frame; passes over packets that do not decode."""
-        # A frame is returned only when frames that are shown later but decoded earlier have come: if they are damaged, so is it.
+        """Goes to the next frame, and skips packets that do not decode."""
+        # A frame may depend on frames that are shown later. They are decoded first, so that their damage is known.
         reordered = self._stream.codec_context.reorder_depth if _PYAV_17 else _MOST_REORDERED
         while len(self._decoded) <= reordered + 1:
             packet = next(self._packets, None)
@@ -382,18 +383,18 @@ class _Video:
         self._frame = self._decoded.popleft() if self._decoded else None
 
     def _note(self, packet: Packet) -> int:
-        """Records which packets a packet's frame may depend on; returns the packet's number."""
+        """Notes on which packets a packet's frame may depend, and returns the packet's number."""
         number = len(self._depends_on)
         if packet.pts is not None:
             if packet.is_keyframe:
                 self._keyframes = [self._keyframes[1], (number, packet.pts)]
-            # A frame that is decoded after a keyframe but shown before it may depend on frames of the keyframe before.
+            # A frame that is decoded after a keyframe but shown before it may depend on frames since the keyframe before that.
             before, last = self._keyframes
             self._depends_on[packet.pts] = number, (last if packet.pts >= last[1] else before)[0]
         return number
 
-    def _damage_of(self, pts: int) -> str | None:
-        """Returns why a frame is not as recorded: it or one that it may depend on did not decode. None if it is."""
+    def _find_damage(self, pts: int) -> str | None:
+        """Returns why a frame is not as it was recorded: it, or one that it may depend on, did not decode. None if it is."""
         number, first = self._depends_on.get(pts, (-1, 0))
         index = bisect_left(self._damages, (first, ""))
         if index == len(self._damages) or self._damages[index][0] > number:
@@ -403,7 +404,7 @@ class _Video:
 
 
 class _Decoder:
-    """Decodes cuts one after another; keeps the files of the last ones open."""
+    """Decodes cuts one after another, and keeps the last files open."""
 
     def __init__(self) -> None:
         self._videos: dict[str, _Video] = {}
@@ -424,11 +425,11 @@ class _Decoder:
         frames, indices = np.empty(shape, np.uint8 if cut.depth is None else np.uint16), list[int]()
         millimetres = None if cut.depth is None else cut.depth.millimetres()
 
-        def encode_them() -> None:
+        def encode_decoded() -> None:
             nonlocal frames
             decoded.parts.append((np.array(indices), encode(frames[: len(indices)], cut.storage)))
             if cut.storage.codec == "raw":
-                frames = np.empty_like(frames)  # the appended part may still use the old array
+                frames = np.empty_like(frames)  # the appended part uses the old array
             indices.clear()
 
         for index, frame in self._video(cut.path).pick(cut):
@@ -439,9 +440,9 @@ class _Decoder:
             frames[len(indices)] = pixels if cut.turn is None else cut.turn.apply(pixels)
             indices.append(index)
             if len(indices) == len(frames):
-                encode_them()
+                encode_decoded()
         if indices:
-            encode_them()
+            encode_decoded()
 
     def _video(self, path: str) -> _Video:
         video = self._videos.pop(path, None) or _Video(path)
@@ -452,17 +453,17 @@ class _Decoder:
 
 
 def to_rgb(frame: VideoFrame) -> np.ndarray:
-    """Returns the pixels ``[H, W, 3]``, by the matrix and the range that the video declares, by default BT.601 and limited.
+    """Returns a frame's pixels, ``[H, W, 3]``, by the matrix and the range that the video declares, or by BT.601 and the limited range.
 
-    Both are passed by name, since PyAV before 17 ignores the frame's. No copy is made, and libswscale starts no threads, since waiting
-    for them would take longer than the work.
+    Both are passed as arguments, because PyAV before 17 ignores the frame's own. Makes no copy. Starts no threads of libswscale,
+    because waiting for them would take longer than the conversion.
     """
     options: dict[str, Any] = {"threads": 1} if _PYAV_17 else {}
     if not frame.format.is_rgb and len(frame.format.components) >= 3:
         matrix = int(frame.colorspace)
         matrix = _BT601 if matrix == _UNSPECIFIED else matrix
         is_full = int(frame.color_range) == _FULL or frame.format.name.startswith("yuvj")
-        # If both matrices are equal, PyAV before 17 drops the given one; RGB has none.
+        # PyAV before 17 ignores the matrix if that of the result is equal; RGB has no matrix, so any other will do.
         other = _BT601 if matrix != _BT601 else _BT709
         options |= {
             "src_colorspace": matrix,
@@ -476,7 +477,7 @@ def to_rgb(frame: VideoFrame) -> np.ndarray:
 
 
 def _to_depth(frame: VideoFrame, millimetres: np.ndarray) -> np.ndarray:
-    """Returns the luma's codes of 12 bits as millimetres, ``[H, W, 1]``."""
+    """Returns a frame's depth in millimetres, ``[H, W, 1]``, which its luma holds as codes of 12 bits."""
     plane = frame.planes[0]
     lines = np.frombuffer(cast(Any, plane), "<u2").reshape(-1, plane.line_size // 2)
     depth: np.ndarray = millimetres[lines[: frame.height, : frame.width, None] & (len(millimetres) - 1)]
@@ -487,7 +488,7 @@ def _to_depth(frame: VideoFrame, millimetres: np.ndarray) -> np.ndarray:
 
 
 def work(file_descriptor: int) -> None:
-    """The program of a decoding process: receives cuts from a socket and sends back the results, until the other end is closed."""
+    """The program of a decoding process. It receives cuts from a socket and sends the results back until the other end is closed."""
     set_num_threads(1)
     decoder = _Decoder()
     with Connection(file_descriptor) as parent:
@@ -500,14 +501,14 @@ def work(file_descriptor: int) -> None:
 
 @dataclass(eq=False)
 class Ticket:
-    """A requested cut, and its result when it is there."""
+    """A requested cut, and its result as soon as there is one."""
 
     cut: Cut
     decoded: Decoded | None = None
 
 
 class _Process:
-    """A decoding process, and the cuts that it was sent."""
+    """A decoding process, and the cuts that it has."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -518,11 +519,11 @@ class _Process:
 
     def begin(self, ticket: Ticket) -> None:
         self.tickets.append(ticket)
-        with suppress(ConnectionError):  # it has died, which `receive` reports
+        with suppress(ConnectionError):  # the process has died, and `receive` reports that
             self.connection.send(ticket.cut)
 
     def receive(self) -> bool:
-        """Receives a result; returns False if the process has died."""
+        """Receives a result. Returns False if the process has died."""
         try:
             decoded = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -531,17 +532,17 @@ class _Process:
         return True
 
     def end(self) -> int:
-        """Ends the process in any case; returns its exit code."""
+        """Ends the process, even amid its work, and returns its exit code."""
         self.connection.close()
         self._popen.kill()
         return self._popen.wait()
 
 
 class Decoders:
-    """Decodes cuts in `jobs` processes, or in this one if that is 1.
+    """Decodes cuts in `jobs` processes; if `jobs` is 1, in this process.
 
-    Cuts begin in the order of the requests, and their results are taken in the same order. Cuts that are begun and not yet taken
-    are at most as many as the processes may have at once.
+    Cuts are begun in the order of the requests, and their results are taken in the same order. The cuts that are begun and not yet
+    taken are never more than the processes may have at once.
     """
 
     def __init__(self, jobs: int | None) -> None:
@@ -552,7 +553,7 @@ class Decoders:
         self._held: set[Ticket] = set()  # begun and not yet taken
 
     def ask(self, cut: Cut) -> Ticket:
-        """Requests a cut; processes begin with it as soon as they can."""
+        """Requests a cut. A process begins it as soon as it can."""
         ticket = Ticket(cut)
         self._waiting.append(ticket)
         if self._jobs > 1:
@@ -560,14 +561,14 @@ class Decoders:
         return ticket
 
     def take(self, ticket: Ticket) -> Decoded:
-        """Waits for a cut's result and returns it. Each ticket is taken once."""
+        """Waits for a cut's result, and returns it. Each ticket is taken once."""
         if self._jobs == 1:
             self._waiting.remove(ticket)
             return self._here.decode(ticket.cut)
         while ticket.decoded is None:
             self._begin(ticket)
             self._receive()
-        decoded, ticket.decoded = ticket.decoded, None  # a caller that keeps the ticket keeps no frames
+        decoded, ticket.decoded = ticket.decoded, None  # so that a caller who keeps the ticket does not keep the frames
         self._held.discard(ticket)
         self._begin(None)
         return decoded
@@ -579,32 +580,32 @@ class Decoders:
         self._held.discard(ticket)
 
     def _begin(self, wanted: Ticket | None) -> None:
-        """Sends waiting cuts to processes that can take them."""
+        """Sends waiting cuts to processes, as many as these can take; `wanted` is sent in any case when its turn comes."""
         while self._waiting and (len(self._held) < _CUTS_AT_ONCE * self._jobs or self._waiting[0] is wanted):
-            idle = min(self._processes, key=lambda process: len(process.tickets), default=None)
-            if idle is None or (idle.tickets and len(self._processes) < self._jobs):
-                idle = _Process()
-                self._processes.append(idle)
+            process = min(self._processes, key=lambda process: len(process.tickets), default=None)
+            if process is None or (process.tickets and len(self._processes) < self._jobs):
+                process = _Process()
+                self._processes.append(process)
             self._held.add(self._waiting[0])
-            idle.begin(self._waiting.popleft())
+            process.begin(self._waiting.popleft())
 
     def _receive(self) -> None:
-        """Waits until a process has sent a result, or died."""
+        """Waits until a process has sent a result or died."""
         busy = {process.connection: process for process in self._processes if process.tickets}
         for connection in wait(list(busy)):
             process = busy[connection]  # type: ignore[index]
             if process.receive():
                 continue
             self._processes.remove(process)
-            died = process.tickets.popleft()
+            ticket = process.tickets.popleft()
             reason = f"the process that decoded it died ({process.end()})"
-            died.decoded = Decoded(lost=dict.fromkeys(range(len(died.cut.pts)), reason))
-            # The cuts that waited after it did not kill the process.
+            ticket.decoded = Decoded(lost=dict.fromkeys(range(len(ticket.cut.pts)), reason))
+            # The cuts behind this one did not kill the process, so they wait for another.
             self._held.difference_update(process.tickets)
             self._waiting.extendleft(reversed(process.tickets))
 
     def close(self) -> None:
-        """Ends the processes in any case."""
+        """Ends the processes, even amid their work."""
         for process in self._processes:
             process.end()
         self._processes.clear()
@@ -616,7 +617,7 @@ _Frames = TypeVar("_Frames", bound="VideoFrames")
 
 
 class VideoFrames:
-    """Decodes the frames of rows. A context manager, which ends the decoding processes."""
+    """Decodes the frames of rows. As a context manager, it ends the decoding processes."""
 
     def __init__(self, options: VideoOptions, kinds: Kinds, notes: Notes) -> None:
         self._storage = partial(Storage.of, options)  # takes the camera's name
@@ -631,7 +632,7 @@ class VideoFrames:
         self._decoders.close()
 
     def index(self, camera: str, path: Path, *, deep_gray: bool = False) -> Index:
-        """Indexes a camera's file by :func:`index_video`; notes if its frames are turned."""
+        """Calls :func:`index_video` for a camera's file, and notes if its frames are turned."""
         index = index_video(path, deep_gray=deep_gray)
         if index.turn is not None:
             self._notes.leave_out(f"{camera}: frames as stored in the file", f"{index.turn}, as the file says")
@@ -646,31 +647,37 @@ class VideoFrames:
         frame_ns: np.ndarray,
         start_ns: int | None = None,
     ) -> np.ndarray:
-        """Returns the frames of :func:`match_by_index`; reports holes that the number of rows leaves no room for.
+        """Returns the frames that :func:`match_by_index` finds, and reports holes for which there are too few rows.
 
         Raises:
             SourceError: rows lack frames, and it is unknown which rows.
         """
-        found = match_by_index(row_ns, frame_ns, start_ns)
-        both = f"{len(row_ns)} rows and {len(frame_ns)} frames"
-        if found.undecided and index.declared <= len(index):  # if the file was cut off, the last rows lack frames
+        matched = match_by_index(row_ns, frame_ns, start_ns)
+        counts = f"{len(row_ns)} rows and {len(frame_ns)} frames"
+        if matched.undecided and index.declared <= len(
+            index
+        ):  # else the file was cut off, and the last rows lack frames
             raise SourceError(
-                f"{index.path}: {both}: {found.undecided} rows have none, and no time, hole or list of stamps shows which: any frame "
+                f"{index.path}: {counts}: {matched.undecided} rows have none, and no time, hole or list of stamps shows which: any frame "
                 "may belong to another row"
             )
-        if len(found.holes):
+        if len(matched.holes):
             self._notes.assume(
                 f"{what}: {camera}",
-                f"row k has frame k, but the times of {index.path.name} have holes ({len(found.holes)}, the first after frame "
-                f"{found.holes[0]}), for which {both} leave no room: rows after a hole may have the frame of a later row",
+                f"row k has frame k, but the times of {index.path.name} have holes ({len(matched.holes)}, the first after frame "
+                f"{matched.holes[0]}), for which {counts} leave no room: rows after a hole may have the frame of a later row",
                 camera,
             )
-        return found.frames
+        return matched.frames
 
     def chunks(
         self, what: str, path: Path, tickets: list[Ticket], time_ns: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Encoded]]:
-        """Yields the frames of the tickets, cut by cut, for rows at `time_ns`; names frames that do not decode."""
+        """Yields the times of rows and their frames, part by part, and skips frames that do not decode.
+
+        tickets: their cuts have the frames of all rows, in order.
+        time_ns: the times of the rows.
+        """
         first = 0
         for ticket in tickets:
             decoded = self._decoders.take(ticket)

@@ -1,4 +1,4 @@
-"""Ingest in several processes of this machine: they convert the shards of a plan, which are then merged. A killed ingest resumes."""
+"""Ingests in several processes of this machine: they convert the shards of a plan, which are then merged. A killed ingest resumes."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ from .python_process import start
 from .recording import Assumption, Notes, Omission, ShardsError, SourceError
 from .shards import PLAN, Plan, convert, load_plan, merge_plan, remove, save, survey
 
-# Seconds that the processes of a dead run may take to end.
-_PATIENCE_S = 10.0
+# How long the processes of a killed run may take to end.
+_WAIT_S = 10.0
 
 
 def ingest_with_workers(
     work: Work, cache: Path, workers: int, *, overwrite: bool, progress: Progress | None
 ) -> IngestReport:
-    """:func:`ingest` with `workers`: plans, converts and merges in ``CACHE.shards``, which is removed at the end.
+    """Does the work of :func:`ingest` with `workers`: plans, converts and merges in ``CACHE.shards``, which is removed at the end.
 
     Raises:
-        ShardsError: only a single process can read this source.
+        ShardsError: only a single process can ingest this source.
     """
     started = time.perf_counter()
     if not os.path.lexists(cache):
-        Writer(cache).abort()  # fails before the work if no cache can be made here
+        Writer(cache).abort()  # fails before the work if the cache cannot be made
     folder = cache.with_name(f"{cache.name}.shards")
     marker = folder / "merged"
     if os.path.lexists(cache) and not overwrite and not folder.exists():
         raise FileError(f"{cache}: it exists already; overwrite=True (--overwrite) replaces a cache")
     with _locked(folder) as lock:
         try:
-            plan = _resumed(work, folder, workers)
+            plan = _find_plan(work, folder, workers)
         except Error:
             if not (folder / PLAN).exists():
                 remove(folder)
             raise
         if os.path.lexists(cache) and not overwrite:
-            # merge_plan wrote the cache's inode: see there.
-            finished = is_readable(marker) and marker.read_text() == str(os.stat(cache).st_ino)
+            # merge_plan writes the cache's inode to the marker.
+            is_finished = is_readable(marker) and marker.read_text() == str(os.stat(cache).st_ino)
             remove(folder)
-            if not finished:
+            if not is_finished:
                 raise FileError(f"{cache}: it exists already; overwrite=True (--overwrite) replaces a cache")
-            return _report_of(work, cache, time.perf_counter() - started)
+            return _make_report(work, cache, time.perf_counter() - started)
         try:
             _convert_all(plan, workers, progress, lock)
             merge_plan(plan, None, cache, overwrite, None, marker)
         except (SourceError, ShardsError, ArgumentError, ArgumentTypeError):
-            remove(folder)  # converting more shards does not mend these errors
+            remove(folder)  # a second run would raise these errors again
             raise
         remove(folder)
-    return _report_of(work, cache, time.perf_counter() - started)
+    return _make_report(work, cache, time.perf_counter() - started)
 
 
-def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
+def _make_report(work: Work, cache: Path, seconds: float) -> IngestReport:
     provenance = dataset.open(cache).provenance
     notes = Notes(work.format.name, {}, work.on_error)
     notes.left_out = [Omission(**omission) for omission in provenance["left_out"]]
@@ -82,13 +82,13 @@ def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Makes the folder and holds its lock. Processes of the ingest inherit the lock: it is free when the last one has ended.
+    """Makes the folder and holds its lock. The processes of the ingest inherit it, so it is free only when the last one has ended.
 
     Raises:
-        FileError: another ingest holds it.
+        FileError: another ingest holds the lock.
     """
     path = folder / "lock"
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _WAIT_S
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -116,8 +116,8 @@ def _locked(folder: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _resumed(work: Work, folder: Path, workers: int) -> Plan:
-    """Returns the plan of a killed run if the source is still the same; else a new plan in an emptied folder."""
+def _find_plan(work: Work, folder: Path, workers: int) -> Plan:
+    """Returns the plan of a killed run if the source has not changed since; else empties the folder and returns a new plan."""
     plan = survey(work, folder, None, workers)
     with suppress(FileError):
         before = load_plan(folder)
@@ -131,14 +131,14 @@ def _resumed(work: Work, folder: Path, workers: int) -> Plan:
 
 
 def work_on(folder: str, threads: int, parent: int) -> None:
-    """The program of a process that converts shards: reads their numbers, one a line, and writes each step as a line of JSON."""
-    # PR_SET_PDEATHSIG: this process ends with its parent, however that ends.
+    """The program of a process that converts shards. It reads their numbers, one a line, and writes a line of JSON for each step."""
+    # PR_SET_PDEATHSIG: this process is killed when its parent ends in any way.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         return
     set_num_threads(threads)
     to_parent = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keeps prints of a reader or its libraries out of these lines
+    os.dup2(2, 1)  # keeps what a reader or its libraries print out of these lines
 
     def write(**line: Any) -> None:
         print(json.dumps(line), file=to_parent, flush=True)
@@ -159,7 +159,7 @@ _KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, Argument
 
 @dataclass(eq=False)
 class _Worker:
-    """A process that converts shards, and the shard that it converts."""
+    """A process that converts shards, and the number of the shard that it is converting."""
 
     process: subprocess.Popen[str]
     shard: int | None = None
@@ -168,7 +168,7 @@ class _Worker:
         """Sends the next shard; None ends the process."""
         self.shard = shard
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died: listen() reports that
+        with suppress(BrokenPipeError):  # it has died, and listen() reports that
             if shard is None:
                 self.process.stdin.close()
             else:
@@ -176,6 +176,7 @@ class _Worker:
                 self.process.stdin.flush()
 
     def listen(self, lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+        """Puts each line of the process into the queue, and None when the process has ended."""
         assert self.process.stdout is not None
         with suppress(ValueError), self.process.stdout:  # a killed process may leave half a line
             for line in self.process.stdout:
@@ -186,13 +187,13 @@ class _Worker:
 def _convert_all(plan: Plan, count: int, progress: Progress | None, lock: int) -> None:
     """Converts the shards that are not finished, in `count` processes."""
     report = progress or (lambda done, total, what: None)
-    todo = [shard for shard in range(plan.shards) if not plan.path(shard).exists()]
-    done = {shard: plan.count(shard) for shard in range(plan.shards) if shard not in todo}
-    waiting = iter(todo)
+    unfinished = [shard for shard in range(plan.shards) if not plan.path(shard).exists()]
+    done = {shard: plan.count(shard) for shard in range(plan.shards) if shard not in unfinished}
+    waiting = iter(unfinished)
     lines: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
     workers: list[_Worker] = []
     try:
-        for _ in range(min(count, len(todo))):
+        for _ in range(min(count, len(unfinished))):
             threads = max(1, num_threads() // count)
             process = start(
                 work_on,

@@ -13,21 +13,21 @@ from ruamel.yaml.events import AliasEvent
 from .files import check_file
 from .recording import SourceError, naming
 
-# A parser in Python reads 70 KB a second; the metadata.yaml of a thousand files takes 300 KB.
-_LONGEST = 1 << 21
-_DEEPEST = 32
+# A parser in Python reads 70 KB a second; the metadata.yaml of a bag of a thousand files has 300 KB.
+_MOST_BYTES = 1 << 21
+_MOST_LEVELS = 32
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Reads a file of keys and values as YAML 1.2: dicts, lists, texts, numbers, dates.
+    """Reads a YAML 1.2 file of keys and values, which are dicts, lists, texts, numbers and dates.
 
     Raises:
-        SourceError: the file is no such YAML, is larger or more deeply nested than any such file, or has aliases, by which a few
-            bytes may become any amount.
+        SourceError: the file is no such YAML, is larger or more deeply nested than any useful file, or has aliases, which can turn a
+            few bytes into any amount.
     """
     check_file(path)
-    if (size := path.stat().st_size) > _LONGEST:
-        raise SourceError(f"{path}: expected YAML of at most {_LONGEST} bytes, got {size}")
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise SourceError(f"{path}: expected YAML of at most {_MOST_BYTES} bytes, got {size}")
     with naming(path):
         return parse_yaml(path.read_text(encoding="utf-8-sig"), path)
 
@@ -35,8 +35,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: str, where: object) -> dict[str, Any]:
     """Reads a text in the same way; errors begin with `where`."""
     with naming(where):
-        if len(text) > _LONGEST:
-            raise SourceError(f"{where}: expected YAML of at most {_LONGEST} characters, got {len(text)}")
+        if len(text) > _MOST_BYTES:
+            raise SourceError(f"{where}: expected YAML of at most {_MOST_BYTES} characters, got {len(text)}")
         parser = YAML(typ="safe", pure=True)
         parser.Composer = _Composer
         values = parser.load(re.sub(r"\A%YAML:.*", "", text))  # OpenCV's header, which is no YAML
@@ -46,15 +46,15 @@ def parse_yaml(text: str, where: object) -> dict[str, Any]:
 
 
 class _Composer(Composer):
-    """Refuses aliases and deep nesting before any value is made."""
+    """Refuses aliases and deep nesting before it makes any value."""
 
     _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.parser.check_event(AliasEvent):
             raise ValueError("expected YAML without aliases")
-        if self._depth == _DEEPEST:
-            raise ValueError(f"expected at most {_DEEPEST} lists within one another")
+        if self._depth == _MOST_LEVELS:
+            raise ValueError(f"expected at most {_MOST_LEVELS} lists within one another")
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1

@@ -1,6 +1,6 @@
-"""Zarr stores of episodes, as diffusion_policy's ReplayBuffer and UMI write them: the rows of all episodes, one after another.
+"""Reads Zarr stores of episodes, as diffusion_policy's ReplayBuffer and UMI write them.
 
-`data/<key>` are arrays ``[rows, ...]``; `meta/episode_ends` has the end of each episode.
+`data/<key>` are arrays ``[rows, ...]`` of the rows of all episodes, one after another; `meta/episode_ends` has each episode's end.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, 
 
 _DATA, _META = "data/", "meta/"
 _ENDS = "meta/episode_ends"
-# Columns of the episodes table that the cache itself adds.
+# The columns that the reader and the cache add to the episodes table.
 _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
-# The most bytes that are read and written at once.
-_AT_ONCE = 2**25
+_BYTES_AT_ONCE = 2**25
 # The most feature names in a list of `meta`.
 _MOST_NAMES = 4096
-# The first rows, whose rate is compared with the declared one.
+# The rate of so many first rows is compared with the declared one.
 _CLOCK_ROWS = 1000
 _SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b")
-# The first rows, which decide whether an array of floats is a camera.
+# So many first rows show whether an array of floats is a camera.
 _CAMERA_ROWS = 16
-# Less than int64 nanoseconds can hold.
+# No more than int64 nanoseconds can hold.
 _LARGEST_S = 9.2e9
 
 
@@ -50,7 +49,7 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         episodes = list(zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True))
         attributes = _try_json(store, ".zattrs", notes)
         contents = find_contents(store, _try_json(store, ".zmetadata", notes))
-        _note_losses(store, contents, notes)
+        _report_losses(store, contents, notes)
         arrays = _open_arrays(store, contents.arrays, int(ends[-1]), options, notes)
         columns = _read_columns(store, contents.arrays, len(ends), notes)
         shared_columns = declaring({**attributes, **_try_json(store, "data/.zattrs", notes)})
@@ -76,11 +75,11 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
 
 
 def _try_json(store: Store, key: str, notes: Notes) -> dict[str, Any]:
-    """Reads a JSON object; {} if the file is missing or skipped."""
-    parsed: dict[str, Any] = {}
+    """Reads a JSON object. Returns {} if the file is missing or skipped."""
+    content: dict[str, Any] = {}
     with notes.reading(key, store.where(key)):
-        parsed = read_json(store, key) or {}
-    return parsed
+        content = read_json(store, key) or {}
+    return content
 
 
 def _find_root(source: Path, notes: Notes) -> Path:
@@ -91,8 +90,8 @@ def _find_root(source: Path, notes: Notes) -> Path:
     listing.note(source, notes)
     roots = {file if file.suffix.lower() == ".zip" else file.parents[2] for file in listing.files if is_store(file)}
     if len(roots) != 1:
-        these = "; ingest one of them: " + ", ".join(map(str, sorted(roots))) if roots else ""
-        raise FileError(f"{source}: expected one zarr store with {_ENDS}{these}")
+        advice = "; ingest one of them: " + ", ".join(map(str, sorted(roots))) if roots else ""
+        raise FileError(f"{source}: expected one zarr store with {_ENDS}{advice}")
     (root,) = roots
     outside = sorted({file.relative_to(source).parts[0] for file in listing.files if root not in (file, *file.parents)})
     for name in outside:
@@ -101,7 +100,7 @@ def _find_root(source: Path, notes: Notes) -> Path:
 
 
 def _read_ends(store: Store) -> np.ndarray:
-    """Returns the index after each episode's last row, int64 ``[episodes]``."""
+    """Returns the number of rows up to the end of each episode, int64 ``[episodes]``."""
     try:
         if store.read(f"{_ENDS}/zarr.json", 2**24) is not None:
             raise SourceError(
@@ -117,14 +116,15 @@ def _read_ends(store: Store) -> np.ndarray:
             raise SourceError(f"{array.where}: expected numbers of rows, got {ends.max()}")
         ends = ends.astype(np.int64)
     except SourceError as error:
-        raise FileError(str(error)) from error  # nothing to skip to
-    back = np.flatnonzero(np.diff(ends, prepend=0) < 0)
-    if len(back):
-        raise FileError(f"{array.where}: row {back[0]}: {ends[back[0]]} is before the end of the episode before it")
+        raise FileError(str(error)) from error  # no other file could be read instead
+    decreasing = np.flatnonzero(np.diff(ends, prepend=0) < 0)
+    if len(decreasing):
+        row = decreasing[0]
+        raise FileError(f"{array.where}: row {row}: {ends[row]} is before the end of the episode before it")
     return ends
 
 
-def _note_losses(store: Store, contents: Contents, notes: Notes) -> None:
+def _report_losses(store: Store, contents: Contents, notes: Notes) -> None:
     for key, why in contents.lost.items():
         notes.skip(key, SourceError(f"{store.where(key)}: {why}"))
     for folder, count in contents.others.items():
@@ -132,7 +132,7 @@ def _note_losses(store: Store, contents: Contents, notes: Notes) -> None:
 
 
 def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions, notes: Notes) -> list[Array]:
-    """Returns the arrays of `data` that become streams, and reports the others."""
+    """Returns the arrays in `data` that become streams, and reports the others."""
     arrays: list[Array] = []
     for key in keys:
         if not key.startswith(_DATA):
@@ -145,14 +145,14 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
                 notes.leave_out(key, array)
                 continue
             attributes = read_json(store, f"{key}/.zattrs") or {}
-            used = {
+            known = {
                 name: value
                 for name, value in attributes.items()
                 if declares(name) or may_say_colors(name) or name in (*PACKING, *FLAGS, UNSIGNED)
             }
-            if others := sorted(attributes.keys() - used.keys()):
+            if others := sorted(attributes.keys() - known.keys()):
                 notes.leave_out(f"{key}: attributes", ", ".join(others))
-            array = replace(array, attributes=used)
+            array = replace(array, attributes=known)
             if array.shape[0] < rows:
                 raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:
@@ -162,12 +162,12 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
     return arrays
 
 
-def _name(array: Array) -> str:
+def _stream_name(array: Array) -> str:
     return array.key.removeprefix(_DATA)
 
 
 def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) -> dict[str, list[Any]]:
-    """Returns the arrays of `meta`, other than the episodes' ends, as columns."""
+    """Returns the arrays in `meta`, except the episodes' ends, as columns."""
     columns: dict[str, list[Any]] = {}
     for key in keys:
         if not key.startswith(_META) or key == _ENDS:
@@ -177,7 +177,7 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
             if _lists_names(key, array, episodes):
                 continue
             if not isinstance(array, str) and array.shape != (episodes,):
-                array = f"expected one a episode, got {list(array.shape)}"
+                array = f"expected one value for each episode, got {list(array.shape)}"
             if isinstance(array, str):
                 notes.leave_out(key, array)
                 continue
@@ -188,12 +188,12 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
             if cells.dtype.kind == "f":
                 columns[key.removeprefix(_META)] = [float(cell) if np.isfinite(cell) else None for cell in cells]
             else:
-                columns[key.removeprefix(_META)] = _texts(cells) if cells.dtype.kind in "US" else cells.tolist()
+                columns[key.removeprefix(_META)] = _to_texts(cells) if cells.dtype.kind in "US" else cells.tolist()
     return columns
 
 
 def _lists_names(key: str, array: Array | str, episodes: int) -> bool:
-    """Whether an array of `meta` lists feature names for all episodes."""
+    """Whether an array in `meta` is a list of feature names for all episodes."""
     is_list = not isinstance(array, str) and array.dtype.kind in "US" and len(array.shape) == 1
     return is_list and may_name(key) and array.shape != (episodes,)  # type: ignore[union-attr]
 
@@ -207,7 +207,7 @@ def _read_names(store: Store, keys: list[str], episodes: int, notes: Notes) -> d
         with notes.reading(key, store.where(key)):
             array = open_array(store, key, fills=False)
             if not isinstance(array, str) and _lists_names(key, array, episodes) and 0 < array.shape[0] <= _MOST_NAMES:
-                names[key.removeprefix(_META)] = _texts(array.rows(0, array.shape[0]))
+                names[key.removeprefix(_META)] = _to_texts(array.rows(0, array.shape[0]))
     return names
 
 
@@ -216,7 +216,7 @@ def _read_names(store: Store, keys: list[str], episodes: int, notes: Notes) -> d
 
 @dataclass(frozen=True)
 class _Clock:
-    """The clock: an array of seconds, or a rate."""
+    """The clock of all streams: an array of seconds, or a rate."""
 
     stamps: Array | None
     rate_hz: float | None
@@ -226,7 +226,7 @@ class _Clock:
         return "nominal" if self.stamps is None else "recorded"
 
     def time_ns(self, start: int, stop: int, begin: int) -> np.ndarray:
-        """Returns int64 nanoseconds of these rows, which belong to an episode that begins at row `begin`."""
+        """Returns the times of these rows, int64 nanoseconds. Their episode begins at row `begin`."""
         if self.stamps is None:
             assert self.rate_hz is not None
             return nominal_time_ns(start - begin, stop - begin, self.rate_hz)
@@ -241,7 +241,7 @@ class _Clock:
 def _find_clock(
     arrays: list[Array], root: Path, attributes: dict[str, Any], options: ZarrOptions, notes: Notes
 ) -> _Clock:
-    """Returns `data/timestamp` if the user gave no rate; else that rate, or the rate in the root's attributes."""
+    """Returns the user's rate; without it `data/timestamp`; without that the rate in the root's attributes."""
     if options.rate_hz is None:
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
@@ -261,7 +261,7 @@ def _find_clock(
     try:
         return _Clock(None, find_rate(options.rate_hz, root, why, dict(said_rates(attributes, "attribute ")), notes)[0])
     except SourceError as error:
-        raise FileError(str(error)) from error  # nothing to skip to
+        raise FileError(str(error)) from error  # all episodes need the clock
 
 
 # ---- an episode ----
@@ -277,23 +277,24 @@ def _read_episode(
     options: ZarrOptions,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Yields an episode's streams, large ones in parts. A part that cannot be read loses its rows."""
-    for first, last in parts(start, stop, 8, _AT_ONCE):  # raises before any stream is written if a stamp cannot be read
+    """Yields an episode's streams, large ones in parts. The rows of a part that cannot be read are skipped."""
+    # Raises before any stream is written if a stamp cannot be read.
+    for first, last in parts(start, stop, 8, _BYTES_AT_ONCE):
         clock.time_ns(first, last, start)
-    # Actions of diffusion_policy's real robots are poses like robot_eef_pose, with a rotation vector.
+    # In data of diffusion_policy's real robots, actions are poses with a rotation vector, as robot_eef_pose is.
     has_poses = any(array.key == "data/robot_eef_pose" for array in arrays)
     for array in arrays:
         is_pose = has_poses and array.key == "data/action" and array.shape[1:] == (6,)
-        for first, last in parts(start, stop, array.row_bytes, _AT_ONCE):
-            with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
+        for first, last in parts(start, stop, array.row_bytes, _BYTES_AT_ONCE):
+            with notes.reading(f"{what}: {_stream_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
                 rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
-                samples = _samples(array, rows, first, time_ns, clock.kind, cameras, options, notes)
+                samples = _make_samples(array, rows, first, time_ns, clock.kind, cameras, options, notes)
                 if is_pose:
                     samples = replace(samples, attributes={**samples.attributes, "methods": VECTOR_POSE})
-                yield _name(array), samples
+                yield _stream_name(array), samples
 
 
-def _samples(
+def _make_samples(
     array: Array,
     rows: np.ndarray,
     first: int,
@@ -303,15 +304,16 @@ def _samples(
     options: ZarrOptions,
     notes: Notes,
 ) -> Samples:
+    """Returns the samples of rows, the first of which is row `first` of the array."""
     if rows.dtype.kind in "US":
-        return Texts(time_ns, _texts(rows.reshape(-1)), clock)
+        return Texts(time_ns, _to_texts(rows.reshape(-1)), clock)
     if array.key in cameras:
-        pixels = _whole_pixels(rows)
+        pixels = _to_pixels(rows)
         if pixels is None:
-            bad = first + next(row for row in range(len(rows)) if _whole_pixels(rows[row]) is None)
+            bad = first + next(row for row in range(len(rows)) if _to_pixels(rows[row]) is None)
             raise SourceError(f"{array.where}: row {bad}: expected whole numbers 0 to 255, as in the first rows")
         rows = pixels
-    name = _name(array)
+    name = _stream_name(array)
     is_image = rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1))
     if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(name, rows.shape[1:3])):
         say_colors([name], array.attributes, notes)
@@ -325,12 +327,12 @@ def _samples(
     return Rows(time_ns, values, names, clock, units | more)
 
 
-def _texts(cells: np.ndarray) -> list[str]:
+def _to_texts(cells: np.ndarray) -> list[str]:
     return [cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell for cell in cells.tolist()]
 
 
 def _is_camera_of_floats(array: Array, root: Path) -> bool:
-    """Whether an array's rows are pictures stored as floats, as PushT's: whole numbers from 0 to 255."""
+    """Whether an array's rows are pictures that are stored as floats, whole numbers from 0 to 255, as in PushT."""
     if array.dtype.kind != "f" or len(array.shape) != 4 or array.shape[3] != 3 or not array.shape[0]:
         return False
     try:
@@ -338,10 +340,10 @@ def _is_camera_of_floats(array: Array, root: Path) -> bool:
             rows = array.rows(0, min(_CAMERA_ROWS, array.shape[0]))
     except SourceError:  # reported when the episode is read
         return False
-    return _whole_pixels(rows) is not None and bool(rows.max() > 1)
+    return _to_pixels(rows) is not None and bool(rows.max() > 1)
 
 
-def _whole_pixels(rows: np.ndarray) -> np.ndarray | None:
+def _to_pixels(rows: np.ndarray) -> np.ndarray | None:
     """Returns the rows as uint8; None if uint8 does not hold them exactly."""
     if not (rows.min(initial=0) >= 0 and rows.max(initial=0) <= 255):  # NaN does not pass either
         return None

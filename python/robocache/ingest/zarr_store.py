@@ -1,7 +1,7 @@
-"""Reads Zarr v2 from a folder or a zip file. An array is a description and one file per chunk.
+"""Reads Zarr v2 from a folder or a zip file. An array consists of a description, and a file for each chunk.
 
-A store may be made to do harm: so nothing may be larger than its array's description says, objects are never unpickled,
-and a missing chunk is reported.
+Since a store may be malicious, nothing may be larger than its array's description says, and objects are never unpickled. A missing
+chunk is reported.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from .files import check_file, list_files
 from .formats.zarr import EPISODE_ENDS
 from .recording import SourceError
 
-# The largest sizes of a description, of a chunk, which is read whole, and of a chunk that is decoded ahead.
-_LARGEST_JSON, _LARGEST_CHUNK, _AHEAD_BYTES = 2**24, 2**28, 2**24
-# The most chunks of a row, since each is a file.
-_MOST_PIECES = 2**12
+# The most bytes of a description, of a chunk, which is read whole, and of a chunk that is decoded ahead.
+_LARGEST_JSON = 2**24
+_LARGEST_CHUNK = 2**28
+_LARGEST_AHEAD = 2**24
+# The most chunks of a row; each is a file.
+_MOST_CHUNKS_PER_ROW = 2**12
 
 # The names of files that describe a store, its groups and its arrays.
 _DESCRIPTIONS = {".zarray", ".zattrs", ".zgroup", ".zmetadata"}
@@ -53,19 +55,19 @@ _CHUNK = re.compile(r"\d+([./]\d+)*")
 class Store(Protocol):
     """A tree of files. A key is a path in it, such as ``data/action/.zarray``.
 
-    thread: reads chunks ahead.
+    thread: decodes chunks ahead.
     """
 
     thread: ThreadPoolExecutor
 
     def where(self, key: str) -> str:
-        """Returns the path of a key; error messages begin with it."""
+        """Returns the place of a key, with which error messages begin."""
 
     def read(self, key: str, most: int) -> bytes | None:
         """Returns a file's bytes; None if there is no such file.
 
         Raises:
-            SourceError: it cannot be read, or has more than `most` bytes.
+            SourceError: the file cannot be read, or has more than `most` bytes.
         """
 
     def files(self) -> list[str]:
@@ -90,7 +92,7 @@ class Folder:
             return None
         check_file(file)
         with file.open("rb") as stream:
-            # read(most + 1) alone would allocate `most` bytes even for a small file, which doubles the time.
+            # read(most + 1) would allocate so many bytes even for a small file, which doubles the time.
             content = stream.read(min(most, os.fstat(stream.fileno()).st_size) + 1)
         if len(content) > most:
             raise SourceError(f"{file}: expected at most {most} bytes, got {file.stat().st_size}")
@@ -108,7 +110,7 @@ class Zip:
     """A store in a zip file, at its root or in a folder.
 
     Raises:
-        SourceError: not a zip file, or a member is a symlink, encrypted, or has a path outside the archive.
+        SourceError: the file is no zip file, or a member is a symlink, is encrypted, or has a path outside the archive.
     """
 
     def __init__(self, file: Path) -> None:
@@ -150,7 +152,7 @@ class Zip:
         return content
 
     def files(self) -> list[str]:
-        """Returns the keys of all files. Files outside the store's folder keep their whole names: a damaged name may lead there."""
+        """Returns the keys of all files. The key of a file outside the store's folder, as by a damaged name, is its whole name."""
         return sorted(name.removeprefix(self._root) for name in self._members if not name.endswith("/"))
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class Zip:
 
 
 def read_json(store: Store, key: str) -> dict[str, Any] | None:
-    """Reads a JSON object; None if there is no such file. NaN becomes None, since metadata of a cache hold no NaN.
+    """Reads a JSON object; returns None if there is no such file. NaN becomes None, because a cache's metadata hold no NaN.
 
     Raises:
         SourceError: the file is not a JSON object.
@@ -168,12 +170,12 @@ def read_json(store: Store, key: str) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        parsed = json.loads(content, parse_constant=lambda _: None)
+        value = json.loads(content, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{store.where(key)}: {error}") from error
-    if not isinstance(parsed, dict):
-        raise SourceError(f"{store.where(key)}: expected an object, got {parsed!r:.60}")
-    return parsed
+    if not isinstance(value, dict):
+        raise SourceError(f"{store.where(key)}: expected an object, got {value!r:.60}")
+    return value
 
 
 # ---- arrays ----
@@ -184,8 +186,8 @@ class Contents:
     """The contents of a store, as the names of its files show them.
 
     arrays: the keys of all arrays with a description.
-    lost: arrays without a description that have chunks or an entry in .zmetadata, {key: reason}.
-    others: the number of files that belong to no array, {folder: number}.
+    lost: for the key of each array that has no description, but chunks or an entry in .zmetadata, the reason of the loss.
+    others: the number of files that belong to no array, by folder.
     """
 
     arrays: list[str]
@@ -193,10 +195,10 @@ class Contents:
     others: dict[str, int]
 
 
-def find_contents(store: Store, listed: dict[str, Any]) -> Contents:
-    """Finds arrays by the names of all files, since a damaged zip or copy may lack any file.
+def find_contents(store: Store, zmetadata: dict[str, Any]) -> Contents:
+    """Finds arrays by the names of all files, because a damaged zip or copy may lack any file.
 
-    listed: the content of the store's .zmetadata.
+    zmetadata: the content of the store's .zmetadata.
     """
     keys = store.files()
     arrays = {key.removesuffix("/.zarray") for key in keys if key.endswith("/.zarray")}
@@ -217,8 +219,8 @@ def find_contents(store: Store, listed: dict[str, Any]) -> Contents:
             lost.setdefault("/".join(parts[:2]), "it has chunks, but no .zarray that describes them")
         else:
             others[owner or folder] += 1
-    described = listed.get("metadata")
-    for key in described if isinstance(described, dict) else ():
+    entries = zmetadata.get("metadata")
+    for key in entries if isinstance(entries, dict) else ():
         if key.endswith("/.zarray") and key.removesuffix("/.zarray") not in arrays:
             lost.setdefault(key.removesuffix("/.zarray"), ".zmetadata names it, but it has no .zarray")
     return Contents(sorted(arrays), lost, dict(others))
@@ -230,8 +232,8 @@ class Array:
 
     chunks: the shape of a chunk.
     decode: decodes a chunk's bytes into an array of that shape.
-    fill: the value of missing chunks; None if a missing chunk is an error.
-    attributes: the attributes that name its features or declare their units.
+    fill: the value of the elements of missing chunks; None if a missing chunk is an error.
+    attributes: the attributes whose meaning is known.
     """
 
     store: Store
@@ -256,8 +258,8 @@ class Array:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Returns ``[stop - start, ...]`` in the machine's byte order. Reading rows in order decodes each chunk once; a thread
-        decodes the next chunk ahead unless it is large.
+        """Returns rows, ``[stop - start, ...]``, in the machine's byte order. If rows are read in order, each chunk is decoded once, and
+        a thread decodes the next chunk ahead unless it is large.
 
         Raises:
             SourceError: a chunk is missing or does not decode; the error names it.
@@ -271,41 +273,41 @@ class Array:
         for number in range(start // length, -(-stop // length)):
             first, last = max(start, number * length), min(stop, (number + 1) * length)
             inside = slice(first - number * length, last - number * length)
-            # No variable keeps the chunk, so only one is in memory.
+            # The chunk has no name here, so that it does not stay in memory beside the next one.
             out[first - start : last - start] = self._chunk_of_rows(number)[inside]
         return out
 
     def _chunk_of_rows(self, number: int) -> np.ndarray:
-        """Returns the rows from ``number * chunks[0]`` on, and keeps them until other rows are read."""
+        """Returns the rows of the chunks from row ``number * chunks[0]`` on, and keeps them until other rows are read."""
         if self._held is not None and self._held[0] == number:
             return self._held[1]
         is_next = number == (0 if self._held is None else self._held[0] + 1)
         self._held = None  # frees the old chunk, so that only one is in memory
         ahead, self._ahead = self._ahead, None
-        chunk = ahead[1].result() if ahead is not None and ahead[0] == number else self._row_of_chunks(number)
-        self._held = number, chunk
+        rows = ahead[1].result() if ahead is not None and ahead[0] == number else self._decode_rows(number)
+        self._held = number, rows
         # A chunk may be wider than the rows in it.
-        size = max(chunk.nbytes, math.prod(self.chunks) * self.dtype.itemsize)
-        if is_next and size <= _AHEAD_BYTES and (number + 1) * self.chunks[0] < self.shape[0]:
-            with suppress(RuntimeError):  # the system gives no thread: the rows are read later
-                self._ahead = number + 1, self.store.thread.submit(copy_context().run, self._row_of_chunks, number + 1)
-        return chunk
+        size = max(rows.nbytes, math.prod(self.chunks) * self.dtype.itemsize)
+        if is_next and size <= _LARGEST_AHEAD and (number + 1) * self.chunks[0] < self.shape[0]:
+            with suppress(RuntimeError):  # the system has no thread for it, so the rows are read later
+                self._ahead = number + 1, self.store.thread.submit(copy_context().run, self._decode_rows, number + 1)
+        return rows
 
-    def _row_of_chunks(self, number: int) -> np.ndarray:
-        """Decodes all chunks of the same rows, ``[chunks[0], ...]``."""
+    def _decode_rows(self, number: int) -> np.ndarray:
+        """Decodes the chunks that have these rows, ``[chunks[0], ...]``."""
         counts = [-(-size // chunk) for size, chunk in zip(self.shape[1:], self.chunks[1:], strict=True)]
         if all(count == 1 for count in counts):
             inside = (slice(None), *map(slice, self.shape[1:]))
-            return self._chunk((number,) + (0,) * len(counts))[inside]
+            return self._decode_chunk((number,) + (0,) * len(counts))[inside]
         out = np.empty((self.chunks[0], *self.shape[1:]), self.dtype)
         for index in product(*map(range, counts)):
             sides = zip(index, self.chunks[1:], strict=True)
             block = (slice(None), *(slice(i * size, (i + 1) * size) for i, size in sides))
             part = out[block]
-            part[...] = self._chunk((number, *index))[tuple(map(slice, part.shape))]
+            part[...] = self._decode_chunk((number, *index))[tuple(map(slice, part.shape))]
         return out
 
-    def _chunk(self, index: tuple[int, ...]) -> np.ndarray:
+    def _decode_chunk(self, index: tuple[int, ...]) -> np.ndarray:
         key = f"{self.key}/{self.separator.join(map(str, index))}"
         size = math.prod(self.chunks) * self.dtype.itemsize
         content = self.store.read(key, 2 * size + 2**16)
@@ -320,16 +322,16 @@ class Array:
         try:
             self.decode(content, out)
         except Exception as error:  # codecs raise their own types
-            what = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-            raise SourceError(f"{self.store.where(key)}: {what}") from error
+            cause = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+            raise SourceError(f"{self.store.where(key)}: {cause}") from error
         return out if self.order == "C" else out.T
 
 
 def open_array(store: Store, key: str, fills: bool) -> Array | str:
-    """Opens an array, or returns why it cannot become a stream. With `fills`, missing chunks have the fill value.
+    """Opens an array; if it cannot become a stream, returns the reason. With `fills`, missing chunks have the fill value.
 
     Raises:
-        SourceError: its description is not zarr v2, or its chunks are too large.
+        SourceError: its description is not of zarr v2, or its chunks are too large.
     """
     where = store.where(f"{key}/.zarray")
     description = read_json(store, f"{key}/.zarray")
@@ -338,7 +340,7 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
     if description.get("zarr_format") != 2:
         raise SourceError(f"{where}: expected zarr_format 2, got {description.get('zarr_format')!r}")
     sides = [description.get(name) for name in ("shape", "chunks")]
-    shape, chunks = _sizes(sides[0], 0), _sizes(sides[1], 1)
+    shape, chunks = _parse_sizes(sides[0], 0), _parse_sizes(sides[1], 1)
     if shape is None or chunks is None or len(shape) != len(chunks):
         raise SourceError(f"{where}: expected shape and chunks, got {sides[0]!r:.60}, {sides[1]!r:.60}")
     kind, filters = description.get("dtype"), description.get("filters")
@@ -359,9 +361,11 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
     size = max(math.prod(chunks), chunks[0] * math.prod(shape[1:])) * dtype.itemsize
     if size > _LARGEST_CHUNK:
         raise SourceError(f"{where}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {size} in {list(chunks)}")
-    pieces = math.prod(-(-side // chunk) for side, chunk in zip(shape[1:], chunks[1:], strict=True))
-    if pieces > _MOST_PIECES:
-        raise SourceError(f"{where}: expected rows in at most {_MOST_PIECES} chunks, got {pieces} of {list(chunks)}")
+    count = math.prod(-(-side // chunk) for side, chunk in zip(shape[1:], chunks[1:], strict=True))
+    if count > _MOST_CHUNKS_PER_ROW:
+        raise SourceError(
+            f"{where}: expected rows in at most {_MOST_CHUNKS_PER_ROW} chunks, got {count} of {list(chunks)}"
+        )
     order, separator = description.get("order"), description.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
         expected = "order C or F and dimension_separator . or /"
@@ -377,8 +381,8 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
     return Array(store, key, shape, chunks, dtype, order, separator, decode, fill)
 
 
-def _sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
-    """Returns the sizes of an array's dimensions; None if they are invalid."""
+def _parse_sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
+    """Returns the sizes of an array's dimensions; None if they are no list of whole numbers of at least `lowest`."""
     if not isinstance(sizes, list) or len(sizes) > 32 or not all(type(size) is int for size in sizes):
         return None
     return tuple(sizes) if all(lowest <= size < 2**62 for size in sizes) else None
@@ -390,6 +394,8 @@ def _sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
 def find_decoder(compressor: Any) -> Callable[[bytes, np.ndarray], None] | None:
     """Returns the decoder of a compressor; None if the compressor is unknown.
 
+    compressor: as the array's description gives it.
+
     Raises:
         Error: the package that decodes it is missing.
     """
@@ -398,18 +404,18 @@ def find_decoder(compressor: Any) -> Callable[[bytes, np.ndarray], None] | None:
     name = str(compressor.get("id")) if isinstance(compressor, dict) else ""
     if name in _DECODERS:
         return _DECODERS[name]
-    if name in _IMAGES:
+    if name in _IMAGE_DECODERS:
         try:
             import imagecodecs
         except ImportError as error:
             raise Error(f"compressor {name}: {error}; pip install imagecodecs") from error
         decode = _decode_jpeg2k if name == "imagecodecs_jpeg2k" else _decode_image
-        return partial(decode, getattr(imagecodecs, _IMAGES[name]))
+        return partial(decode, getattr(imagecodecs, _IMAGE_DECODERS[name]))
     return None
 
 
 def _expect(size: int, out: np.ndarray) -> None:
-    """Checks a declared size before memory for it is allocated."""
+    """Checks a declared size, before memory for it is allocated."""
     if size != out.nbytes:
         raise Error(f"expected {out.nbytes} bytes in the chunk, it says {size}")
 
@@ -437,15 +443,15 @@ def _decode_lz4(content: bytes, out: np.ndarray) -> None:
 
 
 def _decode_zstd(content: bytes, out: np.ndarray) -> None:
-    """Decodes frames that declare their size, as numcodecs writes them; refuses others."""
+    """Decodes a frame that declares its size, as numcodecs writes it, and refuses others."""
     if len(content) < 5 or content[:4] != b"\x28\xb5\x2f\xfd":
         raise Error("expected a frame of Zstandard")
     flags = content[4]
-    single, dictionary = flags >> 5 & 1, (0, 1, 2, 4)[flags & 3]
-    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    is_single_segment, dictionary_width = flags >> 5 & 1, (0, 1, 2, 4)[flags & 3]
+    width = (1 if is_single_segment else 0, 2, 4, 8)[flags >> 6]
     if width == 0:
         raise Error("expected a frame of Zstandard that says its size")
-    offset = 5 + (not single) + dictionary
+    offset = 5 + (not is_single_segment) + dictionary_width
     size = int.from_bytes(content[offset : offset + width], "little") + (256 if width == 2 else 0)
     _expect(size, out)
     numcodecs.zstd.decompress(content, out)
@@ -465,7 +471,8 @@ def _decode_image(decode: Callable[..., Any], content: bytes, out: np.ndarray) -
 
 
 def _decode_jpeg2k(decode: Callable[..., Any], content: bytes, out: np.ndarray) -> None:
-    """Checks the size first, because the JPEG 2000 decoder allocates memory before it compares the shape of `out`."""
+    """Decodes a chunk that is a JPEG 2000. Checks its size first, because the decoder allocates memory before it compares the size with
+    that of `out`."""
     start = content.find(b"\xff\x4f\xff\x51")
     if start < 0 or len(content) < start + 24:
         raise Error("expected a JPEG 2000")
@@ -485,11 +492,11 @@ _DECODERS: dict[str, Callable[[bytes, np.ndarray], None]] = {
     "bz2": partial(_decode_stream, bz2.BZ2Decompressor),
     "lzma": partial(_decode_stream, partial(lzma.LZMADecompressor, memlimit=2**28)),
 }
-_IMAGES = {f"imagecodecs_{name}": f"{name}_decode" for name in ("jpegxl", "jpeg2k", "png")}
+_IMAGE_DECODERS = {f"imagecodecs_{name}": f"{name}_decode" for name in ("jpegxl", "jpeg2k", "png")}
 
 
 def parts(start: int, stop: int, row_bytes: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yields the rows from `start` to `stop` in parts of about `most` bytes."""
+    """Yields the begin and the end of parts of the rows from `start` to `stop`, of at most `most` bytes or one row."""
     step = max(1, most // max(1, row_bytes))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)

@@ -994,7 +994,7 @@ def test_integer_stamps_equal_those_of_the_general_parser(stamps, unit):
             return str(error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "_whole_numbers", lambda text: None)
+        patch.setattr(reader, "_parse_whole_numbers", lambda text: None)
         expected = read()
     assert read() == expected
 

@@ -503,7 +503,7 @@ def test_a_second_simultaneous_ingest_is_refused(tmp_path, monkeypatch):
 
     from robocache.ingest import workers
 
-    monkeypatch.setattr(workers, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(workers, "_WAIT_S", 0.1)
     (tmp_path / "cache.shards").mkdir()
     with open(tmp_path / "cache.shards/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

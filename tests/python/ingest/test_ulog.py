@@ -166,7 +166,7 @@ def test_parts_may_end_anywhere(tmp_path, monkeypatch):
     log = write(tmp_path, XY, *rows, message("L", b"6" + struct.pack("<Q", 9) + b"hello"))
     whole = Yields("ulog", log).only()
     for size in (1, 7, 64):
-        monkeypatch.setattr(ulog, "_PART", size)
+        monkeypatch.setattr(ulog, "_BYTES_PER_PART", size)
         parts = Yields("ulog", log).only()
         assert parts.keys() == whole.keys()
         for name, (time_ns, values) in whole.items():
@@ -177,7 +177,7 @@ def test_messages_are_found_again_wherever_parts_end(tmp_path, monkeypatch):
     sync = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
     log = write(tmp_path, XY, data(0, 1, "ff", 1, 2), bytes(30), sync, data(0, 2, "ff", 3, 4))
     for size in range(1, 40):
-        monkeypatch.setattr(ulog, "_PART", size)
+        monkeypatch.setattr(ulog, "_BYTES_PER_PART", size)
         yields = Yields("ulog", log, on_error="skip")
         assert yields.only()["xy"][1].tolist() == [[1, 2], [3, 4]]
         assert list(yields.skipped) == ["log.ulg: 1 message"]
