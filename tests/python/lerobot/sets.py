@@ -1,4 +1,4 @@
-"""LeRobot datasets with a feature of every kind, and windows over them."""
+"""Writes LeRobot datasets with a feature of every kind, and makes windows over them."""
 
 import json
 import os
@@ -12,7 +12,7 @@ FPS = 30
 
 
 def write(root, rng, version="v3.0", lengths=(23, 1, 40, 12), fps=FPS):
-    """Writes a dataset as LeRobot does: a feature of one number is no list."""
+    """Writes a dataset as LeRobot does, where a feature of one number is no list."""
     episodes = []
     for number, n in enumerate(lengths):
         state = rng.normal(size=(n, 3)).astype(np.float32)
@@ -36,14 +36,14 @@ def write(root, rng, version="v3.0", lengths=(23, 1, 40, 12), fps=FPS):
 
 
 def windows(source):
-    """Windows that reach beyond both ends of an episode, one beyond all of it; other keys have none."""
+    """Returns windows for some keys. They reach beyond both ends of an episode; that of the action is longer than an episode."""
     info = json.loads((source / "meta/info.json").read_text())
     steps = {"observation.state": [-1, 0], "action": [*range(-3, 16), -500, 500], "next.done": [0]}
     return {key: [step / info["fps"] for step in steps[key]] for key in steps if key in info["features"]}
 
 
 def write_low_dimensional(root, rng, lengths=(60, 45, 70), fps=FPS):
-    """A dataset that LeRobot's Diffusion and ACT train on without a camera, and its statistics."""
+    """Writes a dataset, with its statistics, on which LeRobot's Diffusion and ACT can train without a camera."""
     episodes = [
         Episode(
             {
@@ -66,7 +66,7 @@ def write_low_dimensional(root, rng, lengths=(60, 45, 70), fps=FPS):
 
 
 def write_as_v3(root, source):
-    """Writes a real dataset of version 2 as v3.0, which LeRobot now requires. Its episodes are renumbered."""
+    """Writes a real dataset of version 2 as v3.0, which LeRobot now requires. The episodes are numbered anew."""
     features = json.loads((source / "meta/info.json").read_text())["features"]
     episodes = []
     for file in sorted(source.glob("data/*/*.parquet")):
@@ -81,11 +81,11 @@ def write_as_v3(root, source):
 
 
 def made_at(dataset):
-    """The time at which the cache was made; it changes when the cache is made again."""
+    """Returns the time at which the cache was made, which changes when it is made again."""
     return os.stat(os.path.join(dataset.path, "manifest.json")).st_mtime_ns
 
 
 def open_together(source, barrier, results):
-    """Runs in a process of its own."""
+    """Opens the cache when all processes are ready, and sends the time at which it was made. It runs in a process of its own."""
     barrier.wait()
     results.put(made_at(open_cache(source)))

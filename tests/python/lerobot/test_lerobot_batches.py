@@ -1,4 +1,4 @@
-"""Batches and items follow LeRobot's rules, bit for bit."""
+"""Batches and items equal those of LeRobot's rules, bit for bit."""
 
 import multiprocessing
 import pickle
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:cameras without frames")
 
 
 def assert_batch(batch, items, indices=None):
-    """Compares the batch with items, sample by sample. `indices` are the items'; by default those of the batch's `index`."""
+    """Compares each sample of the batch with an item: that at the same place of `indices`, by default the one with its `index`."""
     if indices is None:
         by_number = {row["index"]: index for index, row in enumerate(items.rows)}
         indices = [by_number[number] for number in batch["index"].tolist()]
@@ -50,14 +50,14 @@ def test_an_epoch_of_batches(any_source, device, shuffle, options):
     seen = []
     for number, batch in enumerate(loader):
         seen += batch["index"].tolist()
-        assert {x.device.type for x in batch.values() if torch.is_tensor(x)} == {device}
-        if number % 7 == 0:  # the oracle is slow
+        assert {values.device.type for values in batch.values() if torch.is_tensor(values)} == {device}
+        if number % 7 == 0:  # `items` are slow
             assert_batch(batch, items)
     assert sorted(seen) == sorted(row["index"] for row in items.rows)
     assert (seen == sorted(seen)) is not shuffle
 
 
-def test_without_windows_every_key_is_one_frames(source, device):
+def test_without_windows_every_key_has_one_frame(source, device):
     items = Items(source)
     (batch,) = loader_of(source, device=device, shuffle=False)
     assert_batch(batch, items, range(len(items)))
@@ -73,7 +73,7 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
         rows = [{f"{name}_index": number, name: text} for number, text in texts.items()]
         write_json_lines(source / f"meta/{name}s.jsonl", rows)
     dataset = dataset_of(source, cache=tmp_path / "cache")
-    # LeRobot's texts. An empty text also means no text; LeRobot itself raises for an index without a text.
+    # These are LeRobot's texts. "" also stands for an index without a text, for which LeRobot raises an error.
     assert [item["task"] for item in dataset] == ["a", "", "", "a", ""]
     assert [item["subtask"] for item in dataset] == ["lift", "lift", "reach", "", "reach"]
     collated = torch.utils.data.default_collate(list(dataset))  # default_collate refuses None
@@ -100,7 +100,7 @@ def test_rows_whose_index_has_no_text_are_warned_of(version, make, tmp_path):
     table = pa.table({"subtask_index": [0, 1], "subtask": ["reach", "lift"]})
     pq.write_table(table, source / "meta/subtasks.parquet")
     options = {"delta_timestamps": {"action": None}, "batch_size": 4, "shuffle": False, "device": "cpu"}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if make == "from_lerobot":
             loader = robocache.Loader.from_lerobot(source, batch_size=4, shuffle=False, task_text=True, device="cpu")
@@ -111,12 +111,12 @@ def test_rows_whose_index_has_no_text_are_warned_of(version, make, tmp_path):
             assert [dataset[row]["task"] for row in range(4)] == ["a", "", "", "a"]
         else:
             cache = open_cache(source)
-            of = cache if make == "loader" else [robocache.Source(cache), robocache.Source(cache)]
-            assert next(robocache.Loader(of, task_text=True, **options))["task"][:2] == ["a", None]
-    warnings_of_texts = [str(one.message) for one in said if "have no text" in str(one.message)]
-    assert any("2 rows of task_index" in text and text.endswith("lacks 5, 9") for text in warnings_of_texts)
-    of_subtasks = [text for text in warnings_of_texts if "1 rows of subtask_index" in text and text.endswith("lacks 7")]
-    assert len(of_subtasks) == (make in ("from_lerobot", "dataset"))
+            sources = cache if make == "loader" else [robocache.Source(cache), robocache.Source(cache)]
+            assert next(robocache.Loader(sources, task_text=True, **options))["task"][:2] == ["a", None]
+    messages = [str(warning.message) for warning in caught if "have no text" in str(warning.message)]
+    assert any("2 rows of task_index" in text and text.endswith("lacks 5, 9") for text in messages)
+    subtask_messages = [text for text in messages if "1 rows of subtask_index" in text and text.endswith("lacks 7")]
+    assert len(subtask_messages) == (make in ("from_lerobot", "dataset"))
 
 
 def test_the_task_is_text_only_with_the_option(source):
@@ -132,8 +132,8 @@ def test_integers_are_int64_if_they_fit(tmp_path):
     items = dataset_of(source, cache=tmp_path / "cache")[0:3]
     for values in (batch, torch.utils.data.default_collate(items)):
         assert (values["small"].dtype, values["large"].dtype) == (torch.int64, torch.uint64)
-        for name, wrote in columns.items():
-            assert values[name].numpy().tolist() == wrote.tolist()
+        for name, column in columns.items():
+            assert values[name].numpy().tolist() == column.tolist()
 
 
 def test_numpy(source):
@@ -169,16 +169,11 @@ def test_all_options_with_episodes_use_lerobots_numbers(indices, rng, tmp_path):
     number = indices[1]
     rows = [{"episode": number, "start_row": 1, "end_row": 2}]
     assert drawn(anchors=robocache.Anchors(keep=rows)) == [(number, 1), (number, 2)]
-    left = set(drawn()) - set(
-        drawn(anchors=robocache.Anchors(drop={"episode": [number], "start_s": [0], "end_s": [0]}))
-    )
-    assert left == {(number, 0)}
+    dropped = {"episode": [number], "start_s": [0], "end_s": [0]}
+    assert set(drawn()) - set(drawn(anchors=robocache.Anchors(drop=dropped))) == {(number, 0)}
     where = pc.field("source_episode_index") == number
-    assert (
-        {e for e, _ in drawn(anchors=robocache.Anchors(where=where))}
-        == {e for e, _ in drawn(episodes=where)}
-        == {number}
-    )
+    for options in ({"anchors": robocache.Anchors(where=where)}, {"episodes": where}):
+        assert {episode for episode, _ in drawn(**options)} == {number}
     for options in (
         {"anchors": robocache.Anchors(where=pc.field("episode_index") == 2)},
         {"episodes": {"episode_index": 2}},
@@ -193,7 +188,7 @@ def test_all_options_with_episodes_use_lerobots_numbers(indices, rng, tmp_path):
 
 
 def test_the_last_frames_of_each_episode_are_left_out(source):
-    """LeRobot's EpisodeAwareSampler(drop_n_last_frames=7): episodes of 23, 1, 40 and 12 frames."""
+    """LeRobot's EpisodeAwareSampler(drop_n_last_frames=7) draws the same frames. The episodes have 23, 1, 40 and 12."""
     loader = loader_of(source, delta_timestamps=windows(source), drop_n_last=7)
     drawn = sorted(number for batch in loader for number in batch["index"].tolist())
     assert drawn == [*range(16), *range(24, 57), *range(64, 69)]
@@ -220,11 +215,11 @@ def test_a_missing_episode_is_refused(source):
 
 
 def test_offsets_within_lerobots_tolerance_are_frames(source):
-    """0.0333 s at 30 Hz is 33 us before a frame: LeRobot takes the frame, so nothing may be interpolated."""
+    """At 30 Hz, 0.0333 s is 33 us before a frame. LeRobot takes that frame, so nothing may be interpolated."""
     items = Items(source, {"action": [-0.0333, 0.0, 0.0333, 0.0667]})
     offsets = [-0.0333, 0, np.float32(0.0333), 0.0667]
-    for given in (offsets, tuple(offsets), np.array(offsets), torch.tensor(offsets, dtype=torch.float64)):
-        (batch,) = loader_of(source, delta_timestamps={"action": given})
+    for sequence in (offsets, tuple(offsets), np.array(offsets), torch.tensor(offsets, dtype=torch.float64)):
+        (batch,) = loader_of(source, delta_timestamps={"action": sequence})
         assert_batch(batch, items)
 
 
@@ -259,8 +254,8 @@ def test_with_a_recorded_clock_windows_are_times(rng, tmp_path):
     (batch,) = loader_of(source, delta_timestamps={"action": [0.0, 0.1]}, shuffle=False)
     assert batch["timestamp"].tolist() == stamps.astype(np.float32).tolist()
     np.testing.assert_array_equal(batch["action"][:, 0], action)
-    between = [np.interp(stamps + 0.1, stamps, column) for column in action.T]
-    np.testing.assert_allclose(batch["action"][:, 1], np.stack(between, axis=1), rtol=1e-4, atol=1e-6)
+    interpolated = [np.interp(stamps + 0.1, stamps, column) for column in action.T]
+    np.testing.assert_allclose(batch["action"][:, 1], np.stack(interpolated, axis=1), rtol=1e-4, atol=1e-6)
     assert batch["action_is_pad"].tolist() == [[False, False]] * 3 + [[False, True]]
 
 
@@ -304,7 +299,7 @@ def test_default_options_do_not_change_index_columns(source):
     assert batch["action"].dtype == batch["observation.state"].dtype == torch.bfloat16
     assert batch["action"].float().abs().max() <= 1
     assert [key for key in batch if key.endswith("_age")] == ["action_age"]
-    # With a latency an episode's last moment has no later row: each feature is padded there.
+    # With offset_s, an episode's last moment has no later row, so each feature is padded there.
     features = {
         key for key in batch if key.startswith(("obs", "action", "next")) and not key.endswith(("_age", "_is_pad"))
     }
@@ -355,9 +350,9 @@ def test_items_of_the_dataset(any_source):
 def test_many_items_are_in_the_requested_order(source):
     items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
     for indices in ([], [7], [3, 3, 60, 0], list(range(len(items))) * 5, np.array([5, 2])):
-        found = dataset.__getitems__(indices)
-        assert len(found) == len(indices)
-        for item, index in zip(found, indices, strict=True):
+        result = dataset.__getitems__(indices)
+        assert len(result) == len(indices)
+        for item, index in zip(result, indices, strict=True):
             assert_same_item(item, items[index])
 
 
@@ -365,7 +360,8 @@ def test_an_item_keeps_only_its_own_memory(source):
     dataset = dataset_of(source, windows(source))
     for count in (1, 16):
         item = dataset.__getitems__(range(count))[0]
-        assert all(x.untyped_storage().nbytes() == count * x.nbytes for x in item.values() if torch.is_tensor(x))
+        tensors = [value for value in item.values() if torch.is_tensor(value)]
+        assert all(tensor.untyped_storage().nbytes() == count * tensor.nbytes for tensor in tensors)
 
 
 @pytest.mark.parametrize("episodes", [None, [2], [3, 0]])
@@ -392,11 +388,11 @@ def test_an_empty_list_of_episodes_is_refused(source):
 
 
 @pytest.mark.parametrize(
-    "workers", [None, *(x for x in ("fork", "spawn") if x in multiprocessing.get_all_start_methods())]
+    "workers", [None, *(method for method in ("fork", "spawn") if method in multiprocessing.get_all_start_methods())]
 )
 def test_in_a_dataloader(source, workers):
     items, dataset = Items(source, windows(source)), dataset_of(source, windows(source))
-    dataset[0]  # starts threads in the parent, which a forked child does not have
+    dataset[0]  # starts threads here, which a forked process does not have
     batches = torch.utils.data.DataLoader(
         dataset, batch_size=16, num_workers=0 if workers is None else 2, multiprocessing_context=workers
     )

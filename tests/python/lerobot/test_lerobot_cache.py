@@ -1,4 +1,4 @@
-"""The cache of a LeRobot dataset is made once, by one process, and again when the dataset's files change."""
+"""The cache of a LeRobot dataset is made once, by one process, and made again when the dataset's files change."""
 
 import multiprocessing
 import re
@@ -25,10 +25,8 @@ def change_actions(source):
     """Adds one to every action."""
 
     def change(table):
-        kind = table["action"].type
-        return with_column("action", pa.array([[x + 1 for x in row] for row in table["action"].to_pylist()], kind))(
-            table
-        )
+        rows = [[number + 1 for number in row] for row in table["action"].to_pylist()]
+        return with_column("action", pa.array(rows, table["action"].type))(table)
 
     for file in data_files(source):
         rewrite(file, change)
@@ -69,7 +67,7 @@ def test_the_cache_is_made_again_when_files_change(source):
     later = made_at(open_cache(source))
     assert later != earlier
     (source / "notes").mkdir()
-    (source / "notes" / "notes.txt").write_text("nothing of this is in the cache")
+    (source / "notes" / "notes.txt").write_text("this is not in the cache")
     assert made_at(open_cache(source)) == later
 
 
@@ -87,7 +85,7 @@ def test_the_cache_is_made_again_when_an_image_file_changes(tmp_path):
         assert [number_of(stream.frame(row)) for row in range(3)] == [shown + k for k in range(3)]
 
 
-def test_snapshots_of_the_hub_are_read_other_links_with_an_option(source, tmp_path):
+def test_snapshots_of_the_hub_are_read_and_other_links_with_an_option(source, tmp_path):
     repo = tmp_path / "hub/datasets--robots--arm"
     (repo / "snapshots").mkdir(parents=True)
     (repo / "blobs").mkdir()
@@ -97,12 +95,12 @@ def test_snapshots_of_the_hub_are_read_other_links_with_an_option(source, tmp_pa
         file.symlink_to(repo / f"blobs/{number}")
     batch = next(from_lerobot(snapshot, batch_size=2, shuffle=False))
     moved = tmp_path / "elsewhere"
-    snapshot.rename(moved)  # now its links leave a folder that is no snapshot
+    snapshot.rename(moved)  # now the links lead out of a folder that is no snapshot
     for read in (open_cache, robocache.Loader.from_lerobot, robocache.LeRobotDataset):
         with pytest.raises(robocache.FileError, match=r"out of the source .--follow-links.$"):
             read(moved)
     result = open_cache(moved, follow_links=True)
-    assert open_cache(moved).path == result.path  # the cache exists: no file is read again
+    assert open_cache(moved).path == result.path  # the cache exists, so no file is read again
     linked = next(from_lerobot(moved, batch_size=2, shuffle=False, follow_links=True))
     assert linked["index"].tolist() == batch["index"].tolist() and linked["action"].equal(batch["action"])
 
@@ -144,10 +142,11 @@ def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
     with pytest.warns(UserWarning, match="without the columns timestamp, frame_index, index, so batches") as warned:
         loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=76, shuffle=False)
     assert warned[0].filename == loaders_by_keywords.__file__
-    whole = from_lerobot(source, batch_size=76, shuffle=False)
-    (ours,), (theirs,) = loader, whole
-    assert theirs.keys() - ours.keys() == {"index", "frame_index", "timestamp"}
-    assert all(np.array_equal(ours[key], theirs[key], equal_nan=ours[key].is_floating_point()) for key in ours)
+    complete = from_lerobot(source, batch_size=76, shuffle=False)
+    (batch,), (complete_batch,) = loader, complete
+    assert complete_batch.keys() - batch.keys() == {"index", "frame_index", "timestamp"}
+    for key, values in batch.items():
+        assert np.array_equal(values, complete_batch[key], equal_nan=values.is_floating_point())
     with pytest.raises(robocache.FileError, match=r"`robocache ingest .*source CACHE --index-columns` keeps them"):
         lerobot_dataset(source, cache=tmp_path / "cache")
     assert made_at(robocache.open(tmp_path / "cache")) == result
@@ -182,7 +181,7 @@ def test_files_that_replaced_our_cache_are_not_replaced(source, tmp_path):
     change_actions(source)
     with pytest.raises(robocache.FileError, match="it was not made here"):
         open_cache(source, cache=tmp_path / "copy")
-    assert len(open_cache(source)) == 4  # our own cache is made again
+    assert len(open_cache(source)) == 4  # the cache in the default folder is made again
 
 
 def test_an_appended_cache_is_not_replaced(source, rng, tmp_path):
@@ -266,12 +265,12 @@ def test_a_cache_folder_that_cannot_be_created(source, tmp_path):
 
 
 def test_one_of_several_processes_makes_the_cache(source):
-    context = multiprocessing.get_context("fork")  # a new interpreter imports for two seconds
+    context = multiprocessing.get_context("fork")  # a new interpreter would import for two seconds
     barrier, results = context.Barrier(4), context.Queue()
     processes = [context.Process(target=open_together, args=(source, barrier, results)) for _ in range(4)]
     for process in processes:
         process.start()
-    found = {results.get(timeout=300) for _ in processes}
+    times = {results.get(timeout=300) for _ in processes}
     for process in processes:
         process.join()
-    assert len(found) == 1
+    assert len(times) == 1

@@ -1,4 +1,4 @@
-"""Batches with cameras: the frame of each row equals LeRobot's."""
+"""In batches with cameras, each row has the same frame as in LeRobot."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ LENGTHS = (7, 5, 9)
 
 
 def _written(root, width):
-    """A dataset whose actions have `width` features."""
+    """Writes a dataset whose actions have `width` features. Frame k of episode e shows the number 100 e + k."""
     shapes = [(n, width) if width > 1 else (n,) for n in LENGTHS]
     actions = [np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes]
     features = {
@@ -47,12 +47,12 @@ def source(tmp_path):
 
 
 def _shown(frame):
-    """The number on a frame of a batch: float [3, H, W] from 0 to 1."""
+    """Returns the number on a frame of a batch, which is float [3, H, W] from 0 to 1."""
     return number_of((frame.cpu().numpy().transpose(1, 2, 0) * 255).round().astype(np.uint8))
 
 
 def _spoil(cache, row):
-    """Overwrites a frame of the cache."""
+    """Overwrites the frame of a row in the cache."""
     offsets = robocache.open(cache).streams[TOP].values.offsets
     with open(cache / f"streams/{TOP}/values.npy", "r+b") as file:
         file.seek(int(offsets[row]) - int(offsets[-1]), 2)
@@ -64,16 +64,16 @@ def _halved(images, seeds):
 
 
 def test_flips_mirror_the_action_and_a_function_gets_bytes(tmp_path, device):
-    """Options do not apply to LeRobot's index columns."""
+    """The options do not change LeRobot's index columns."""
     source = _written(tmp_path / "source", 2)
     images = robocache.ImageOptions(flip_horizontal=1, transform=_halved)
     windows = {TOP: robocache.Window(images=images), "action": robocache.Window(mirror=[0])}
     options = {"cache": tmp_path / "cache", "batch_size": 6, "device": device}
     flipped = next(robocache.Loader.from_lerobot(source, delta_timestamps=windows, **options))
     plain = next(robocache.Loader.from_lerobot(source, **options))
-    bytes_of = (plain[TOP] * 255).round().to(torch.uint8)
-    drawn = flipped[TOP] - bytes_of.flip(-1) // 2
-    assert flipped[TOP].dtype == torch.uint8 and (drawn == drawn[:, :1, :1, :1]).all() and drawn.max() <= 2
+    pixels = (plain[TOP] * 255).round().to(torch.uint8)
+    added = flipped[TOP] - pixels.flip(-1) // 2  # by _halved
+    assert flipped[TOP].dtype == torch.uint8 and (added == added[:, :1, :1, :1]).all() and added.max() <= 2
     assert torch.equal(flipped["action"], plain["action"] * torch.tensor([-1, 1], device=plain["action"].device))
     for name in ("timestamp", "frame_index", "episode_index", "index"):
         assert torch.equal(flipped[name], plain[name])
@@ -160,10 +160,10 @@ def test_a_cache_of_robocache_ingest_keeps_its_frames(source, tmp_path):
     ],
 )
 def test_random_crops_of_a_dataloader_change_every_epoch(source, tmp_path, options):
-    """Crops change without a call of set_epoch; torch's seed repeats them."""
+    """Crops change without a call of set_epoch, and the same seed of torch repeats them."""
     images = robocache.ImageOptions(crop=(16, 16))
     dataset = lerobot_dataset(source, cache=tmp_path / "cache", images=images)
-    whole = lerobot_dataset(source, cache=tmp_path / "cache")
+    uncropped = lerobot_dataset(source, cache=tmp_path / "cache")
 
     def epochs():
         dataset.set_epoch(0)
@@ -173,11 +173,11 @@ def test_random_crops_of_a_dataloader_change_every_epoch(source, tmp_path, optio
 
     frames = epochs()
     again = epochs()
-    for one, other in itertools.combinations(frames, 2):
-        same = [torch.equal(a, b) for a, b in zip(one, other, strict=True)]
-        assert sum(same) < 7  # of 21; a frame has about a hundred crops
+    for epoch, other in itertools.combinations(frames, 2):
+        is_same = [torch.equal(frame, other_frame) for frame, other_frame in zip(epoch, other, strict=True)]
+        assert sum(is_same) < 7  # of 21; a frame has about a hundred crops
     assert all(map(torch.equal, frames, again))
-    crops = whole[3][TOP].unfold(1, 16, 1).unfold(2, 16, 1)  # of all positions
+    crops = uncropped[3][TOP].unfold(1, 16, 1).unfold(2, 16, 1)  # at all positions
     assert (crops == frames[0][3][:, None, None]).all(-1).all(-1).all(0).any()  # the crop is a part of the frame
 
 
@@ -188,9 +188,9 @@ def test_errors_keep_their_type_through_workers(source, tmp_path):
     loader = torch.utils.data.DataLoader(dataset, batch_size=2, num_workers=1)
     with pytest.raises(robocache.FrameError, match=f"stream '{TOP}', episode 0, row 3"):
         list(loader)
-    far = torch.utils.data.DataLoader(dataset, batch_size=None, sampler=[0, 21], num_workers=1)
+    outside = torch.utils.data.DataLoader(dataset, batch_size=None, sampler=[0, 21], num_workers=1)
     with pytest.raises(IndexError):
-        list(far)
+        list(outside)
 
 
 def test_items_are_indexed_like_a_list(source, tmp_path):
@@ -205,7 +205,7 @@ def test_items_are_indexed_like_a_list(source, tmp_path):
 
 
 def test_keys_without_offsets_have_a_mask_if_an_option_can_pad(source, tmp_path):
-    """With a latency of one row, an episode's first frames have no row."""
+    """With an offset_s of minus one row, an episode's first frame has no row."""
     options = {"cache": tmp_path / "cache", "batch_size": 21, "shuffle": False, "method": {"action": "previous"}}
     batch = next(from_lerobot(source, offset_s={"action": -1 / 30}, **options))
     assert batch["action_is_pad"].tolist() == [k == 0 for n in LENGTHS for k in range(n)]
@@ -215,8 +215,8 @@ def test_keys_without_offsets_have_a_mask_if_an_option_can_pad(source, tmp_path)
     assert "action_is_pad" not in next(from_lerobot(source, **options))
 
 
-def test_the_frame_of_a_row(source, tmp_path):
-    """A video that drifts is refused, with an option that accepts it. The option also applies when the cache is made again."""
+def test_a_video_that_drifts(source, tmp_path):
+    """It is refused; the error names an option that accepts it. The option also applies when the cache is made again."""
     write_video(source / video_of(2), [200 + k for k in range(9)], fps=20)
     cache = tmp_path / "cache"
     with pytest.raises(robocache.FileError, match=r"drift.*frames='by-index'.*; on_error='skip'"):
@@ -231,10 +231,10 @@ def test_the_frame_of_a_row(source, tmp_path):
         lerobot_dataset(source, cache=cache, frames="by-time")
     with pytest.raises(robocache.ArgumentError, match="frames: expected 'by-time', 'by-index' or None, got 'first'"):
         lerobot_dataset(source, cache=cache, frames="first")
-    robocache.ingest(source, tmp_path / "theirs", frames="by-index", index_columns=True)
-    assert len(lerobot_dataset(source, cache=tmp_path / "theirs")) == 21
+    robocache.ingest(source, tmp_path / "ingested", frames="by-index", index_columns=True)
+    assert len(lerobot_dataset(source, cache=tmp_path / "ingested")) == 21
     with pytest.raises(robocache.FileError, match="its frames are by-index, asked for are by-time;"):
-        lerobot_dataset(source, cache=tmp_path / "theirs", frames="by-time")
+        lerobot_dataset(source, cache=tmp_path / "ingested", frames="by-time")
 
 
 def test_random_crops_of_items_depend_on_the_epoch(source, tmp_path):
@@ -296,7 +296,7 @@ def test_depth_is_in_metres(source, tmp_path):
 
 @pytest.fixture
 def lacking(source):
-    """The dataset without the video of episode 0."""
+    """Returns the dataset without the video of episode 0."""
     (source / video_of(0)).unlink()
     return source
 
@@ -309,11 +309,11 @@ def test_episodes_without_a_video_are_not_drawn(lacking, tmp_path, device):
     (batch,) = loader
     assert set(batch["episode_index"].tolist()) == {1, 2} and f"{TOP}_is_pad" not in batch
     assert [_shown(frame) for frame in batch[TOP]] == (100 * batch["episode_index"] + batch["frame_index"]).tolist()
-    every = from_lerobot(lacking, video=False, **{**options, "batch_size": 21})
-    assert set(next(every)["episode_index"].tolist()) == {0, 1, 2}
+    without_cameras = from_lerobot(lacking, video=False, **{**options, "batch_size": 21})
+    assert set(next(without_cameras)["episode_index"].tolist()) == {0, 1, 2}
     with pytest.warns(UserWarning, match="1 of 2 episodes"):
-        some = from_lerobot(lacking, episodes=[2, 0], **options)
-    assert some.num_samples == 9
+        two_episodes = from_lerobot(lacking, episodes=[2, 0], **options)
+    assert two_episodes.num_samples == 9
     with pytest.raises(robocache.ArgumentError, match=rf"got none among 1: {TOP} has none in 1: 0; video=False"):
         from_lerobot(lacking, episodes=[0], **options)
 
@@ -351,7 +351,7 @@ def test_items_are_from_episodes_with_every_camera(lacking, tmp_path):
     "kept", [[0, 1, 2, 3, 4, 5], [0, 1, 4, 5, 8], [3, 4, 5, 6, 7, 8]], ids=["end", "middle", "start"]
 )
 def test_rows_without_a_frame_are_masked(kept, source, tmp_path, device):
-    """Such a row never has the frame of another row."""
+    """A row without a frame never has the frame of another row."""
     write_video(source / video_of(2), [200 + k for k in kept], times=[k / 30 for k in kept])
     options = {"cache": tmp_path / "cache", "on_error": "skip"}
     with pytest.warns(UserWarning, match=rf"{TOP}: {9 - len(kept)} rows of episodes 2 have no frame; {TOP}_is_pad"):
@@ -367,26 +367,26 @@ def test_rows_without_a_frame_are_masked(kept, source, tmp_path, device):
     with pytest.warns(UserWarning, match="have no frame"):
         item = lerobot_dataset(source, **options)[12 + 2]
     assert item[f"{TOP}_is_pad"].item() is (2 not in kept)
-    robocache.ingest(source, tmp_path / "theirs", on_error="skip")
+    robocache.ingest(source, tmp_path / "ingested", on_error="skip")
     with pytest.warns(UserWarning, match="batches lack them"):
-        theirs = from_lerobot(
-            source, cache=tmp_path / "theirs", on_error="skip", batch_size=21, shuffle=False, device=device
+        ingested = from_lerobot(
+            source, cache=tmp_path / "ingested", on_error="skip", batch_size=21, shuffle=False, device=device
         )
-    assert next(theirs)[f"{TOP}_is_pad"].tolist() == batch[f"{TOP}_is_pad"].tolist()
+    assert next(ingested)[f"{TOP}_is_pad"].tolist() == batch[f"{TOP}_is_pad"].tolist()
     padded = lerobot_dataset(source, missing="pad", **options)
     assert len(padded) == 21 and padded[12 + 2][f"{TOP}_is_pad"].item() is (2 not in kept)
-    alone = lerobot_dataset(source, episodes=[0, 1], **options)
-    assert f"{TOP}_is_pad" not in alone[0]
+    complete = lerobot_dataset(source, episodes=[0, 1], **options)
+    assert f"{TOP}_is_pad" not in complete[0]
 
 
 def test_no_episode_with_all_cameras(source, tmp_path):
-    """Each camera has some episodes, and no episode has both."""
+    """Each of two cameras has some episodes, but no episode has both cameras."""
     other = "observation.images.wrist"
     declare(source, {other: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3]}})
     write_video(source / video_of(0, other), range(7))
     (source / video_of(0)).unlink()
-    words = rf"got none among 3: {other} has none in 2: 1-2; {TOP} has none in 1: 0;"
-    with pytest.raises(robocache.ArgumentError, match=words):
+    message = rf"got none among 3: {other} has none in 2: 1-2; {TOP} has none in 1: 0;"
+    with pytest.raises(robocache.ArgumentError, match=message):
         from_lerobot(source, batch_size=1, cache=tmp_path / "cache", on_error="skip")
 
 

@@ -54,8 +54,8 @@ def test_attributes_of_the_dataset(source):
     assert repr(dataset) == (
         f"robocache.LeRobotDataset({str(source)!r}, 2 episodes, 63 frames at 30 fps, {len(dataset.features)} features)"
     )
-    frames = f"{len(dataset.meta.episodes)} episodes, {dataset.meta.total_frames} frames at 30 fps"
-    assert repr(dataset.meta) == f"robocache.lerobot.LeRobotMetadata({str(source)!r}, {frames})"
+    counts = f"{len(dataset.meta.episodes)} episodes, {dataset.meta.total_frames} frames at 30 fps"
+    assert repr(dataset.meta) == f"robocache.lerobot.LeRobotMetadata({str(source)!r}, {counts})"
     assert repr(dataset.meta.episodes).startswith(
         "robocache.lerobot.LeRobotEpisodes(4 episodes: episode_index, tasks, "
     )
@@ -90,7 +90,7 @@ def test_a_missing_episode_has_no_frames(source):
 
 
 def reindex(source, index_of):
-    """Rewrites the column index by index_of(episode, frame, index)."""
+    """Rewrites the column index: each row's becomes index_of(episode, frame, index)."""
 
     def change(table):
         rows = zip(*(table[name].to_pylist() for name in ("episode_index", "frame_index", "index")), strict=True)
@@ -101,7 +101,7 @@ def reindex(source, index_of):
 
 
 def test_an_index_that_does_not_count_the_rows_is_refused(source):
-    """Samplers find an episode's rows by it."""
+    """Samplers find an episode's rows by the index."""
     reindex(source, lambda episode, frame, index: frame)
     with pytest.raises(robocache.FileError, match="episodes 0 and 1: expected different values of index, got 0"):
         lerobot_dataset(source)
@@ -114,10 +114,10 @@ def test_an_index_that_does_not_begin_at_0(source):
     reindex(source, lambda episode, frame, index: index + 10 if episode < 2 else index + 20)
     dataset = lerobot_dataset(source)
     assert dataset.episodes == [0, 1, 2, 3]
-    begin, end = (dataset.meta.episodes[name] for name in ("dataset_from_index", "dataset_to_index"))
-    assert (begin, end) == ([10, 33, 44, 84], [33, 34, 84, 96])
+    begins, ends = (dataset.meta.episodes[name] for name in ("dataset_from_index", "dataset_to_index"))
+    assert (begins, ends) == ([10, 33, 44, 84], [33, 34, 84, 96])
     for number in range(4):
-        for index in range(begin[number], end[number]):
+        for index in range(begins[number], ends[number]):
             item = dataset[dataset.absolute_to_relative_idx[index]]
             assert (item["index"], item["episode_index"]) == (index, number)
 
@@ -149,18 +149,18 @@ def no_warning_of_stats():
 
 def test_stats_that_contradict_the_rows_are_warned_of(source):
     action = np.array([row["action"] for row in Items(source).rows], np.float64)
-    fitting = stats_of(action)
-    for off, message in (
+    correct = stats_of(action)
+    for wrong, message in (
         ({"max": [0.0, 0.0], "min": [-1e-3, -1e-3]}, "min and max are -0.001 and 0"),
         ({"mean": (action.mean(0) + 2 * action.std(0)).tolist()}, "mean is"),
     ):
-        write_stats(source, {"action": fitting | off})
+        write_stats(source, {"action": correct | wrong})
         with pytest.warns(robocache.NormStatsWarning, match=f"action: .*{message}.*compute them anew") as warned:
-            assert lerobot_dataset(source).meta.stats["action"]["std"].tolist() == fitting["std"]
+            assert lerobot_dataset(source).meta.stats["action"]["std"].tolist() == correct["std"]
         assert len(warned) == 1
-    write_stats(source, {"action": fitting, "index": {"min": [5], "max": [6]}})
+    write_stats(source, {"action": correct, "index": {"min": [5], "max": [6]}})
     with no_warning_of_stats():
-        assert lerobot_dataset(source).meta.stats["action"]["max"].tolist() == fitting["max"]
+        assert lerobot_dataset(source).meta.stats["action"]["max"].tolist() == correct["max"]
 
 
 def test_the_doctor_compares_stats_with_the_rows(rng, tmp_path):
@@ -168,10 +168,10 @@ def test_the_doctor_compares_stats_with_the_rows(rng, tmp_path):
     root = write_lerobot(tmp_path / "set", [Episode({"action": table})], "v3.0")
     for changed, count in (({}, 0), ({"max": [100.0, 100.0]}, 1)):
         write_stats(root, {"action": stats_of(table) | changed})
-        assert [f.code for f in robocache.doctor(root).findings].count("source-statistics") == count
+        assert [finding.code for finding in robocache.doctor(root).findings].count("source-statistics") == count
     declare(root, {}, total_frames=1000, total_episodes=50)
     robocache.ingest(root, tmp_path / "part", on_error="skip")
-    assert "source-statistics" not in {f.code for f in robocache.doctor(tmp_path / "part").findings}
+    assert "source-statistics" not in {finding.code for finding in robocache.doctor(tmp_path / "part").findings}
 
 
 def test_stats_of_the_cache(source):
@@ -182,30 +182,30 @@ def test_stats_of_the_cache(source):
     assert stats["action"]["count"].tolist() == [76]
 
 
-def of_episodes(rng):
-    """Statistics of a camera and of actions for each episode, and their rows."""
+def stats_of_episodes(rng):
+    """Returns the statistics of each episode for a camera and the actions, and by key the rows of all episodes."""
     rows = [{"observation.images.top": rng.normal(size=(n, 3)), "action": rng.normal(size=(n, 2))} for n in LENGTHS]
-    stats = [{key: stats_of(x) | {"count": [len(x)]} for key, x in episode.items()} for episode in rows]
+    stats = [{key: stats_of(array) | {"count": [len(array)]} for key, array in episode.items()} for episode in rows]
     for episode in stats:
         camera = episode["observation.images.top"]
-        camera.update({name: [[[x]] for x in values] for name, values in camera.items() if name != "count"})
+        camera.update({name: [[[number]] for number in values] for name, values in camera.items() if name != "count"})
     return stats, {key: np.concatenate([episode[key] for episode in rows]) for key in rows[0]}
 
 
 def assert_stats_of(stats, rows):
-    for key, x in rows.items():
-        shape = (3, 1, 1) if x.shape[1] == 3 else (2,)
+    for key, array in rows.items():
+        shape = (3, 1, 1) if array.shape[1] == 3 else (2,)
         for name in ("min", "max", "mean", "std"):
-            np.testing.assert_allclose(stats[key][name], getattr(x, name)(0).reshape(shape), rtol=1e-9)
-        assert stats[key]["count"].tolist() == [len(x)]
+            np.testing.assert_allclose(stats[key][name], getattr(array, name)(0).reshape(shape), rtol=1e-9)
+        assert stats[key]["count"].tolist() == [len(array)]
 
 
 def test_stats_are_aggregated_over_episodes_in_version_2_1(rng, tmp_path):
     source = write(tmp_path / "source", rng, "v2.1")
-    plain, rows = of_episodes(rng)
-    lines = [{"episode_index": number, "stats": stats} for number, stats in enumerate(plain)]
-    before = {"episode_index": 1, "stats": plain[0]}  # episode 1 was recorded again
-    write_json_lines(source / "meta/episodes_stats.jsonl", [before, *lines])
+    episode_stats, rows = stats_of_episodes(rng)
+    lines = [{"episode_index": number, "stats": stats} for number, stats in enumerate(episode_stats)]
+    earlier = {"episode_index": 1, "stats": episode_stats[0]}  # episode 1 was recorded again
+    write_json_lines(source / "meta/episodes_stats.jsonl", [earlier, *lines])
     write_stats(source, {})  # version 2.1 ignores this file
     stats = lerobot_dataset(source).meta.stats
     assert_stats_of(stats, rows)
@@ -219,7 +219,7 @@ def test_stats_are_aggregated_over_episodes_in_version_2_1(rng, tmp_path):
 
 @pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
 def test_statistics_of_pixels_from_0_to_255_are_warned_of(version, tmp_path):
-    """A batch has pixels from 0 to 1; lerobot-train would normalise them by these."""
+    """lerobot-train would normalise a batch's pixels, from 0 to 1, by these statistics."""
     png = bytes(frames.encode(np.full((1, 6, 8, 3), 99, np.uint8), codec="png").data)
     camera = {"dtype": "image", "shape": [6, 8, 3], "names": ["height", "width", "channels"]}
     features = {"action": {"dtype": "float64", "shape": [2], "names": None}, "top": camera} | BOOKKEEPING
@@ -227,23 +227,24 @@ def test_statistics_of_pixels_from_0_to_255_are_warned_of(version, tmp_path):
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     append_column(source, "top", [{"bytes": png, "path": None}] * 4, kind)
     for most in (255, 1):
-        own = {"min": 0, "max": most, "mean": most / 2, "std": most / 4}
-        own = {name: [[[x]]] * 3 for name, x in own.items()} | {"count": [4]}
+        numbers = {"min": 0, "max": most, "mean": most / 2, "std": most / 4}
+        stats = {name: [[[number]]] * 3 for name, number in numbers.items()} | {"count": [4]}
         if version == "v2.1":
-            write_json_lines(source / "meta/episodes_stats.jsonl", [{"episode_index": 0, "stats": {"top": own}}])
+            write_json_lines(source / "meta/episodes_stats.jsonl", [{"episode_index": 0, "stats": {"top": stats}}])
         else:
-            write_stats(source, {"top": own})
-        with warnings.catch_warnings(record=True) as said:
+            write_stats(source, {"top": stats})
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert np.all(lerobot_dataset(source).meta.stats["top"]["max"] == most)
-        found = [str(one.message) for one in said if issubclass(one.category, robocache.NormStatsWarning)]
-        assert len(found) == (most > 1) and all("top: they go to 255, and the pixels of a batch" in x for x in found)
-        findings = [one for one in robocache.doctor(source).findings if one.code == "source-statistics"]
-        assert [(one.stream, one.value) for one in findings] == [("top", 255.0)] * (most > 1)
+        messages = [str(one.message) for one in caught if issubclass(one.category, robocache.NormStatsWarning)]
+        assert len(messages) == (most > 1)
+        assert all("top: they go to 255, and the pixels of a batch" in message for message in messages)
+        findings = [found for found in robocache.doctor(source).findings if found.code == "source-statistics"]
+        assert [(finding.stream, finding.value) for finding in findings] == [("top", 255.0)] * (most > 1)
 
 
 def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):
-    """They stay in episodes_stats.jsonl, and LeRobot includes them."""
+    """The deleted episode's statistics stay in episodes_stats.jsonl, and LeRobot includes them."""
     source = write(tmp_path / "source", rng, "v2.1")
     lines = []
     for number, file in enumerate(data_files(source)):
@@ -258,11 +259,11 @@ def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):
 
 
 def test_stats_are_aggregated_over_episodes_in_version_3(source, rng):
-    plain, rows = of_episodes(rng)
+    episode_stats, rows = stats_of_episodes(rng)
     file = source / "meta/episodes/chunk-000/file-000.parquet"
     table = pq.read_table(file).to_pylist()
-    for row, stats in zip(table, plain, strict=True):
-        row.update({f"stats/{key}/{name}": x for key, of in stats.items() for name, x in of.items()})
+    for row, stats in zip(table, episode_stats, strict=True):
+        row.update({f"stats/{key}/{name}": value for key, own in stats.items() for name, value in own.items()})
     pq.write_table(pa.Table.from_pylist(table), file)
     assert_stats_of(lerobot_dataset(source).meta.stats, rows)
 
@@ -270,16 +271,17 @@ def test_stats_are_aggregated_over_episodes_in_version_3(source, rng):
 def test_real_statistics_of_a_camera(real_data, tmp_path):
     source = real_data("lerobot_v2/unitree_g1_real")
     lines = [json.loads(line) for line in (source / "meta/episodes_stats.jsonl").read_text().splitlines()]
-    found = [line["stats"]["observation.images.cam_high"] for line in lines]
-    counts = np.array([own["count"][0] for own in found])
-    mean = sum(count * np.array(own["mean"]) for count, own in zip(counts, found, strict=True)) / counts.sum()
+    episode_stats = [line["stats"]["observation.images.cam_high"] for line in lines]
+    counts = np.array([own["count"][0] for own in episode_stats])
+    sums = [count * np.array(own["mean"]) for count, own in zip(counts, episode_stats, strict=True)]
+    mean = sum(sums) / counts.sum()
     dataset = lerobot_dataset(source, on_error="skip", video=False, cache=tmp_path / "cache")
     stats = dataset.meta.stats["observation.images.cam_high"]
     assert stats["mean"].shape == (3, 1, 1) and stats["count"].tolist() == [counts.sum()]
     np.testing.assert_allclose(stats["mean"], mean, rtol=1e-6)
 
 
-def test_tasks_are_a_table_by_text(source):
+def test_tasks_are_a_table_with_the_texts_as_its_index(source):
     pytest.importorskip("pandas", reason="meta.tasks is a DataFrame, as LeRobot has it")
     tasks = lerobot_dataset(source).meta.tasks
     assert tasks.loc["task 1"]["task_index"] == 1

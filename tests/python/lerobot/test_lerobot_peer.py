@@ -1,6 +1,6 @@
-"""LeRobot from PyPI gives the same items, and its trainer the same policy.
+"""LeRobot from PyPI gives the same items, and its trainer makes the same policy.
 
-Not in the extra `test`, since LeRobot brings 2 GB and its own torch:
+LeRobot is not in the extra `test`, because it has 2 GB and needs a torch of its own:
 
     pip install 'lerobot[dataset,training,diffusion]==0.6.1'    # Python 3.12, torch < 2.12
     pytest tests/python/lerobot/test_lerobot_peer.py
@@ -19,7 +19,7 @@ from sets import windows, write, write_as_v3, write_low_dimensional
 MISSING = "LeRobot is not installed, nothing was compared with it: pip install 'lerobot[dataset,training]==0.6.1'"
 theirs = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason=MISSING)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # its libraries warn
+pytestmark = pytest.mark.filterwarnings("ignore")  # LeRobot's libraries warn
 
 
 @pytest.fixture(params=["made", "lerobot_v2/gr00t_gr1_pnp_sim", "lerobot_v2/unitree_g1_real"])
@@ -66,7 +66,7 @@ def test_attributes_equal_lerobots(source):
 
 @pytest.mark.parametrize("policy", ["act", "diffusion"])
 def test_lerobots_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
-    """The same batches in the same order give the same weights; a single other batch would change them."""
+    """Equal batches in the same order give equal weights; a single different batch would change them."""
     pytest.importorskip("accelerate", reason=MISSING)
     if policy == "diffusion":
         pytest.importorskip("diffusers", reason=MISSING)
@@ -94,7 +94,7 @@ def test_lerobots_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypat
     result = []
     make_dataset = robocache.lerobot.make_dataset
     monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: result.append(make_dataset(cfg)) or result[0])
-    # The page replaces this; monkeypatch restores it.
+    # The page's program replaces this attribute, and monkeypatch restores it.
     monkeypatch.setattr(lerobot.datasets.factory, "make_dataset", None)
     page = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
     (program,) = re.findall(r"```python\n(import lerobot.*?)```", page, re.DOTALL)

@@ -1,6 +1,6 @@
-"""robocache.lerobot.make_dataset in place of LeRobot's honours each option of its configuration, or refuses it by name.
+"""robocache.lerobot.make_dataset, in place of LeRobot's, obeys each option of LeRobot's configuration or refuses it by name.
 
-LeRobot is not needed: fakes define the two names that make_dataset imports. test_lerobot_peer.py uses LeRobot itself.
+LeRobot is not needed, because fakes define the two names that make_dataset imports. test_lerobot_peer.py uses LeRobot itself.
 """
 
 import json
@@ -31,7 +31,7 @@ class ImageTransforms:
 
 @dataclass
 class Dataset:
-    """The fields of LeRobot's DatasetConfig on its main branch of August 2026, and their defaults."""
+    """Has the fields and defaults of LeRobot's DatasetConfig on its main branch of August 2026, and three that it may get later."""
 
     repo_id: str
     repo_type: str = "dataset"
@@ -64,7 +64,7 @@ def lerobot(monkeypatch):
 
 @pytest.fixture
 def source(tmp_path):
-    """A dataset with two cameras; meta/stats.json has one of them."""
+    """Writes a dataset with two cameras; meta/stats.json has statistics of one of them."""
     features = {
         "action": {"dtype": "float32", "shape": [1], "names": None},
         **{name: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": None} for name in (TOP, WRIST)},
@@ -82,10 +82,9 @@ def source(tmp_path):
 
 def make_dataset(source, **options):
     policy = SimpleNamespace()
-    wanted = Dataset("a/b", **{"root": str(source), **options})
-    return robocache.lerobot.make_dataset(
-        SimpleNamespace(dataset=wanted, policy=policy, trainable_config=policy, tolerance_s=1e-4, rename_map={"a": "b"})
-    )
+    dataset = Dataset("a/b", **{"root": str(source), **options})
+    cfg = {"dataset": dataset, "policy": policy, "trainable_config": policy, "rename_map": {"a": "b"}}
+    return robocache.lerobot.make_dataset(SimpleNamespace(**cfg, tolerance_s=1e-4))
 
 
 def test_every_camera_has_imagenets_statistics_with_the_option(source, lerobot):
@@ -109,10 +108,10 @@ def test_episodes_are_excluded_by_number_despite_gaps(lerobot, tmp_path):
 
 def test_excluded_episodes(source, lerobot):
     assert make_dataset(source).episodes is None
-    some = make_dataset(source, exclude_episodes=[1])
-    assert (some.episodes, some.num_frames, some.num_episodes) == ([0, 2], 16, 2)
-    assert {int(item["episode_index"]) for item in some} == {0, 2}
-    assert some.absolute_to_relative_idx == {**{k: k for k in range(7)}, **{12 + k: 7 + k for k in range(9)}}
+    dataset = make_dataset(source, exclude_episodes=[1])
+    assert (dataset.episodes, dataset.num_frames, dataset.num_episodes) == ([0, 2], 16, 2)
+    assert {int(item["episode_index"]) for item in dataset} == {0, 2}
+    assert dataset.absolute_to_relative_idx == {**{k: k for k in range(7)}, **{12 + k: 7 + k for k in range(9)}}
     assert make_dataset(source, episodes=[2, 1], exclude_episodes=[1]).episodes == [2]
     with pytest.warns(UserWarning, match=r"the set has 3 episodes; there are no \[7\]"):
         assert make_dataset(source, exclude_episodes=[0, 7]).episodes == [1, 2]
@@ -143,11 +142,11 @@ def test_unsupported_options_are_refused_by_name(source, lerobot, options):
 
 
 def test_an_option_unknown_to_lerobots_dataclass_is_refused(source, lerobot):
-    wanted = SimpleNamespace(**vars(Dataset("a/b", root=str(source))))
-    wanted.brightness_of_the_future, wanted.thorough, wanted.weights = None, False, []
-    cfg = SimpleNamespace(dataset=wanted, policy=SimpleNamespace())
+    dataset = SimpleNamespace(**vars(Dataset("a/b", root=str(source))))
+    dataset.brightness_of_the_future, dataset.thorough, dataset.weights = None, False, []
+    cfg = SimpleNamespace(dataset=dataset, policy=SimpleNamespace())
     assert len(robocache.lerobot.make_dataset(cfg)) == 21
-    wanted.brightness_of_the_future = 0.5
+    dataset.brightness_of_the_future = 0.5
     with pytest.raises(robocache.ArgumentError, match=r"dataset\.brightness_of_the_future: expected"):
         robocache.lerobot.make_dataset(cfg)
 

@@ -1,4 +1,4 @@
-"""The training code of docs/coming-from-lerobot.md, and the loader's behaviour that it needs. Ray, 200 MB, is not in the extra `test`."""
+"""The training code of docs/coming-from-lerobot.md works, and the loader does what it needs. Ray, of 200 MB, is not in the extra `test`."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
 
 
 class Policy(torch.nn.Module):
-    """A policy that counts its calls, and logs those of each rank to a file."""
+    """A policy that counts its calls and writes the rank of each to a file."""
 
     def __init__(self, log=None):
         super().__init__()
@@ -31,18 +31,19 @@ class Policy(torch.nn.Module):
         if self.log is not None:
             with self.log.open("a") as log:
                 log.write(f"{torch.distributed.get_rank()}")
-        off = self.layer(state.flatten(1)).reshape(-1, 16, 2) - action
-        return off[~is_pad].square().mean()
+        difference = self.layer(state.flatten(1)).reshape(-1, 16, 2) - action
+        return difference[~is_pad].square().mean()
 
 
 def snippet(part):
-    (found,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if part in text]
-    return found
+    """Returns the only snippet of the page that contains `part`."""
+    (text,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if part in text]
+    return text
 
 
 @pytest.fixture
 def names(rng, tmp_path, monkeypatch):
-    """The names that a snippet uses: the loader of the page's first snippet, a policy, and its optimizer."""
+    """Returns the names that a snippet uses: the loader of the page's first snippet, a policy, and its optimizer."""
     monkeypatch.chdir(tmp_path)
     write_low_dimensional(tmp_path / "pusht", rng, (120, 90), fps=10)
     policy = Policy()
@@ -134,7 +135,7 @@ def test_ray(names, tmp_path):
 
 @pytest.fixture
 def seen(names):
-    """(a module class that keeps the rows of each batch, options for a Trainer)."""
+    """Returns a module class that keeps the rows of each batch, and a function that makes a Trainer."""
     lightning = pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
 
     class Seen(lightning.LightningModule):
@@ -180,10 +181,10 @@ def test_lightning_resumes_within_an_epoch(names, seen, tmp_path):
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     make, trainer = seen
-    whole, resumed = make(), make()
+    uninterrupted, resumed = make(), make()
     halfway = ModelCheckpoint(tmp_path, "halfway", every_n_train_steps=6, save_top_k=-1)  # in the second epoch of four
-    trainer(max_epochs=2, callbacks=[halfway]).fit(whole, loader_of(names))
+    trainer(max_epochs=2, callbacks=[halfway]).fit(uninterrupted, loader_of(names))
     trainer(max_epochs=2, enable_checkpointing=False).fit(
         resumed, loader_of(names), ckpt_path=tmp_path / "halfway.ckpt"
     )
-    assert resumed.train_rows == whole.train_rows[6:]
+    assert resumed.train_rows == uninterrupted.train_rows[6:]
