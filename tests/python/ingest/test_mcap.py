@@ -427,7 +427,7 @@ def merged(count):
 
 
 def test_the_memory_of_overlapping_chunks_includes_pythons_objects(monkeypatch):
-    monkeypatch.setattr(bags, "_HELD", 1 << 20)
+    monkeypatch.setattr(bags, "_HELD_BYTES", 1 << 20)
     parts = merged(20)
     assert sum(len(logs) for logs, _ in parts) == 20_000
     assert parts[0][1] <= 4  # counted as one byte each, all would be in memory
