@@ -49,10 +49,10 @@ FORK = multiprocessing.get_context("fork")  # starting a new interpreter would t
 
 def start(work, *arguments):
     """Starts a process that runs `work`, and returns it when the work has begun."""
-    begun = FORK.Event()
-    process = FORK.Process(target=work, args=(begun, *arguments))
+    has_begun = FORK.Event()
+    process = FORK.Process(target=work, args=(has_begun, *arguments))
     process.start()
-    assert begun.wait(60)
+    assert has_begun.wait(60)
     return process
 
 
@@ -61,16 +61,16 @@ def kill(process):
     process.join()
 
 
-def record_for_ever(begun, path):
+def record_for_ever(has_begun, path):
     with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
         for i in itertools.count(0, 1000):
             ep.append("x0", np.arange(i, i + 1000), np.full((1000, 200), 9.0))
             if i == 5000:
-                begun.set()
+                has_begun.set()
 
 
-def replace_for_ever(begun, path, streams):
-    begun.set()
+def replace_for_ever(has_begun, path, streams):
+    has_begun.set()
     for value in itertools.count(2):
         write(path, value, streams, overwrite=True)
 
@@ -132,8 +132,8 @@ def test_four_writers_of_one_path(path):
     """Each writer writes the whole cache, or is refused because another one writes."""
     written = FORK.Value("i", 0)
 
-    def work(begun, value):
-        begun.set()
+    def work(has_begun, value):
+        has_begun.set()
         for _ in range(rounds(20)):
             try:
                 write(path, value, streams=4, overwrite=True)

@@ -134,8 +134,8 @@ def test_rows_are_indexed_like_an_array(path, rng):
 def test_attributes_of_a_camera_are_kept(path, rng):
     matrix = [[300.5, 0, 160], [0, 300, 120], [0, 0, 1]]
     resized = {"size": [24, 32], "fit": "pad", "from": [480, 640]}
-    described = {"clock": "nominal", "unit_m": 0.001, "intrinsics": matrix, "resized": resized}
-    stream = write(path, pictures(rng, 2, channels=1), codec="png", describe=described)
+    options = {"clock": "nominal", "unit_m": 0.001, "intrinsics": matrix, "resized": resized}
+    stream = write(path, pictures(rng, 2, channels=1), codec="png", describe=options)
     assert stream.frames[:6] == ("png", 24, 32, 1, "depth", 0.001)
     assert stream.frames.intrinsics.dtype == np.float64 and stream.frames.intrinsics.tolist() == matrix
     assert stream.frames.resized == resized and stream.clock == "nominal"
@@ -207,7 +207,7 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
 
 
 @pytest.mark.parametrize(
-    ("described", "match"),
+    ("options", "match"),
     [
         ({"unit_m": 0.0}, "expected a unit_m above 0"),
         ({"unit_m": -1}, "expected a unit_m above 0"),
@@ -219,12 +219,12 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
         ({"resized": {"size": {1}}}, "resized 'size': expected str, int"),
     ],
 )
-def test_invalid_camera_options_are_refused(path, rng, described, match):
+def test_invalid_camera_options_are_refused(path, rng, options, match):
     with (
         pytest.raises((ArgumentError, ArgumentTypeError), match=f"^stream 'cam': {match}"),
         robocache.Writer(path) as w,
     ):
-        w.stream("cam", **described)
+        w.stream("cam", **options)
         with w.episode() as ep:
             ep.append("cam", [0], pictures(rng, 1, channels=1), codec="raw")
     assert not path.exists()

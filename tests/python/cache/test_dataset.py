@@ -33,8 +33,8 @@ def test_attributes(path):
     assert len(ds) == 3
     assert os.fspath(path) == ds.path
     assert ds.bytes == sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    s = ds.streams["joint.position"]
-    assert (s.name, s.dtype, s.shape, s.rows, s.clock, s.names) == (
+    stream = ds.streams["joint.position"]
+    assert (stream.name, stream.dtype, stream.shape, stream.rows, stream.clock, stream.names) == (
         "joint.position",
         np.float32,
         (2,),
@@ -42,11 +42,11 @@ def test_attributes(path):
         "recorded",
         [],
     )
-    assert s.rate_hz == 50.0
-    assert s.time_ns.dtype == s.row_offsets.dtype == np.int64
-    assert s.row_offsets.tolist() == [0, 4, 8, 12]
-    assert s.values.shape == (12, 2)
-    assert s.values.ctypes.data % 64 == 0
+    assert stream.rate_hz == 50.0
+    assert stream.time_ns.dtype == stream.row_offsets.dtype == np.int64
+    assert stream.row_offsets.tolist() == [0, 4, 8, 12]
+    assert stream.values.shape == (12, 2)
+    assert stream.values.ctypes.data % 64 == 0
     assert ds.stats["joint.position"].mean.tolist() == [1, 1]
     assert ds.stats["joint.position"].count.tolist() == [12, 12]
     assert ds.stats["gripper"].max.shape == ()
@@ -107,8 +107,8 @@ def test_a_dataset_is_not_iterable(path):
 
 
 def test_arrays_cannot_be_made_writeable(path):
-    s = robocache.open(path).streams["joint.position"]
-    for array in (s.values, s.time_ns, s.row_offsets, s._stats.mean):
+    stream = robocache.open(path).streams["joint.position"]
+    for array in (stream.values, stream.time_ns, stream.row_offsets, stream._stats.mean):
         with pytest.raises(ValueError):
             array[...] = 0
         with pytest.raises(ValueError):
@@ -169,10 +169,10 @@ def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", [0], torch.ones(1, dtype=torch.bfloat16))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    s = robocache.open(tmp_path / "cache").streams["x"]
-    assert (s.rows, s.time_ns.tolist(), s._stats.mean.tolist()) == (1, [0], 1)
+    stream = robocache.open(tmp_path / "cache").streams["x"]
+    assert (stream.rows, stream.time_ns.tolist(), stream._stats.mean.tolist()) == (1, [0], 1)
     with pytest.raises(robocache.ArgumentTypeError, match="ml_dtypes"):
-        _ = s.values
+        _ = stream.values
 
 
 def test_integers_beside_floats_are_rounded_to_float64(tmp_path):

@@ -164,7 +164,7 @@ def test_a_difference_of_stamps_beyond_int64(tmp_path):
 
 
 def test_select_of_no_episodes(tmp_path):
-    ds = make(tmp_path / "cache", 0)
+    ds = write_episodes(tmp_path / "cache", 0)
     assert ds.select({}) == ds.select(pc.field("duration_s") > 0) == ds.select({"start_ns": None}) == []
 
 
@@ -210,7 +210,7 @@ def check_split(parts, names, episodes):
     return sorted(set(range(episodes)) - set(members))
 
 
-def make(path, episodes, **metadata):
+def write_episodes(path, episodes, **metadata):
     with robocache.Writer(path, overwrite=True) as w:
         for e in range(episodes):
             with w.episode(**{name: values[e] for name, values in metadata.items()}):
@@ -225,13 +225,13 @@ def make(path, episodes, **metadata):
     seed=st.integers(0, 2**63 - 1),
 )
 def test_shares_are_rounded_by_largest_remainder(shares, episodes, seed, tmp_path_factory):
-    ds = make(tmp_path_factory.getbasetemp() / "split", episodes)
+    ds = write_episodes(tmp_path_factory.getbasetemp() / "split", episodes)
     names = [f"part {p}" for p in range(len(shares))]
     parts = ds.split({name: share / 1000 for name, share in zip(names, shares, strict=True)}, seed=seed)
-    rest = check_split(parts, names, episodes)
+    unassigned = check_split(parts, names, episodes)
     # Quotas with the largest remainders are rounded up, at equal remainders the earlier ones; all others are rounded down.
     quotas = [Fraction(share * episodes, 1000) for share in (*shares, 1000 - sum(shares))]
-    counts = [*map(len, parts.values()), len(rest)]
+    counts = [*map(len, parts.values()), len(unassigned)]
     assert sum(counts) == episodes
     ranks = [(-(quota % 1), p) for p, quota in enumerate(quotas)]
     rounded_up = [rank for rank, count, quota in zip(ranks, counts, quotas, strict=True) if count == quota // 1 + 1]
@@ -242,15 +242,15 @@ def test_shares_are_rounded_by_largest_remainder(shares, episodes, seed, tmp_pat
 
 def test_a_split_never_changes(tmp_path):
     # The expected split comes from another program.
-    assert make(tmp_path / "cache", 10).split({"train": 0.7, "val": 0.2}) == {
+    assert write_episodes(tmp_path / "cache", 10).split({"train": 0.7, "val": 0.2}) == {
         "train": [0, 1, 3, 4, 6, 8, 9],
         "val": [2, 7],
     }
-    assert make(tmp_path / "cache", 10).split({"train": 7, "val": 2}, seed=1)["val"] == [0, 4]
+    assert write_episodes(tmp_path / "cache", 10).split({"train": 7, "val": 2}, seed=1)["val"] == [0, 4]
 
 
 def test_decimal_shares_are_exact(tmp_path):
-    ds = make(tmp_path / "cache", 10)
+    ds = write_episodes(tmp_path / "cache", 10)
     for shares in ([0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [1 / 7] * 7, [0.1 + 0.2, 0.7], [np.float32(0.5)] * 2):
         names = [str(p) for p in range(len(shares))]
         assert check_split(ds.split(dict(zip(names, shares, strict=True))), names, 10) == []
@@ -261,7 +261,7 @@ def test_decimal_shares_are_exact(tmp_path):
 
 
 def test_shares_may_be_numbers_of_episodes(tmp_path):
-    ds = make(tmp_path / "cache", 10)
+    ds = write_episodes(tmp_path / "cache", 10)
     parts = ds.split({"train": np.int32(6), "val": 3, "none": 0}, seed=5)
     assert [len(part) for part in parts.values()] == [6, 3, 0]
     assert len(check_split(parts, ["train", "val", "none"], 10)) == 1
@@ -271,7 +271,7 @@ def test_shares_may_be_numbers_of_episodes(tmp_path):
 def test_episodes_with_one_value_of_a_column_stay_together(tmp_path):
     tasks = [["pick", "place", None, "wipe", "fold"][e * e % 5] for e in range(60)]
     tools = [[tool] if tool else None for tool in tasks]
-    ds = make(tmp_path / "cache", 60, task=tasks, tools=tools)
+    ds = write_episodes(tmp_path / "cache", 60, task=tasks, tools=tools)
     parts = ds.split({"train": 0.5, "val": 0.5}, by="task", seed=2)
     assert check_split(parts, ["train", "val"], 60) == []
     tasks_by_part = [{tasks[e] for e in part} for part in parts.values()]
@@ -279,7 +279,7 @@ def test_episodes_with_one_value_of_a_column_stay_together(tmp_path):
     # Only pick, place and fold occur: e * e % 5 is 0, 1 or 4.
     assert [len(part) for part in tasks_by_part] == [2, 1]
     assert ds.split({"train": 0.5, "val": 0.5}, by="tools", seed=2) == parts
-    assert make(tmp_path / "none", 0, task=[]).split({"train": 1.0}, by="start_ns") == {"train": []}
+    assert write_episodes(tmp_path / "none", 0, task=[]).split({"train": 1.0}, by="start_ns") == {"train": []}
 
 
 @pytest.mark.parametrize(

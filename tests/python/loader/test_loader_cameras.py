@@ -143,11 +143,11 @@ def test_frames_of_different_sizes_are_resized_to_one(filmed, tmp_path, device):
         **windows,
     )
     batch = next(loader)
-    missing = batch["dataset_index"].cpu() == 1
-    assert missing.any() and not missing.all()
-    assert batch["cam_is_pad"].cpu()[missing].all()
-    assert (batch["cam"].cpu()[missing] == -2).all()  # 0 after the normalisation
-    assert not (batch["cam"].cpu()[~missing] == -2).all()
+    is_missing = batch["dataset_index"].cpu() == 1
+    assert is_missing.any() and not is_missing.all()
+    assert batch["cam_is_pad"].cpu()[is_missing].all()
+    assert (batch["cam"].cpu()[is_missing] == -2).all()  # 0 after the normalisation
+    assert not (batch["cam"].cpu()[~is_missing] == -2).all()
 
 
 def _damage_frame(path, name, row):

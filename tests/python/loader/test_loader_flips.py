@@ -187,9 +187,9 @@ def test_intrinsics_describe_the_mirrored_world(dataset, device):
 
 
 def test_statistics_and_the_spec_are_of_recorded_values(dataset):
-    plain = loader_of(dataset, windows_of({}, normalize="mean_std"))
+    unaugmented = loader_of(dataset, windows_of({}, normalize="mean_std"))
     augmented = {"flip_horizontal": 0.5, "rotation": 5, "blur": 1, "blur_kernel": 3, "erase": 0.1}
-    assert loader_of(dataset, windows_of(augmented, mirror=[0], normalize="mean_std")).spec == plain.spec
+    assert loader_of(dataset, windows_of(augmented, mirror=[0], normalize="mean_std")).spec == unaugmented.spec
     means = []
     for images, mirror in (({}, {}), ({"flip_horizontal": 0.5}, {"mirror": [0]})):
         windows = windows_of(images, convert=[actions.Relative("joints")], base="state", **mirror)
@@ -200,17 +200,17 @@ def test_statistics_and_the_spec_are_of_recorded_values(dataset):
 
 def test_a_mirror_changes_nothing_without_flips(dataset, device):
     """Evaluation may use the windows of training."""
-    plain = copied(next(loader_of(dataset, windows_of({}), device)))
-    unflipped = copied(next(loader_of(dataset, windows_of({}, mirror=[0]), device)))
-    for name, array in plain.items():
-        np.testing.assert_array_equal(unflipped[name], array)
+    without_mirror = copied(next(loader_of(dataset, windows_of({}), device)))
+    with_mirror = copied(next(loader_of(dataset, windows_of({}, mirror=[0]), device)))
+    for name, array in without_mirror.items():
+        np.testing.assert_array_equal(with_mirror[name], array)
 
 
 def test_with_an_empty_mirror_cameras_may_flip_differently(dataset):
     windows = windows_of({}, mirror=[]) | {"top": Window(images=ImageOptions(flip_horizontal=1))}
-    result, plain = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
-    assert torch.equal(result["top"], plain["top"].flip(-1)) and torch.equal(result["wrist"], plain["wrist"])
-    assert torch.equal(result["action"], plain["action"])
+    result, unflipped = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
+    assert torch.equal(result["top"], unflipped["top"].flip(-1)) and torch.equal(result["wrist"], unflipped["wrist"])
+    assert torch.equal(result["action"], unflipped["action"])
 
 
 MIRRORED = windows_of(FLIPS, mirror=[1])

@@ -63,13 +63,13 @@ def tiers_of(loader):
 
 
 # CPU and CUDA compute the arrays of these loaders alike.
-ALIKE = "every_type", "normalised", "one_step"
+SAME_ON_CUDA = "every_type", "normalised", "one_step"
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_every_tier_gives_the_same_bytes(dataset, device, name):
     options = LOADERS[name]
-    curved = name in ("curves", "slices")
+    is_curve = name in ("curves", "slices")
 
     def batches(residency, device=device, **more_options):
         merged = {"batch_size": 24, "seed": 4, "device": device, **options, **more_options}
@@ -77,16 +77,16 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 
     expected = batches("device")
     # Rule 39: the CPU computes values of mapped rows.
-    mapped_expected = batches("device", device="cpu") if curved else expected
+    mapped_expected = batches("device", device="cpu") if is_curve else expected
     for prefetch in (0, 2):
         assert_same_batches(batches("pinned", prefetch=prefetch), expected)
         assert_same_batches(batches("auto", prefetch=prefetch), expected)
         assert_same_batches(batches("mapped", prefetch=prefetch), mapped_expected)
-    if device == "cpu" or not curved:
+    if device == "cpu" or not is_curve:
         assert_same_batches(batches("auto", budget={"device": 0, "host": 30_000}), expected)
 
 
-@pytest.mark.parametrize("options", [LOADERS[name] for name in ALIKE])
+@pytest.mark.parametrize("options", [LOADERS[name] for name in SAME_ON_CUDA])
 def test_every_combination_of_tiers_gives_the_cpus_bytes(dataset, device, options):
     expected = batches_of(loader_by_keywords(dataset, batch_size=24, device="cpu", **options), 3)
     for shift in range(3):
@@ -139,9 +139,9 @@ def test_on_the_cpu_rows_are_copied_to_memory(dataset):
 
 
 def test_a_tier_for_each_key(dataset, device):
-    given = {"observation.state": "mapped", "mode": "auto"}
+    residency = {"observation.state": "mapped", "mode": "auto"}
     expected = {"observation.state": "mapped", "action": "device", "mode": "device"}
-    assert tiers_of(loader_on(dataset, device, given)) == expected
+    assert tiers_of(loader_on(dataset, device, residency)) == expected
 
 
 def needed_bytes(loader, keys, clocks):
@@ -159,12 +159,15 @@ def test_auto_maps_the_largest_first(dataset):
     sizes = [placement.bytes for key in keys for placement in unlimited.explain() if placement.key == key]
     assert sizes == sorted(sizes, reverse=True)
     clocks = clock_bytes(dataset, keys)
-    for moved in range(4):
-        room = needed_bytes(unlimited, keys[moved:], clocks)
-        for lacking in (0, 1):
-            mapped = min(moved + lacking, 3)
-            tiers = tiers_of(loader_on(dataset, "cpu", budget=room - lacking))
-            assert [tiers[key] for key in keys] == ["mapped"] * mapped + ["device"] * (3 - mapped), (moved, lacking)
+    for mapped_count in range(4):
+        budget = needed_bytes(unlimited, keys[mapped_count:], clocks)
+        for missing_bytes in (0, 1):
+            mapped = min(mapped_count + missing_bytes, 3)
+            tiers = tiers_of(loader_on(dataset, "cpu", budget=budget - missing_bytes))
+            assert [tiers[key] for key in keys] == ["mapped"] * mapped + ["device"] * (3 - mapped), (
+                mapped_count,
+                missing_bytes,
+            )
 
 
 def test_auto_goes_from_the_device_to_pinned_memory_to_files(dataset, cuda):

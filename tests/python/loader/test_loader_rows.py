@@ -44,8 +44,8 @@ def assert_rows(batch, key, recording, offsets, *, stream=None, offset_ns=0, tol
         snapped = times[row] if abs(int(times[row]) - target) < SNAP_NS else target
         if tolerance_ns is not None and (row < 0 or snapped - times[row] > tolerance_ns):
             is_pad[:] = True
-        used = np.clip(rows, 0, len(times) - 1)
-        expected, ages = values[used].copy(), target - times[used]
+        clipped = np.clip(rows, 0, len(times) - 1)
+        expected, ages = values[clipped].copy(), target - times[clipped]
         if causal:
             expected[rows < 0], ages[rows < 0] = 0, -(2**63)
         assert_same_bits(got[""][sample], expected, f"{key}, sample {sample}")
@@ -120,11 +120,11 @@ def test_normalisation_and_dtypes_equal_those_of_seconds(tmp_path, device):
             batches_of(loader_of(dataset, {"x": window}, batch_size=100, return_age=True, device=device))
             for window in (rows, seconds)
         )
-        inside = ~by_seconds["x_is_pad"]
+        is_inside = ~by_seconds["x_is_pad"]
         assert_same_bits(by_rows["x"], by_seconds["x"], "x")
         np.testing.assert_array_equal(by_rows["x_is_pad"], by_seconds["x_is_pad"])
         np.testing.assert_array_equal(
-            (by_rows["x_age"] + np.arange(-3, 30) * 20_000_000)[inside], by_seconds["x_age"][inside]
+            (by_rows["x_age"] + np.arange(-3, 30) * 20_000_000)[is_inside], by_seconds["x_age"][is_inside]
         )
 
 
@@ -160,15 +160,15 @@ def test_edges_drop_anchors_with_padding(dataset, recording, offsets, offset_s):
     for stream, anchor in (("action", "observation.imu"), ("gripper", "observation.state"), ("action", "action")):
         windows = {stream: Window(offsets, rows=True, offset_s=offset_s)}
         padded = batches_of(loader_of(dataset, windows, anchors=anchor, **shared))[0]
-        complete = ~padded[f"{stream}_is_pad"].any(axis=1)
+        is_complete = ~padded[f"{stream}_is_pad"].any(axis=1)
         dropping = {"anchors": Anchors(stream=anchor, edges="drop"), **shared}
-        if not complete.any():
+        if not is_complete.any():
             with pytest.raises(robocache.ArgumentError, match="edges"):
                 loader_of(dataset, windows, **dropping)
             continue
         dropped = batches_of(loader_of(dataset, windows, **dropping))[0]
         for key in ("time_ns", "episode_index", stream):
-            assert_same_bits(dropped[key], padded[key][complete], key)
+            assert_same_bits(dropped[key], padded[key][is_complete], key)
 
 
 @pytest.mark.parametrize("residency", ["auto", "mapped"])
@@ -205,13 +205,13 @@ def test_converted_keys_and_their_base(tmp_path, device):
 
 
 def test_check_tolerance_checks_the_anchors_row(dataset):
-    def make(tolerance_s):
+    def make_loader(tolerance_s):
         windows = {"gripper": Window([0, 500], rows=True, tolerance_s=tolerance_s)}
         return loader_of(dataset, windows, anchors="observation.imu")
 
-    make(10.0).check_tolerance()
+    make_loader(10.0).check_tolerance()
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['gripper'\].tolerance_s: expected a sample"):
-        make(0.001).check_tolerance()
+        make_loader(0.001).check_tolerance()
 
 
 def test_the_spec_with_rows_round_trips(dataset, tmp_path):

@@ -60,9 +60,9 @@ def test_a_feature_without_spread_has_the_peers_number(rng, mode, dtype, peer):
 
 def test_statistics_without_an_affine_are_refused(rng):
     stats = random_stats(rng, (3,))
-    few = {field: stats[field] for field in ("mean", "std", "q01", "q99")}
+    fewer_fields = {field: stats[field] for field in ("mean", "std", "q01", "q99")}
     for message, arguments in {
-        r"stats\['a'\]: 'q10_q90' expects q10 and q90, got mean, std, q01, q99": (few, "q10_q90"),
+        r"stats\['a'\]: 'q10_q90' expects q10 and q90, got mean, std, q01, q99": (fewer_fields, "q10_q90"),
         r"normalize: expected 'none', 'mean_std', .*, got 'zscore'": (stats, "zscore"),
     }.items():
         with pytest.raises(robocache.ArgumentError, match=message):
@@ -116,8 +116,8 @@ def test_infinities_nan_and_the_ends_of_the_range(dtype, device):
     largest, smallest = np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal
     special = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, largest, -largest, smallest, 0.1, 1e-3], dtype)
     x, y, z = (part.ravel() for part in np.meshgrid(special, special[np.isfinite(special)], special[:9]))
-    finite = np.isfinite(z)
-    x, y, z = x[finite], y[finite], z[finite]
+    is_finite = np.isfinite(z)
+    x, y, z = x[is_finite], y[is_finite], z[is_finite]
     expected = fma(x, y, z, dtype)
     result = to_numpy(affine_of(y, z).normalize(torch.from_numpy(x).to(device)))
     with np.errstate(all="ignore"):

@@ -186,7 +186,6 @@ def test_outputs_come_from_the_callers_pool(rng, cuda):
 
 
 def test_a_call_waits_for_no_other_stream(cuda):
-    """A call does not wait for a busy stream other than its own."""
     times = torch.arange(64.0, device=cuda)
     values = torch.ones(64, 256, device=cuda)
     out = torch.zeros(64, 256, device=cuda)

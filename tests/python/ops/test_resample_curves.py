@@ -161,11 +161,11 @@ def test_rule_4_hits_and_held_samples_keep_every_bit(device, dtype, method, cloc
 @each_clock
 def test_rule_5_removing_the_duplicates_changes_nothing(rng, device, method, clock):
     values, times, targets = random_case(rng, float64, clock, method=method, batch=1, samples=60, special=False)
-    last = np.append(times[0, 1:] != times[0, :-1], True)
+    is_last = np.append(times[0, 1:] != times[0, :-1], True)
     for extrapolate in extrapolations(method):
         options = {"method": method, "extrapolate": extrapolate}
         with_duplicates = resample(values, times, targets, device, **options)
-        without_duplicates = resample(values[:, last], times[:, last], targets, device, **options)
+        without_duplicates = resample(values[:, is_last], times[:, is_last], targets, device, **options)
         for array, expected_array in zip(with_duplicates, without_duplicates, strict=True):
             assert_same_bits(array, expected_array)
 
@@ -214,10 +214,10 @@ def test_rule_10_a_nan_changes_only_its_rotation(rng, device, method, dtype):
     values = rng.standard_normal((6, WIDTHS[method])).astype(dtype)
     values[2, -1] = np.nan
     out, _ = resample(values, np.arange(6.0), np.arange(5) + 0.5, device, method=method)
-    nan = np.isnan(out)
-    assert nan[1:3, -4:].all()
-    assert not nan[[0, 3, 4]].any()
-    assert not nan[:, :-4].any()
+    is_nan = np.isnan(out)
+    assert is_nan[1:3, -4:].all()
+    assert not is_nan[[0, 3, 4]].any()
+    assert not is_nan[:, :-4].any()
 
 
 # ---- Outside, gaps, no samples: rules 11 to 14 ----
@@ -266,10 +266,10 @@ def test_rule_13_past_target_lengths_values_are_absent(rng, device, method, dtyp
     for lengths_dtype in (np.int32, np.int64):
         lengths = np.array([0, 5, 37, 20], lengths_dtype)
         out, valid = resample(values, times, targets, device, method=method, target_lengths=lengths)
-        full, full_valid = resample(values, times, targets, device, method=method)
-        exists = np.arange(37) < lengths[:, None]
-        assert_same_bits(valid, full_valid & exists)
-        assert_same_bits(out, np.where(exists[..., None], full, np.nan).astype(dtype))
+        unlimited, unlimited_valid = resample(values, times, targets, device, method=method)
+        is_within_length = np.arange(37) < lengths[:, None]
+        assert_same_bits(valid, unlimited_valid & is_within_length)
+        assert_same_bits(out, np.where(is_within_length[..., None], unlimited, np.nan).astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", ["int16", "bool"])

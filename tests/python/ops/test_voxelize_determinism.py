@@ -47,8 +47,8 @@ class Cloud:
         draw = rng.random(shape)
         values[draw < 0.2] = rng.integers(-2, 3, (draw < 0.2).sum())  # ties
         values[draw < 0.05] = -0.0
-        for rare, value in ((0.9999, np.nan), (0.9998, np.inf), (0.9997, -np.inf), (0.9990, 2.1e9), (0.9985, 1e-30)):
-            values[(draw > rare - 1e-4) & (draw < rare)] = value
+        for limit, value in ((0.9999, np.nan), (0.9998, np.inf), (0.9997, -np.inf), (0.9990, 2.1e9), (0.9985, 1e-30)):
+            values[(draw > limit - 1e-4) & (draw < limit)] = value
         return torch.from_numpy(values).to(dtype)
 
     def to(self, device):
@@ -66,17 +66,17 @@ class Cloud:
         )
 
 
-def points_on(device):
+def point_count(device):
     """Returns the number of points that reaches every path of a backend: blocks of 65536 rows on the CPU, more than 2^20 rows on CUDA."""
     return 70_001 if device == "cpu" else 1_100_003
 
 
 @pytest.mark.parametrize(("dtype", "quantum"), SUMS)
 def test_rule_29_twenty_runs_give_the_same_bits(rng, device, dtype, quantum):
-    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    cloud = Cloud(rng, point_count(device), dtype).to(device)
     first = cloud.voxels(quantum=quantum)
-    assert int(first[0]["count"].max()) > points_on(device) // 50  # the clusters
-    assert 0 < int(first[1]) < points_on(device)
+    assert int(first[0]["count"].max()) > point_count(device) // 50  # the clusters
+    assert 0 < int(first[1]) < point_count(device)
     for _ in range(RUNS):
         noise = torch.rand(1 << 20, device=device)  # another use of the memory in between
         assert same(cloud.voxels(quantum=quantum), first)
@@ -85,7 +85,7 @@ def test_rule_29_twenty_runs_give_the_same_bits(rng, device, dtype, quantum):
 
 @pytest.mark.parametrize(("dtype", "quantum"), SUMS)
 def test_rule_28_the_order_of_the_points_does_not_matter(rng, device, dtype, quantum):
-    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    cloud = Cloud(rng, point_count(device), dtype).to(device)
     count = len(cloud.points)
     first = cloud.voxels(ORDERLESS, quantum=quantum)
     by_x = torch.argsort(cloud.points[:, 0])
@@ -111,12 +111,12 @@ def test_rule_20_no_bit_depends_on_the_number_of_threads(rng, threads, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rule_29_a_mode_has_the_same_bits_alone_and_among_others(rng, device, dtype):
-    cloud = Cloud(rng, points_on(device), dtype).to(device)
-    together, dropped = cloud.voxels()
+    cloud = Cloud(rng, point_count(device), dtype).to(device)
+    all_modes, dropped = cloud.voxels()
     for mode in MODES:
-        assert same(cloud.voxels(mode), (together[mode], dropped)), mode
-    pairs, _ = cloud.voxels(["max", "mean"])
-    assert same(pairs, {mode: together[mode] for mode in ("max", "mean")})
+        assert same(cloud.voxels(mode), (all_modes[mode], dropped)), mode
+    two_modes, _ = cloud.voxels(["max", "mean"])
+    assert same(two_modes, {mode: all_modes[mode] for mode in ("max", "mean")})
 
 
 GRIDS = {
@@ -167,7 +167,7 @@ def test_rule_29_cuda_gives_the_bits_of_the_cpu_for_batches(rng, cuda, dtype, ra
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_rule_28_an_outlier_costs_the_other_voxels_no_bit(rng, device, dtype):
-    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    cloud = Cloud(rng, point_count(device), dtype).to(device)
     before, _ = cloud.voxels(["sum", "mean"])
     voxel = torch.floor(cloud.points / 0.3)
     inside = (voxel >= 0).all(1) & (voxel < torch.tensor(cloud.grid["grid_size"], device=device)).all(1)
@@ -201,14 +201,14 @@ def sparse(cloud, **options):
 
 
 def downsample(cloud, method):
-    call = {"voxel_size": 0.3, "method": method, **DOWNSAMPLE[method]}
-    return robocache.voxel_downsample(cloud.points, cloud.features, **call)
+    options = {"voxel_size": 0.3, "method": method, **DOWNSAMPLE[method]}
+    return robocache.voxel_downsample(cloud.points, cloud.features, **options)
 
 
 @pytest.mark.parametrize("options", SPARSE)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_rule_29_twenty_runs_of_sparse_voxels_give_the_same_bits(rng, device, threads, dtype, options):
-    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    cloud = Cloud(rng, point_count(device), dtype).to(device)
     first = sparse(cloud, **SPARSE[options])
     counts = rng.permutation(np.resize([1, 2, 3, 4, 5, 7, 8, 16], RUNS))
     for count in counts:
@@ -218,7 +218,7 @@ def test_rule_29_twenty_runs_of_sparse_voxels_give_the_same_bits(rng, device, th
 
 @pytest.mark.parametrize("method", DOWNSAMPLE)
 def test_rule_31_twenty_runs_of_downsampling_give_the_same_bits(rng, device, threads, method):
-    cloud = Cloud(rng, points_on(device), "float32").to(device)
+    cloud = Cloud(rng, point_count(device), "float32").to(device)
     first = downsample(cloud, method)
     for count in rng.permutation(np.resize([1, 2, 3, 4, 5, 7, 8, 16], RUNS)):
         threads(int(count))
@@ -227,7 +227,7 @@ def test_rule_31_twenty_runs_of_downsampling_give_the_same_bits(rng, device, thr
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int64"])
 def test_rule_28_sparse_sums_do_not_depend_on_the_order_of_the_points(rng, device, dtype):
-    cloud = Cloud(rng, points_on(device), dtype).to(device)
+    cloud = Cloud(rng, point_count(device), dtype).to(device)
     options = {"order": "linear", "reduce": "mean"}
     coords, features, counts, point_to_voxel, dropped, _ = sparse(cloud, **options)
     for _ in range(5):
