@@ -43,8 +43,8 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
       shape_ = result;
     } else if (result != shape_) {
       refuse("delta_timestamps['", key_,
-             "'].images.size: expected one that gives the frames of all sources one shape, got ", shape_string(shape_),
-             " and ", shape_string(result));
+             "'].images.size: expected a size that gives the frames of all sources one shape, got ",
+             shape_string(shape_), " and ", shape_string(result));
     }
   }
 }
@@ -57,8 +57,8 @@ const Camera::Source* Camera::source_of(int64_t number) const {
   return last;
 }
 
-// Resizing has no random part and rounds to bytes, so resizing once, at decoding, gives the same batch. This does not hold for
-// depth, whose pixels become metres, nor after a random crop.
+// Resizing has no random part and rounds to bytes, so frames that are resized once, when they are decoded, give the same batch.
+// This does not hold for depth, whose pixels become metres, nor after a random crop.
 void Camera::resize_when_decoded(Source& source, const ImageOptions& options) const {
   const FrameShape& stored = source.shape;
   if (!options.size || options.crop_scale || stored.dtype != DType::kUInt8) return;
@@ -86,7 +86,7 @@ const uint8_t* Camera::pixels_of(const Source& source, int64_t row, FrameMemory&
 
 FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) const {
   return FrameError(frame_name(*source.frames.dataset, source.frames.stream, row) + ": " + what +
-                    "; on_bad_frame='pad' passes over it");
+                    "; on_bad_frame='pad' makes it black padding");
 }
 
 void Camera::write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to) {
@@ -106,7 +106,7 @@ std::string Camera::not_for_device() const {
   return "";
 }
 
-FramesWanted Camera::wanted(const Source& source, Device device, Tier tier) const {
+FramesWanted Camera::frames_wanted(const Source& source, Device device, Tier tier) const {
   FramesWanted frames{.dataset = source.frames.dataset,
                       .stream = source.frames.stream,
                       .device = device,
@@ -123,7 +123,7 @@ std::optional<int64_t> Camera::bytes(Device device, Tier tier) const {
   for (const std::optional<Source>& source : sources_) {
     if (!source) continue;
     decodes = decodes || source->resized || source->stream().frames->codec != Codec::kRaw;
-    if (!source->is_repeat) bytes += ResidentFrames::bytes(wanted(*source, device, tier));
+    if (!source->is_repeat) bytes += ResidentFrames::bytes(frames_wanted(*source, device, tier));
   }
   if (!decodes) return {};
   return bytes;
@@ -132,7 +132,7 @@ std::optional<int64_t> Camera::bytes(Device device, Tier tier) const {
 int64_t Camera::bytes_present(Device device, Tier tier) const {
   int64_t bytes = 0;
   for (const Source* const source : distinct_) {
-    bytes += ResidentFrames::bytes_present(wanted(*source, device, tier));
+    bytes += ResidentFrames::bytes_present(frames_wanted(*source, device, tier));
   }
   return bytes;
 }
@@ -140,7 +140,7 @@ int64_t Camera::bytes_present(Device device, Tier tier) const {
 void Camera::load(Device device, Tier tier) {
   std::vector<std::shared_ptr<const ResidentFrames>> loaded;
   for (const std::optional<Source>& source : sources_) {
-    loaded.push_back(source ? ResidentFrames::get(wanted(*source, device, tier)) : nullptr);
+    loaded.push_back(source ? ResidentFrames::get(frames_wanted(*source, device, tier)) : nullptr);
   }
   for (size_t i = 0; i < loaded.size(); ++i) {
     if (!sources_[i]) continue;
@@ -168,8 +168,8 @@ std::string Camera::not_packed() const {
                        other.frames->unit_m == first.frames->unit_m;
     if (!alike) return "the sources' frames differ in size or codec";
   }
-  constexpr int64_t kHeader = 65536;
-  return largest_file_bytes() > 2 * any().shape.bytes() + kHeader ? "a file is larger than twice its pixels" : "";
+  constexpr int64_t kHeaderBytes = 65536;
+  return largest_file_bytes() > 2 * any().shape.bytes() + kHeaderBytes ? "a file is larger than twice its pixels" : "";
 }
 
 }  // namespace robocache

@@ -24,14 +24,14 @@
 
 namespace robocache {
 
-// Immutable after set_files() and load(): then any number of threads may use one. All cameras of this process with the
-// same frames share them.
+// Immutable after set_files() and load(): then any number of threads may use a camera. All cameras of this process that
+// load the same frames share that memory.
 class Camera {
  public:
   Camera(const Camera&) = delete;
   Camera& operator=(const Camera&) = delete;
 
-  // The frames of a source.
+  // A source's stream of frames.
   struct Frames {
     std::shared_ptr<const Dataset> dataset;
     int64_t stream;
@@ -44,8 +44,8 @@ class Camera {
     ImageTransform transform;  // from stored frames to the batch
     FrameShape shape;          // of stored frames
     int64_t first_number;      // the number of the stream's first row
-    bool is_repeat;            // an earlier source draws from the same rows: their numbers are the same
-    // The size that decoded frames are kept at, if it is smaller; `resized_to_batch` makes the batch from them.
+    bool is_repeat;            // an earlier source has the same rows: this one uses the numbers of the earlier one
+    // If frames are resized when they are decoded: how, and the transform from resized frames to the batch.
     std::optional<FrameResize> resized;
     std::optional<ImageTransform> resized_to_batch;
     std::shared_ptr<const ResidentFrames> resident = nullptr;  // loaded by load(); null before
@@ -57,7 +57,7 @@ class Camera {
   };
 
   // With `pad_bad_frames` a frame that does not decode is black and padding; else it is an error. Throws ArgumentError
-  // that names images['key'], also if frames of the sources become different shapes.
+  // that names delta_timestamps['key'].images, also if the sources' frames get different shapes in the batch.
   Camera(std::string key, std::span<const std::optional<Frames>> sources, const ImageOptions& options,
          bool pad_bad_frames);
 
@@ -69,12 +69,12 @@ class Camera {
   const std::vector<int64_t>& shape() const { return shape_; }
   bool has_intrinsics() const { return has_intrinsics_; }
 
-  // The rows of all sources have numbers from 1 on; 0 is no row.
+  // The rows of all sources are numbered from 1; the number 0 means no row.
   int64_t numbers() const { return numbers_; }
   int64_t first_number(size_t source) const { return sources_[source] ? sources_[source]->first_number : 1; }
   const Source* source_of(int64_t number) const;  // null for 0
 
-  // One source for each stream, at least one; any() is the first.
+  // The sources without repeats, at least one; any() is the first.
   const std::vector<const Source*>& distinct() const { return distinct_; }
   const Source& any() const { return *distinct_.front(); }
 
@@ -88,28 +88,30 @@ class Camera {
 
   // Returns why a CUDA device cannot decode the sources' frames, or "".
   std::string not_for_device() const;
-  // Returns why a CUDA device cannot decode them from files that the host reads and puts into the batch, or "".
+  // Returns why the batch cannot carry the stored files for a CUDA device to decode, or "".
   std::string not_packed() const;
   int64_t largest_file_bytes() const;
 
   // Returns the bytes of all sources' frames in a tier, or none for kDecoded if they are stored as pixels.
   std::optional<int64_t> bytes(Device device, Tier tier) const;
-  // Returns how many of these bytes are in memory already.
+  // Returns how many bytes of these frames are in memory already.
   int64_t bytes_present(Device device, Tier tier) const;
 
-  // Loads all frames into a tier of memory: kDecoded, or for the kernels of a CUDA device kDevice and kPinned. Throws FrameError
-  // for frames that are damaged or that the device cannot decode, FileError, DeviceError, OutOfMemory; nothing is loaded then.
+  // Loads all frames into a tier of memory: kDecoded, or, if a CUDA device decodes them, kDevice or kPinned. Throws
+  // FrameError for frames that are damaged or that the device cannot decode, FileError, DeviceError, OutOfMemory; nothing is
+  // loaded then.
   void load(Device device, Tier tier);
 
   // A note for people about the loaded frames, like ResidentStream::note().
   std::string note() const { return any().resident != nullptr ? any().resident->note() : ""; }
 
-  // For JPEGs in pinned memory, the most bytes of a frame's entropy-coded data; else 0.
+  // For JPEGs in pinned memory, the bytes that each frame gets in device memory when it is copied there a batch ahead: those of
+  // the largest entropy-coded data. Else 0.
   int64_t fetched_stride() const { return fetched_stride_; }
 
  private:
   void resize_when_decoded(Source& source, const ImageOptions& options) const;
-  FramesWanted wanted(const Source& source, Device device, Tier tier) const;
+  FramesWanted frames_wanted(const Source& source, Device device, Tier tier) const;
 
   std::string key_;
   std::vector<std::optional<Source>> sources_;

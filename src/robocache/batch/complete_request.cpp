@@ -18,7 +18,7 @@ namespace robocache {
 namespace {
 
 void check_methods(const StreamRequest& request, const Stream& stream) {
-  const std::string name = of_stream(request, "method");
+  const std::string name = argument_of(request, "method");
   const auto check = [&](InterpolationMethod method) {
     if (method == InterpolationMethod::kCubic) {
       refuse(name, ": 'cubic' looks at a whole recording, not at a window: expected another method, such as 'akima'");
@@ -28,10 +28,10 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
                   "; use 'previous', 'nearest' or 'next'");
     }
     if (*request.causal && method == InterpolationMethod::kNext) {
-      refuse(of_stream(request, "causal"), ": 'next' looks at a later sample; expected another method");
+      refuse(argument_of(request, "causal"), ": 'next' looks at a later sample; expected another method");
     }
     if (request.tolerance_s && !is_step(method)) {
-      refuse(of_stream(request, "tolerance_s"), ": goes with 'previous', 'nearest' or 'next', got '", name_of(method),
+      refuse(argument_of(request, "tolerance_s"), ": goes with 'previous', 'nearest' or 'next', got '", name_of(method),
              "'; max_gap_s limits the gap between two samples");
     }
   };
@@ -50,23 +50,23 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
 void complete_camera(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   for (const Stream* const other : streams) {
     if (other->frames) continue;
-    refuse(of_stream(request), ": expected frames in all sources, got numbers in one");
+    refuse(argument_of(request), ": expected frames in all sources, got numbers in one");
   }
   const auto takes_a_row = [](std::optional<InterpolationMethod> method) {
     return method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
   };
   if (!request.method) request.method = takes_a_row(options.method) ? options.method : InterpolationMethod::kPrevious;
   if (!takes_a_row(request.method) || !request.methods.empty()) {
-    refuse(of_stream(request, "method"), ": expected 'previous' or 'nearest' for a camera, got ",
+    refuse(argument_of(request, "method"), ": expected 'previous' or 'nearest' for a camera, got ",
            request.methods.empty() ? "'" + std::string(name_of(*request.method)) + "'" : "methods of slices");
   }
   if (request.normalize && *request.normalize != Normalize::kNone) {
-    refuse(of_stream(request, "normalize"), ": expected none for a camera, whose mean and std stand in images=");
+    refuse(argument_of(request, "normalize"), ": expected none for a camera, whose mean and std stand in images=");
   }
   request.normalize = Normalize::kNone;
   if (!request.images) {
-    const DType of_all = options.dtype == DType::kFloat64 ? DType::kFloat32 : options.dtype;
-    request.images.emplace().dtype = request.dtype.value_or(of_all);
+    const DType default_dtype = options.dtype == DType::kFloat64 ? DType::kFloat32 : options.dtype;
+    request.images.emplace().dtype = request.dtype.value_or(default_dtype);
   }
   request.dtype = request.images->dtype;
 }
@@ -75,22 +75,22 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
 void check_rows(const StreamRequest& request) {
   for (const double rows : request.delta_timestamps) {
     if (rows == std::nearbyint(rows) && std::abs(rows) <= static_cast<double>(kMostRowOffset)) continue;
-    refuse(of_stream(request), ": expected whole numbers of rows, at most 2^30, since rows=True, got ", rows);
+    refuse(argument_of(request), ": expected whole numbers of rows, at most 2^30, since rows=True, got ", rows);
   }
   const bool mixes = request.method && request.method != InterpolationMethod::kPrevious;
   if (mixes || (request.method_asked && !request.methods.empty())) {
-    refuse(of_stream(request, "method"), ": expected none with rows=True, since a step is a recorded row, got ",
+    refuse(argument_of(request, "method"), ": expected none with rows=True, since a step is a recorded row, got ",
            request.methods.empty() ? "'" + std::string(name_of(*request.method)) + "'" : "methods of slices");
   }
   if (request.max_gap_s) {
-    refuse(of_stream(request, "max_gap_s"), ": expected none with rows=True, since nothing lies between rows, got ",
+    refuse(argument_of(request, "max_gap_s"), ": expected none with rows=True, since nothing lies between rows, got ",
            *request.max_gap_s, "; tolerance_s limits the age of the anchor's row");
   }
 }
 
 void check_moment(const StreamRequest& request) {
   const MomentRequest& moment = *request.moment;
-  const std::string name = of_stream(request, "moment");
+  const std::string name = argument_of(request, "moment");
   if (moment.kind == MomentKind::kFuture) {
     if (!(0 <= moment.low_s && moment.low_s < moment.high_s)) {
       refuse(name, ": expected 0 <= low_s < high_s, got ", moment.low_s, " and ", moment.high_s);
@@ -111,30 +111,30 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
   const bool floating = is_floating(stream.dtype);
   for (const Stream* const other : streams) {
     if (other->ragged) {
-      refuse(of_stream(request), ": expected rows of one size, which a batch is made of, got ",
+      refuse(argument_of(request), ": expected rows of one size, which a batch is made of, got ",
              *other->ragged == Ragged::kText ? "text; task_text='" + request.stream + "' gives the text at each anchor"
                                              : "ragged rows; 'Clouds beside a batch' in docs/loader.md shows how to "
                                                "gather a batch's clouds from Dataset.streams");
     }
     if (camera) continue;
     if (other->frames) {
-      refuse(of_stream(request), ": expected numbers in all sources, got frames in one");
+      refuse(argument_of(request), ": expected numbers in all sources, got frames in one");
     }
     if (other->dtype != stream.dtype && !(floating && is_floating(other->dtype))) {
-      refuse_type(of_stream(request), ": expected one dtype in all sources, got ", dtype_name(stream.dtype), " and ",
+      refuse_type(argument_of(request), ": expected one dtype in all sources, got ", dtype_name(stream.dtype), " and ",
                   dtype_name(other->dtype));
     }
     if (other->shape == stream.shape) continue;
     const std::string got = ", got " + shape_string(stream.shape) + " and " + shape_string(other->shape);
     if (!options.pad_features) {
-      refuse(of_stream(request), ": expected rows of one shape in all sources, or pad_features=True", got);
+      refuse(argument_of(request), ": expected rows of one shape in all sources, or pad_features=True", got);
     }
     if (other->shape.size() != 1 || stream.shape.size() != 1) {
-      refuse(of_stream(request), ": pad_features expects rows of one axis", got);
+      refuse(argument_of(request), ": pad_features expects rows of one axis", got);
     }
   }
   if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
-    refuse(of_stream(request), ": expected rows of at most ", kMaxDims - 2, " dimensions, got ", stream.shape.size());
+    refuse(argument_of(request), ": expected rows of at most ", kMaxDims - 2, " dimensions, got ", stream.shape.size());
   }
 }
 
@@ -142,18 +142,18 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
 void complete_durations(const LoaderOptions& options, StreamRequest& request) {
   if (!request.max_gap_s && !request.rows) request.max_gap_s = options.max_gap_s;
   if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
-    refuse(of_stream(request, "max_gap_s"), ": expected 0 or more, got ", *request.max_gap_s);
+    refuse(argument_of(request, "max_gap_s"), ": expected 0 or more, got ", *request.max_gap_s);
   }
   if (!request.tolerance_s) request.tolerance_s = options.tolerance_s;
   if (request.tolerance_s && !(*request.tolerance_s >= 0)) {
-    refuse(of_stream(request, "tolerance_s"), ": expected 0 or more, got ", *request.tolerance_s);
+    refuse(argument_of(request, "tolerance_s"), ": expected 0 or more, got ", *request.tolerance_s);
   }
   if (!request.offset_s) request.offset_s = options.offset_s;
-  const int64_t offset_ns = checked_ns(*request.offset_s, of_stream(request, "offset_s"));
+  const int64_t offset_ns = checked_ns(*request.offset_s, argument_of(request, "offset_s"));
   for (const double delta : request.delta_timestamps) {
-    const int64_t delta_ns = request.rows ? 0 : checked_ns(delta, of_stream(request));
+    const int64_t delta_ns = request.rows ? 0 : checked_ns(delta, argument_of(request));
     if (std::abs(delta_ns) > INT64_MAX / 2 - std::abs(offset_ns)) {
-      refuse(of_stream(request, "offset_s"), ": expected less than 146 years together with delta_timestamps, got ",
+      refuse(argument_of(request, "offset_s"), ": expected less than 146 years together with delta_timestamps, got ",
              *request.offset_s);
     }
   }
@@ -162,32 +162,32 @@ void complete_durations(const LoaderOptions& options, StreamRequest& request) {
 void complete_numbers(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   const Stream& stream = *streams[0];
   const bool floating = is_floating(stream.dtype);
-  if (request.images) refuse(of_stream(request, "images"), ": expected a camera's key, got one of numbers");
+  if (request.images) refuse(argument_of(request, "images"), ": expected a camera's key, got one of numbers");
   if (!request.method) request.method = options.method;
   if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
   for (const Stream* const other : streams) check_methods(request, *other);
 
   if (!request.normalize) request.normalize = floating ? options.normalize : Normalize::kNone;
   if (!floating && *request.normalize != Normalize::kNone) {
-    refuse_type(of_stream(request, "normalize"), ": expected a floating stream, got ", dtype_name(stream.dtype));
+    refuse_type(argument_of(request, "normalize"), ": expected a floating stream, got ", dtype_name(stream.dtype));
   }
   request.dtype_asked = request.dtype.has_value();
   if (!request.dtype) request.dtype = floating ? options.dtype : stream.dtype;
   if (*request.dtype != stream.dtype && !(floating && is_floating(*request.dtype))) {
-    refuse_type(of_stream(request, "dtype"), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
+    refuse_type(argument_of(request, "dtype"), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
                 ", got ", dtype_name(*request.dtype));
   }
 }
 
 }  // namespace
 
-std::string of_stream(const StreamRequest& request, std::string_view field) {
+std::string argument_of(const StreamRequest& request, std::string_view field) {
   return "delta_timestamps['" + request.stream + "']" + (field.empty() ? "" : "." + std::string(field));
 }
 
 void complete_request(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   if (request.delta_timestamps.empty()) {
-    refuse(of_stream(request), ": expected at least one offset, got none");
+    refuse(argument_of(request), ": expected at least one offset, got none");
   }
   check_alike(options, streams, request);
   if (request.moment) check_moment(request);
@@ -205,14 +205,14 @@ void complete_request(const LoaderOptions& options, const std::vector<const Stre
 
 double period_ns_of(const Stream& stream, int64_t episode) {
   const std::span times(stream.time_ns + stream.first_row(episode), static_cast<size_t>(stream.rows_of(episode)));
-  constexpr size_t kFirst = 8;
+  constexpr size_t kFirstRows = 8;
   double period = 0;
-  for (size_t row = 1; row < std::min(times.size(), kFirst); ++row) {
-    const auto apart = static_cast<double>(times[row] - times[row - 1]);
-    if (apart > 0 && (period == 0 || apart < period)) period = apart;
+  for (size_t row = 1; row < std::min(times.size(), kFirstRows); ++row) {
+    const auto step_ns = static_cast<double>(times[row] - times[row - 1]);
+    if (step_ns > 0 && (period == 0 || step_ns < period)) period = step_ns;
   }
-  // Stamps are rounded. The farther apart two rows are, the less the rounding changes the period found between them.
-  for (size_t row = std::min(times.size(), kFirst); period > 0; row = std::min(2 * row, times.size())) {
+  // Stamps are rounded. The more periods lie between two rows, the less this changes the period computed from them.
+  for (size_t row = std::min(times.size(), kFirstRows); period > 0; row = std::min(2 * row, times.size())) {
     const auto span = static_cast<double>(times[row - 1] - times[0]);
     period = span / std::max(1.0, std::nearbyint(span / period));
     if (row == times.size()) break;
@@ -235,7 +235,7 @@ void check_grid(const LoaderOptions& options, size_t index) {
   };
   constexpr size_t kPeriodsNamed = 4;
   bool mixes = false;  // a latency matters only if the method mixes rows: other methods take a recorded row
-  std::vector<Period> all;
+  std::vector<Period> all_periods;
   std::string text;
   for (size_t i = 0; i < options.sources.size(); ++i) {
     const SourceRequest& source = options.sources[i];
@@ -258,28 +258,29 @@ void check_grid(const LoaderOptions& options, size_t index) {
     const std::string stream_name =
         "'" + stream->name + "'" + (options.mixture ? " of sources[" + std::to_string(i) + "]" : "");
     for (const auto& [_, period] : periods) {
-      all.push_back(period);
-      if (all.size() > kPeriodsNamed) continue;
+      all_periods.push_back(period);
+      if (all_periods.size() > kPeriodsNamed) continue;
       text += (text.empty() ? "of " : ", of ") + stream_name + " " + period_text(period.ns);
       if (periods.size() > 1) {
         text += " in " + std::to_string(period.episodes) + (period.episodes == 1 ? " episode" : " episodes");
       }
     }
   }
-  if (all.size() > kPeriodsNamed) text += ", and " + std::to_string(all.size() - kPeriodsNamed) + " more";
+  if (all_periods.size() > kPeriodsNamed)
+    text += ", and " + std::to_string(all_periods.size() - kPeriodsNamed) + " more";
   const double latency = mixes ? request.offset_s.value_or(options.offset_s) : 0;
   for (const double delta : request.delta_timestamps) {
     const double ns = (delta + latency) * kNsPerSecond;
-    const bool is_on_grid = std::ranges::all_of(all, [&](const Period& period) {
+    const bool is_on_grid = std::ranges::all_of(all_periods, [&](const Period& period) {
       return std::abs(ns - std::nearbyint(ns / period.ns) * period.ns) <= kOffGridNs;
     });
     if (is_on_grid) continue;
-    refuse(of_stream(request), ": ", delta, " s",
+    refuse(argument_of(request), ": ", delta, " s",
            latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is not a multiple of ",
-           all.size() > 1 ? "every period: " : "the period ", text,
+           all_periods.size() > 1 ? "every period: " : "the period ", text,
            "; the clock is nominal: nothing was recorded there; expected multiples, or method=, such as ",
            method_proposal(request), ", to make values between rows",
-           all.size() > 1 ? "; Window(..., rows=True) counts recorded rows of any rate" : "");
+           all_periods.size() > 1 ? "; Window(..., rows=True) counts recorded rows of any rate" : "");
   }
 }
 
@@ -302,10 +303,10 @@ void check_names(const StreamRequest& request, const std::vector<const Stream*>&
     const std::string difference = first_difference(streams[0]->names, other->names);
     if (difference.empty()) continue;
     if (are_reordered(streams[0]->names, other->names)) {
-      refuse(of_stream(request), ": expected features in one order in all sources, got ", difference,
+      refuse(argument_of(request), ": expected features in one order in all sources, got ", difference,
              "; ingest one source with a mapping whose slices give each part of the row a stream of its own");
     }
-    add_to_note(note, of_stream(request) + ": sources name features differently: " + difference +
+    add_to_note(note, argument_of(request) + ": sources name features differently: " + difference +
                           "; if they mean other things, Source(rename=) gives each source a key of its own");
     return;
   }

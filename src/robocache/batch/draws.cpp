@@ -138,7 +138,7 @@ void Draws::mix() {
                         .shuffle = options_.shuffle};
   for (const SourceRequest& source : options_.sources) mixing.weights.push_back(source.weight);
   for (const Source& source : sources_) mixing.parts.push_back(source.part_weights);
-  if (options_.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // MixtureTables refuses others
+  if (options_.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // MixtureTables refuses 0 and less
     mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options_.world_size);
   }
   const MixtureTables mixed(anchors_of_parts(), mixing);
@@ -166,7 +166,7 @@ void Draws::mix() {
 }
 
 // Returns the index of each source by its name.
-std::map<std::string, size_t> Draws::source_names() const {
+std::map<std::string, size_t> Draws::sources_by_name() const {
   std::map<std::string, size_t> names;
   for (size_t i = 0; i < sources_.size(); ++i) {
     const SourceRequest& source = options_.sources[i];
@@ -186,7 +186,7 @@ const WeightChange* Draws::change_weights(const BatchPosition& from,
     refuse("weights: expected changes in the order of their epochs and samples");
   }
   if (!is_weighted()) refuse("weights: expected a loader whose sources have weights or a temperature");
-  const std::map<std::string, size_t> sources = source_names();
+  const std::map<std::string, size_t> sources = sources_by_name();
   std::string expected = "weights: expected one for each of ";
   for (const auto& source : sources) expected += (source == *sources.begin() ? "'" : ", '") + source.first + "'";
   MixtureOptions mixing{.weights = std::vector<std::optional<double>>(sources.size()),
@@ -206,9 +206,9 @@ const WeightChange* Draws::change_weights(const BatchPosition& from,
     if (!mixing.weights[source]) refuse(expected, ", got none for '", name, "'");
   }
   const Mixture before = mixture_at(from, Device{});
-  const int64_t first = options_.shard_episodes ? from.samples / options_.world_size : from.samples;
+  const int64_t samples_before = options_.shard_episodes ? from.samples / options_.world_size : from.samples;
   auto change = std::make_unique<WeightChange>(WeightChange{from, MixtureTables(anchors_of_parts(), mixing)});
-  change->mixed.go_on(before, before.first_draw + static_cast<uint64_t>(first));
+  change->mixed.go_on(before, before.first_draw + static_cast<uint64_t>(samples_before));
   const std::lock_guard<std::mutex> lock(changes_mutex_);
   if (options_.device.is_cuda()) change->on_device = change_tables_.put(change->mixed.table());
   changes_.push_back(std::move(change));
@@ -227,7 +227,7 @@ Mixture Draws::mixture_at(const BatchPosition& position, Device device) const {
   return mixture;
 }
 
-// Adds the shares, not the weights: the order depends on the weights only through each source's share.
+// Adds the sources' shares instead of their weights, because different weights with equal shares give the same order.
 void Draws::add_order(const MixtureTables& mixed, const MixtureOptions& mixing) {
   const Mixture& mixture = on_host_.mixture;
   fingerprint_.add_order(options_.shuffle);
@@ -247,29 +247,29 @@ void Draws::add_order(const MixtureTables& mixed, const MixtureOptions& mixing) 
   fingerprint_.add_order(options_.shard_episodes ? mixing.temperature.value_or(0) : 0);
 }
 
-void Draws::add_moments(DrawTables& to, DeviceTables& tables, bool on_device) const {
+void Draws::add_moments(DrawTables& draw_tables, DeviceTables& tables, bool on_device) const {
   std::vector<int64_t> counts;
   int64_t first_tick = 0;
   for (const Source& source : sources_) {
     const int64_t* const times = source.ticks ? source.ticks->on_device().time_ns : nullptr;
-    to.moments.push_back(on_device ? source.moments->copied(tables, times) : source.moments->on_host());
-    to.moments.back().first_tick = first_tick;
+    draw_tables.moments.push_back(on_device ? source.moments->copied(tables, times) : source.moments->on_host());
+    draw_tables.moments.back().first_tick = first_tick;
     counts.push_back(source.moments->index().anchors);
     first_tick += counts.back();
   }
   const MixtureTables mixed(counts, {.weights = std::vector<std::optional<double>>(counts.size()), .shuffle = false});
-  to.moment_mixture = mixed.mixture();
-  to.moment_mixture.table = tables.put(mixed.table());
-  std::vector<MomentSource> of_parts;
-  for (const Part& part : parts_) of_parts.push_back(to.moments[part.source]);
-  to.moments_of_parts = tables.put(of_parts);
+  draw_tables.moment_mixture = mixed.mixture();
+  draw_tables.moment_mixture.table = tables.put(mixed.table());
+  std::vector<MomentSource> moments_of_parts;
+  for (const Part& part : parts_) moments_of_parts.push_back(draw_tables.moments[part.source]);
+  draw_tables.moments_of_parts = tables.put(moments_of_parts);
 }
 
 void Draws::refuse_without_anchors(size_t source, int64_t rank) const {
   refuse(source_name(options_, source), "anchor: expected a tick to draw, got none in the ",
          options_.shard_episodes ? "episodes of rank " + std::to_string(rank) : "episodes asked for",
          options_.edges == Edges::kDrop || options_.drop_n_last > 0 || !options_.sources[source].filter.keeps_all()
-             ? " that edges, drop_n_last, keep, drop and where leave"
+             ? " that is left after edges, drop_n_last, keep, drop and where"
              : "");
 }
 

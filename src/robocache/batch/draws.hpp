@@ -33,7 +33,7 @@ struct WeightChange;
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t samples = 0;                    // drawn before, in this epoch, by all ranks together
+  int64_t samples = 0;                    // that all ranks together drew before, in this epoch
   const WeightChange* weights = nullptr;  // the last change of weights, for this seed; null: none
 
   bool operator==(const BatchPosition&) const = default;
@@ -50,9 +50,9 @@ struct WeightChange {
 struct DrawTables {
   Mixture mixture{};                               // of the parts
   std::vector<AnchorIndex> parts;                  // the anchors of each part
-  Mixture moment_mixture{};                        // over the ticks of all sources; with goals
-  std::vector<MomentSource> moments;               // the ticks of each source; with goals
-  const MomentSource* moments_of_parts = nullptr;  // for each part the ticks of its source
+  Mixture moment_mixture{};                        // over the ticks of all sources; only with goals
+  std::vector<MomentSource> moments;               // the ticks of each source; only with goals
+  const MomentSource* moments_of_parts = nullptr;  // for each part the ticks of its source; only with goals
 };
 
 // Immutable, except that weights can change. Any number of threads may use one.
@@ -100,14 +100,14 @@ class Draws {
   struct Source {
     std::shared_ptr<const ResidentClock> ticks;  // null with anchor_hz
     Anchors anchors;
-    int64_t before_filter = 0;           // anchors
-    std::optional<MomentTicks> moments;  // with goals
+    int64_t before_filter = 0;           // the number of anchors before `filter`
+    std::optional<MomentTicks> moments;  // only with goals
     std::vector<double> part_weights;    // empty: the source is one part
   };
 
   void add_parts(size_t source);
   std::vector<int64_t> anchors_of_parts() const;
-  std::map<std::string, size_t> source_names() const;
+  std::map<std::string, size_t> sources_by_name() const;
   AnchorEdges edges_of(size_t source) const;
   Anchors ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const;
   Anchors filtered(size_t source, const Anchors& all_ticks) const;
@@ -115,7 +115,7 @@ class Draws {
   int64_t fewest_anchors();
   void mix();
   void add_order(const MixtureTables& mixed, const MixtureOptions& mixing);
-  void add_moments(DrawTables& to, DeviceTables& tables, bool on_device) const;
+  void add_moments(DrawTables& draw_tables, DeviceTables& tables, bool on_device) const;
   [[noreturn]] void refuse_without_anchors(size_t source, int64_t rank) const;
 
   const LoaderOptions& options_;
@@ -125,7 +125,7 @@ class Draws {
   std::vector<Source> sources_;
   std::vector<Part> parts_;
   DrawTables on_host_;
-  DrawTables on_device_;  // on a CUDA device
+  DrawTables on_device_;  // only for a CUDA device
   OrderFingerprint fingerprint_;
   mutable std::mutex changes_mutex_;  // guards the two members below
   mutable DeviceTables change_tables_;

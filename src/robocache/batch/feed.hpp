@@ -29,7 +29,7 @@ struct FeedOptions {
   // The number of batches made ahead: on the CPU whole batches, on CUDA the host's part. None is made ahead if this is 0, if a
   // CUDA loader has no host part, or if Loader::is_small(). Above 0 the feed also calls Loader::fetch for the next batch.
   int64_t prefetch = 0;
-  // A loop's batch reuses the memory of the batch that the loop had before.
+  // A loop's next batch overwrites its previous one, instead of getting memory of its own.
   bool reuse = false;
 };
 
@@ -57,7 +57,7 @@ class SpareMemory {
  public:
   using Memory = std::unique_ptr<std::shared_ptr<void>>;
 
-  explicit SpareMemory(size_t most) : slots_(most) {}
+  explicit SpareMemory(size_t capacity) : slots_(capacity) {}
   ~SpareMemory() {
     while (take()) continue;
   }
@@ -65,7 +65,7 @@ class SpareMemory {
   SpareMemory& operator=(const SpareMemory&) = delete;
 
   Memory take();             // null if there is none
-  void keep(Memory memory);  // frees it instead if `most` are kept
+  void keep(Memory memory);  // frees it instead if `capacity` are kept
 
  private:
   std::vector<std::atomic<std::shared_ptr<void>*>> slots_;
@@ -79,17 +79,17 @@ class Feed {
 
   using Allocate = std::function<std::shared_ptr<void>(size_t bytes)>;
 
-  // Throws ArgumentError that names prefetch.
+  // Throws ArgumentError that names memory.prefetch.
   Feed(std::shared_ptr<const Loader> loader, FeedOptions options);
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
   // Returns the batch at a position, or none at the epoch's end. Work queued on `stream` afterwards sees the whole batch. A
-  // batch that follows the last one was made ahead. The call begins the next batches, also those of the next epoch. It calls
-  // `allocate` for memory on the device (on the CPU only if no dropped batch left any), and `check` every 10 milliseconds while
-  // it waits. With reuse several loops may use this feed, each with a small number `loop`; each keeps its last batch until its
-  // next call. Throws what Loader::fill, `allocate` and `check` throw; the feed can continue afterwards.
+  // batch whose position follows that of the last call was made ahead. The call begins the next batches, also of the next
+  // epoch. It calls `allocate` for memory on the device (on the CPU only if no dropped batch left any), and `check` every 10
+  // milliseconds while it waits. With reuse several loops may use this feed, each with a small number `loop`; each keeps its
+  // last batch until its next call. Throws what Loader::fill, `allocate` and `check` throw; the feed can continue afterwards.
   std::optional<FedBatch> next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
                                const std::function<void()>& check = {}, int64_t loop = 0);
 
@@ -109,39 +109,40 @@ class Feed {
   struct Staging {
     HostPart part;        // on the CPU only bad_frames
     PinnedBuffer memory;  // on CUDA
-    CudaEvent writable;   // earlier work no longer uses the batch's memory
-    CudaEvent copied;     // the copies have left `memory`
+    CudaEvent writable;   // after it, earlier work no longer uses the batch's memory
+    CudaEvent copied;     // after it, the copies no longer read `memory`
   };
 
-  struct Coming {
+  // A batch that the queue makes ahead.
+  struct BatchAhead {
     BatchPosition position;
     FedBatch batch;
     Staging* staging;
   };
 
   bool is_cuda() const { return loader_->options().device.is_cuda(); }
-  // With reuse: free the memory of the loop's last batch; note the memory of its next one.
+  // Only with reuse: frees the slot of the loop's last batch; notes the slot of its next one.
   void free_slot(int64_t loop);
   void note_slot(int64_t loop, const FedBatch& batch);
-  std::optional<BatchPosition> following(const BatchPosition& position) const;
-  void fetch_following(const BatchPosition& position) const;
+  std::optional<BatchPosition> next_position(const BatchPosition& position) const;
+  void fetch_next(const BatchPosition& position) const;
   void end_work() noexcept;  // waits for the work and its copies
-  void drop_coming();
+  void drop_ahead();
   FedBatch memory_for(const BatchPosition& position, const Allocate& allocate);
   void begin(const BatchPosition& position, const Allocate& allocate, CudaStream stream);
 
   std::shared_ptr<const Loader> loader_;
   bool reuse_;
   bool fetches_;
-  std::deque<Coming> coming_;                       // one entry for each work in the queue
+  std::deque<BatchAhead> ahead_;                    // one entry for each work in the queue
   std::shared_ptr<SpareMemory> spare_;              // on the CPU, without reuse
   std::vector<std::shared_ptr<void>> memories_;     // with reuse
-  std::vector<int64_t> free_;                       // slots of memories_
+  std::vector<int64_t> free_slots_;                 // slots of memories_
   std::vector<std::optional<int64_t>> loop_slots_;  // the slot of each loop's batch
   std::atomic<int64_t> bad_frames_{0};              // found by the host
   std::vector<Staging> stagings_;                   // used in turn; empty: no batch is made ahead
-  size_t begun_ = 0;                                // batches
-  OwnedCudaStream side_;                            // runs the copies
+  size_t begun_ = 0;                                // number of batches begun so far
+  OwnedCudaStream copy_stream_;                     // copies the host's parts to the device
   WorkQueue queue_;                                 // destroyed first: its work uses the members above
 };
 
@@ -160,10 +161,10 @@ class Feed::Epoch {
     reference operator*() const { return *epoch_->batch_; }
     pointer operator->() const { return &*epoch_->batch_; }
     Iterator& operator++() {
-      epoch_->go_on();
+      epoch_->advance();
       return *this;
     }
-    void operator++(int) { epoch_->go_on(); }
+    void operator++(int) { epoch_->advance(); }
     bool operator==(std::default_sentinel_t) const { return !epoch_->batch_; }
 
    private:
@@ -174,7 +175,7 @@ class Feed::Epoch {
 
   // Takes the first batch. Call it once.
   Iterator begin() {
-    go_on();
+    advance();
     return Iterator(this);
   }
   static std::default_sentinel_t end() { return {}; }
@@ -182,7 +183,7 @@ class Feed::Epoch {
  private:
   friend class Feed;
   Epoch(Feed& feed, const BatchPosition& from, CudaStream stream) : feed_(feed), next_(from), stream_(stream) {}
-  void go_on();
+  void advance();
 
   Feed& feed_;
   BatchPosition next_;

@@ -10,11 +10,11 @@
 namespace robocache {
 namespace {
 
-constexpr int64_t kTimes = 1024;    // the most episodes whose stamps are read
-constexpr int64_t kRows = 4;        // the most episodes of which a row is read
-constexpr size_t kRowBytes = 4096;  // the most bytes of a row that are read
+constexpr int64_t kMostEpisodesWithStamps = 1024;  // the most episodes whose stamps are read
+constexpr int64_t kMostEpisodesWithRow = 4;        // the most episodes of which a row is read
+constexpr size_t kRowBytes = 4096;                 // the most bytes of a row that are read
 
-// Calls visit(i) for at most `count` of the numbers below n: the first, the last, and others evenly between.
+// Calls visit(i) for at most `count` indices below n: the first, the last, and others evenly spaced between them.
 template <class Visit>
 void visit_some(int64_t n, int64_t count, const Visit& visit) {
   const int64_t visited = std::min(n, count);
@@ -30,21 +30,21 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
   add(selection_, anchors.period_ns);
   if (anchors.every != 1) add(selection_, anchors.every);
   selection_ = cache::crc32(anchors.table, static_cast<size_t>(anchors.runs) * sizeof(AnchorRun), selection_);
-  visit_some(anchors.runs, kTimes, [&](int64_t entry) {
-    const bool last = entry + 1 == anchors.runs;
-    const int64_t end = last ? anchors.anchors : anchors.table[entry + 1].first_anchor;
-    add(selection_, anchors.at(anchors.table[entry].first_anchor).time_ns);
+  visit_some(anchors.runs, kMostEpisodesWithStamps, [&](int64_t run) {
+    const bool is_last = run + 1 == anchors.runs;
+    const int64_t end = is_last ? anchors.anchors : anchors.table[run + 1].first_anchor;
+    add(selection_, anchors.at(anchors.table[run].first_anchor).time_ns);
     add(selection_, anchors.at(end - 1).time_ns);
   });
   std::vector<char> row;
-  for (int64_t number = 0; number < std::ssize(dataset.streams()); ++number) {
-    const Stream& stream = dataset.stream(number);
+  for (int64_t stream_index = 0; stream_index < std::ssize(dataset.streams()); ++stream_index) {
+    const Stream& stream = dataset.stream(stream_index);
     if (!stream.has_statistics()) continue;
     const auto bytes = static_cast<size_t>(stream.features * dtype_size(stream.dtype));
     row.resize(std::min(bytes, kRowBytes));
-    const StreamFile file = dataset.open_values(number);
-    visit_some(anchors.runs, kRows, [&](int64_t entry) {
-      const int64_t episode = anchors.table[entry].episode;
+    const StreamFile file = dataset.open_values(stream_index);
+    visit_some(anchors.runs, kMostEpisodesWithRow, [&](int64_t run) {
+      const int64_t episode = anchors.table[run].episode;
       const int64_t rows = stream.rows_of(episode);
       if (rows == 0) return;
       const int64_t offset = (stream.first_row(episode) + rows / 2) * static_cast<int64_t>(bytes);

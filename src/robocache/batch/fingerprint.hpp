@@ -20,11 +20,11 @@ namespace robocache {
 class OrderFingerprint {
  public:
   // Adds the anchors of a source, whose tables are on the host: the episodes and ticks, the times of some ticks, and some rows
-  // of every stream of numbers in some of these episodes. Rows that are appended to the dataset change nothing. Tables of a
+  // of every stream of numbers in some of these episodes. Rows that are appended to the dataset do not change it. Tables of a
   // million episodes take milliseconds.
   void add_anchors(const Dataset& dataset, const AnchorIndex& anchors);
 
-  // Adds a setting that the order of these anchors depends on.
+  // Adds a setting that the order of the draws depends on.
   void add_order(const void* data, size_t size);
   template <class Plain>
   void add_order(const Plain& value) {

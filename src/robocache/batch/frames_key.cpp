@@ -14,7 +14,7 @@ namespace {
 
 int64_t aligned_to_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// The plan chooses rows by number (Camera::source_of), and says which steps are padding.
+// The plan writes the number of the frame's row for each step (see Camera::source_of), and which steps are padding.
 class FramesKey : public BatchKey {
  public:
   FramesKey(const LoaderStreams& streams, size_t request, Part aligned)
@@ -52,12 +52,12 @@ class FramesKey : public BatchKey {
     return numbers;
   }
 
-  // Pointers into a batch.
   int64_t frames(const BatchMemory& batch) const { return batch.count * steps(); }
+  // Pointers into a batch.
   int64_t* numbers(const BatchMemory& batch) const { return reinterpret_cast<int64_t*>(batch.memory + number_offset_); }
   bool* is_pad(const BatchMemory& batch) const { return reinterpret_cast<bool*>(batch.memory + pad_offset()); }
   char* out(const BatchMemory& batch) const { return batch.memory + out_offset_; }
-  // Returns the matrix of a step, or of its sample; null if this step writes none.
+  // Returns where a step writes its matrix, or, without per_frame, where step 0 writes that of its sample; null if none is written.
   float* intrinsics(const BatchMemory& batch, int64_t sample, int64_t step) const {
     const bool per_frame = spec().images->per_frame;
     if (intrinsics_offset_ < 0 || (step > 0 && !per_frame)) return nullptr;
@@ -131,7 +131,7 @@ class DeviceFramesKey : public FramesKey {
     throw camera_.bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");
   }
 
-  // The scratch memory begins with the decoded frames; the memory that transforms them follows.
+  // The scratch memory begins with the decoded frames and what decoding needs; the workspace of the transform follows.
   int64_t scratch_bytes() const override {
     return decoding_bytes() + camera_.any().transform.workspace_bytes(options().batch_size * steps());
   }
@@ -150,7 +150,7 @@ class DeviceFramesKey : public FramesKey {
             .found = static_cast<JpegDamage*>(damage_.on_device())};
   }
 
-  // Transforms the frames of one source; with the first source also the steps that have no source.
+  // Transforms the frames of one source. The call for camera_.any() also writes the steps that have no source.
   void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& from, void* scratch,
                  CudaStream stream) const {
     void* const workspace = static_cast<char*>(scratch) + decoding_bytes();
@@ -161,7 +161,7 @@ class DeviceFramesKey : public FramesKey {
       const int64_t first = sample * steps();
       FrameChoice choice = from;
       if (from.rows != nullptr) choice.rows += first;
-      if (from.rows == nullptr || from.in_order) {
+      if (from.rows == nullptr || from.in_order) {  // frame i of `pixels` is step i of the batch
         choice.pixels = static_cast<const char*>(from.pixels) + first * frame_bytes;
         choice.frames -= first;
       }
@@ -175,7 +175,8 @@ class DeviceFramesKey : public FramesKey {
   mutable std::atomic<int64_t> damage_reported_{0};
 };
 
-// The host reads the stored files of a batch and sends them along. All sources' frames have one codec and shape.
+// The host reads the stored files of a batch's frames and copies them to the device, which decodes them. All sources' frames
+// have one codec and shape.
 class PackedFramesKey final : public DeviceFramesKey {
  public:
   PackedFramesKey(const LoaderStreams& streams, size_t request) : DeviceFramesKey(streams, request, Part::kHost) {}
@@ -207,7 +208,7 @@ class PackedFramesKey final : public DeviceFramesKey {
       if (source == nullptr) continue;
       files[i] = {source, number - source->first_number};
       const auto [begin, end] = source->frames.files->bytes_of(files[i].row);
-      bytes[i] = std::max<int64_t>(1, end - begin);  // an empty file is a damaged one
+      bytes[i] = std::max<int64_t>(1, end - begin);  // 0 means no file, and an empty file is damaged
     }
     const auto read = [&](int64_t i, std::vector<uint8_t>& to) {
       const File& file = files[static_cast<size_t>(i)];
@@ -230,7 +231,7 @@ class PackedFramesKey final : public DeviceFramesKey {
         std::vector<uint8_t> pixels;
         for (int64_t i = begin; i < end; ++i) {
           const bool exists = bytes[static_cast<size_t>(i)] > 0;
-          numbers(batch)[i] = exists ? i : -1;
+          numbers(batch)[i] = exists ? i : -1;  // from here on, the index of the packed frame
           if (exists) std::ranges::copy(read(i, pixels), packed + i * shape().bytes());
         }
       });
@@ -294,8 +295,8 @@ class ResidentFramesKey final : public DeviceFramesKey {
     const auto* const numbers = reinterpret_cast<const int64_t*>(memory + ahead_number_offset_);
     for (const Camera::Source* const source : camera_.distinct()) {
       if (const ResidentJpegs* const jpegs = source->resident->jpegs()) {
-        jpegs->fetch(numbers, count * steps(), first_number(*source), memory + ahead_offset_, camera_.fetched_stride(),
-                     stream);
+        jpegs->fetch(numbers, count * steps(), first_resident_number(*source), memory + ahead_offset_,
+                     camera_.fetched_stride(), stream);
       }
     }
   }
@@ -309,8 +310,8 @@ class ResidentFramesKey final : public DeviceFramesKey {
       FrameChoice from{.pixels = resident.pixels(),
                        .frames = resident.rows(),
                        .rows = numbers(batch),
-                       .first_row = first_number(*source)};
-      if (source != &camera_.any()) from.begin = source->first_number;
+                       .first_row = first_resident_number(*source)};
+      if (source != &camera_.any()) from.begin = source->first_number;  // any() also writes number 0
       from.end = source->first_number + source->stream().rows;
       if (const ResidentJpegs* const jpegs = resident.jpegs()) {
         JpegMarks jpeg_marks = marks(batch);
@@ -338,19 +339,19 @@ class ResidentFramesKey final : public DeviceFramesKey {
   }
 
   int64_t decoding_bytes() const override {
-    const int64_t most = options().batch_size * steps();
+    const int64_t most_frames = options().batch_size * steps();
     int64_t bytes = 0;
     for (const Camera::Source* const source : camera_.distinct()) {
       const ResidentJpegs* const jpegs = source->resident->jpegs();
       if (jpegs == nullptr) continue;
-      bytes =
-          std::max(bytes, aligned_to_256(most * source->shape.bytes()) + aligned_to_256(jpegs->workspace_bytes(most)));
+      bytes = std::max(bytes, aligned_to_256(most_frames * source->shape.bytes()) +
+                                  aligned_to_256(jpegs->workspace_bytes(most_frames)));
     }
     return bytes;
   }
 
  private:
-  static int64_t first_number(const Camera::Source& source) {
+  static int64_t first_resident_number(const Camera::Source& source) {
     return source.first_number + source.resident->first_row();
   }
 

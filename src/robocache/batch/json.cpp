@@ -69,7 +69,7 @@ void read(const std::string& name, const Json& json, ImageOptions& value) {
   value = image_options_from_json(json.dump(), name + ".");
 }
 
-// [begin, end, method].
+// A list [begin, end, method].
 void read(const std::string& name, const Json& json, FeatureBlock& value) {
   if (!json.is_array() || json.size() != 3) refuse_as(name, "[begin, end, method]", json);
   read(name, json[0], value.begin);
@@ -105,8 +105,8 @@ void read(const std::string& name, const Json& json, MemoryShare& value) {
 
 void read(const std::string& name, const Json& json, MemoryBudget& value) {
   if (!json.is_object()) refuse_as(name, "an object", json);
-  for (const auto& [of, share] : json.items()) {
-    if (!share.is_null()) read(name, share, of == "device" ? value.device : value.host);
+  for (const auto& [memory, share] : json.items()) {
+    if (!share.is_null()) read(name, share, memory == "device" ? value.device : value.host);
   }
 }
 
@@ -172,9 +172,9 @@ template <HasFields Struct>
 void read_all_fields(const std::string& prefix, const Json& json, Struct& value) {
   refuse_other_fields(prefix, json, value);
   for_each_field(value, [&](const char* field, auto& member) {
-    const auto found = json.find(field);
-    if (found == json.end()) refuse(prefix, field, ": expected this field, got none");
-    read(prefix + field, *found, member);
+    const auto entry = json.find(field);
+    if (entry == json.end()) refuse(prefix, field, ": expected this field, got none");
+    read(prefix + field, *entry, member);
   });
 }
 
@@ -188,10 +188,10 @@ void read(const std::string& name, const Json& json, Struct& value) {
 template <class Struct>
 void read_fields(const std::string& prefix, const Json& json, Struct& value) {
   for_each_field(value, [&](const char* field, auto& member) {
-    const auto found = json.find(field);
-    // Python gives the methods of features by `method`, too.
-    constexpr bool kBlocks = std::is_same_v<decltype(member), std::vector<FeatureBlock>&>;
-    if (found != json.end() && !found->is_null()) read(prefix + (kBlocks ? "method" : field), *found, member);
+    const auto entry = json.find(field);
+    // In Python `method` also gives the methods of features, so errors about them name it.
+    constexpr bool kIsBlocks = std::is_same_v<decltype(member), std::vector<FeatureBlock>&>;
+    if (entry != json.end() && !entry->is_null()) read(prefix + (kIsBlocks ? "method" : field), *entry, member);
   });
 }
 
@@ -212,7 +212,7 @@ void read(const std::string& name, const Json& json, StreamRequest& value) {
   }
 }
 
-// ---- and one of `json_of` ----------------------------------------------------------------------------------------------
+// ---- One overload of `json_of` for each type of a field ----------------------------------------------------------------
 
 Json json_of(bool value) { return value; }
 Json json_of(int64_t value) { return value; }
@@ -259,7 +259,7 @@ Json json_of(const Struct& value) {
   return object;
 }
 
-// The type of a field, by which Python converts its value; "" if Python writes the JSON itself.
+// The name of a field's type, by which Python converts its value; "" if Python writes the JSON itself.
 template <class T>
 constexpr const char* kType =
     HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> ? "text" : "";
@@ -272,7 +272,7 @@ constexpr const char* kType<double> = "float";
 template <>
 constexpr const char* kType<DType> = "dtype";
 template <>
-constexpr const char* kType<Tier> = "";  // Python gives one for all keys, or one a key
+constexpr const char* kType<Tier> = "";  // Python writes a tier for all keys, or a tier for each key
 template <class T>
 constexpr const char* kType<std::optional<T>> = kType<T>;
 
@@ -288,20 +288,20 @@ Json types_of(const Struct& value) {
 // Refuses an object that names a field twice; the parser alone would take the last value.
 Json parsed(std::string_view json) {
   std::vector<std::set<std::string>> objects;
-  std::string twice;
+  std::string repeated_field;
   const Json object = Json::parse(
       json,
       [&](int, Json::parse_event_t event, Json& value) {
         if (event == Json::parse_event_t::object_start) objects.emplace_back();
         if (event == Json::parse_event_t::object_end) objects.pop_back();
         if (event == Json::parse_event_t::key && !objects.back().insert(value.get<std::string>()).second) {
-          twice = value.get<std::string>();
+          repeated_field = value.get<std::string>();
         }
         return true;
       },
       false);
   if (!object.is_object()) refuse_type("spec: expected a JSON object, got ", json.substr(0, 80));
-  if (!twice.empty()) refuse("spec: expected each field once, got '", twice, "' twice");
+  if (!repeated_field.empty()) refuse("spec: expected each field once, got '", repeated_field, "' twice");
   return object;
 }
 
@@ -314,12 +314,12 @@ LoaderOptions loader_options_from_json(std::string_view json, std::vector<Source
   read_fields("", object, options);
   options.sources = std::move(sources);
   const Json none = Json::array();
-  const Json& described = object.contains("sources") ? object["sources"] : none;
-  for (size_t i = 0; i < std::min(described.size(), options.sources.size()); ++i) {
+  const Json& sources_json = object.contains("sources") ? object["sources"] : none;
+  for (size_t i = 0; i < std::min(sources_json.size(), options.sources.size()); ++i) {
     SourceRequest& source = options.sources[i];
     const std::string name = source_name(options, i);
-    read_fields(name, described[i], source);
-    const Json renamed = described[i].value("rename", Json::object());
+    read_fields(name, sources_json[i], source);
+    const Json renamed = sources_json[i].value("rename", Json::object());
     for (const auto& [stream, key] : renamed.items()) source.rename.emplace_back(stream, text_of(name + "rename", key));
   }
   return options;
@@ -341,35 +341,35 @@ std::string values_to_json(const BatchSpec& spec, size_t index) {
     for (const char* const field : fields) object.erase(field);
     return object;
   };
-  const auto values = [&](const KeySpec& described) {
-    Json object = without(json_of(described), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
-    if (described.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
-    if (described.rows) {
+  const auto values_json = [&](const KeySpec& key_spec) {
+    Json object = without(json_of(key_spec), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
+    if (key_spec.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
+    if (key_spec.rows) {
       object["rows"] = without(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});
     }
     return object;
   };
-  Json object = values(key);
+  Json object = values_json(key);
   const auto base = key.convert ? std::ranges::find(spec.keys, key.convert->base, &KeySpec::key) : spec.keys.end();
   if (base != spec.keys.end())
-    object["base"] = without(values(*base), {"shape", "offsets_ns", "offsets_rows", "convert"});
+    object["base"] = without(values_json(*base), {"shape", "offsets_ns", "offsets_rows", "convert"});
   return object.dump();
 }
 
 std::string differing_values(const std::string& expected, const std::string& got) {
-  constexpr size_t kMost = 120;
+  constexpr size_t kMostCharacters = 120;
   const auto text = [](const Json& object, const std::string& field) {
     std::string value = object.contains(field) ? object[field].dump() : "none";
-    return value.size() > kMost ? value.substr(0, kMost) + "..." : value;
+    return value.size() > kMostCharacters ? value.substr(0, kMostCharacters) + "..." : value;
   };
   const Json a = Json::parse(expected, nullptr, false);
   const Json b = Json::parse(got, nullptr, false);
   if (!a.is_object() || !b.is_object()) return "expected " + expected + ", got " + got;
   std::string differences;
-  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
-    for (const auto& [field, value] : one->items()) {
-      const bool named = one == &b && a.contains(field);
-      if (named || (other->contains(field) && (*other)[field] == value)) continue;
+  for (const auto& [object, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    for (const auto& [field, value] : object->items()) {
+      const bool is_compared = object == &b && a.contains(field);
+      if (is_compared || (other->contains(field) && (*other)[field] == value)) continue;
       differences +=
           (differences.empty() ? "" : "; ") + field + ": expected " + text(a, field) + ", got " + text(b, field);
     }

@@ -1,9 +1,9 @@
 // One key of a batch, with a class for each kind: its arrays, its windows in the plans, and the work on frames, which
-// no plan does.
+// plans do not do. Marks are the arrays <key>_is_pad and <key>_age.
 //
 //   for (auto& key : keys) key->reserve(Part::kDevice, layout);
-//   for (auto& key : keys) key->add_window(Part::kDevice, source, windows, tables);
-//   for (auto& key : keys) key->add_conversion(Part::kDevice, conversions, tables);
+//   for (auto& key : keys) key->add_window(Part::kDevice, moment, source, windows, tables);
+//   for (auto& key : keys) key->add_conversion(Part::kDevice, sources, conversions, tables);
 //   ...
 //   window_batch(batch, device, stream);  // one launch: fills numbers, converts them, and chooses the rows of frames
 //   for (auto& key : keys) bad_frames += key->launch(filled, part, scratch, ahead, stream);  // fills the frames
@@ -55,7 +55,7 @@ struct BatchMemory {
   int64_t count;
   ImageDraw first;  // the random draw of sample 0
   std::span<const int64_t>
-      numbers;  // the number of each sample that seeds its draw; if empty, they count on from `first`
+      numbers;  // each sample's number, which seeds its draw; empty: they count up from first.sample
 
   ImageDraw draw_of(int64_t sample) const {
     ImageDraw draw = first;
@@ -130,7 +130,8 @@ class BatchKey {
  protected:
   const LoaderOptions& options() const { return streams_.options(); }
   int64_t steps() const { return spec().steps(); }
-  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // of a sample's array of such rows
+  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // the shape of a sample's array of such rows
+  // Adds the array `key` + suffix, which errors call `what` + "stream 'key'". Returns its offset.
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);
   int64_t pad_offset() const { return pad_offset_; }
@@ -166,7 +167,7 @@ WindowStream window_of(const KeySpec& key, int64_t features, DType dtype, int64_
 ConvertActionsParams conversion_params(const KeySpec& key, int64_t features, const ActionOps& ops, DType work,
                                        double tolerance);
 
-// Adds the normalisation of the results, for the rows of each source of a plan; null for a source without the stream.
+// Adds the normalisation of the results, by the rows of each source of a plan; they are null for a source without the stream.
 void put_affines(std::span<const RowsSpec* const> rows, DType work, ConvertActionsParams& params, DeviceTables& tables);
 
 }  // namespace robocache

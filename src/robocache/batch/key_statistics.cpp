@@ -38,20 +38,20 @@ Values values_of(const LoaderOptions& options, size_t source, size_t request) {
   return {conversion.ops.out_features, conversion.work};
 }
 
-// Refuses statistics that describe other values than the key's.
+// Refuses statistics of values that are not the key's.
 void check_values(const BatchSpec& spec, size_t request, const NormStats& given, const std::string& name) {
   const KeySpec& key = spec.keys[request];
   if (given.values.empty()) return;
-  const bool recorded = given.values == kRecorded;
+  const bool is_recorded = given.values == kRecorded;
   const std::string expected = values_to_json(spec, request);
   const std::string remedy =
       "; dataset.statistics(loader)['" + key.key + "'] makes them, and a loader without norm_stats does so itself";
   if (key.convert) {
     if (given.values == expected) return;
     refuse(name, ": expected statistics of what this window gives after its conversions, got ",
-           recorded ? "those of recorded values" : "others: " + differing_values(expected, given.values), remedy);
+           is_recorded ? "those of recorded values" : "others: " + differing_values(expected, given.values), remedy);
   }
-  if (recorded) return;
+  if (is_recorded) return;
   const std::string differences = differing_values(expected, given.values);
   if (given.values.find("\"convert\":null") == std::string::npos) {
     refuse(name, ": expected statistics of values that are not converted, got others: ", differences,
@@ -63,7 +63,7 @@ void check_values(const BatchSpec& spec, size_t request, const NormStats& given,
 
 // Returns the given statistics of a key. If there are none and nothing is converted, returns those of the key whose
 // stream fills it: a goal is normalised like the state.
-auto given_of(const std::map<std::string, NormStats>& given, const StreamRequest& request) {
+auto find_given(const std::map<std::string, NormStats>& given, const StreamRequest& request) {
   const auto entry = given.find(request.stream);
   return entry == given.end() && request.convert.empty() ? given.find(request.rows_key()) : entry;
 }
@@ -75,7 +75,8 @@ struct KeyStatistics {
   bool given = false;
 };
 
-// Returns the fields of computed statistics that a mode reads.
+// Returns the fields of computed statistics that a mode reads. The rows of `table` are mean, std, min, max, the quantiles, and
+// the count.
 NormStats stats_of_table(const std::vector<double>& table, std::span<const double> quantiles, const Normalize& mode) {
   NormStats stats;
   const size_t features = table.size() / (5 + quantiles.size());
@@ -97,12 +98,12 @@ KeyStatistics statistics_of(const LoaderOptions& options, size_t source, size_t 
   const std::string& key = options.streams[request].stream;
   const SourceRequest& source_request = options.sources[source];
   const std::string name = "norm_stats['" + key + "']";
-  if (const auto given = given_of(source_request.norm_stats, options.streams[request]);
+  if (const auto given = find_given(source_request.norm_stats, options.streams[request]);
       given != source_request.norm_stats.end()) {
     check_values(spec, request, given->second, source_name(options, source) + name);
     return {given->second, source_name(options, source) + name, true};
   }
-  if (const auto given = given_of(options.norm_stats, options.streams[request]); given != options.norm_stats.end()) {
+  if (const auto given = find_given(options.norm_stats, options.streams[request]); given != options.norm_stats.end()) {
     check_values(spec, request, given->second, name);
     return {given->second, name, true};
   }
@@ -124,8 +125,8 @@ KeyStatistics statistics_of(const LoaderOptions& options, size_t source, size_t 
   return {stats_of_table(*table, quantiles, mode), "stream '" + key + "'"};
 }
 
-// Returns the statistics of a key's values before normalisation: of all recorded rows; for a converted key of its conversions'
-// results, or nothing if they are not computed yet.
+// Returns the statistics of a key's values before normalisation: of all recorded rows or, for a converted key, of the
+// conversions' results, if they are computed.
 NormStats known_statistics(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   if (options.streams[request].convert.empty()) {
     const auto table =
@@ -146,11 +147,11 @@ std::string short_text(double number) {
 // Returns a feature's name in a note, with `step` if each step has its own statistics.
 std::string feature_name(const LoaderOptions& options, size_t source, size_t request, size_t feature,
                          std::optional<size_t> step = {}) {
-  const StreamRequest& asked = options.streams[request];
+  const StreamRequest& key_request = options.streams[request];
   const Stream& stream = *options.sources[source].stream_of(request);
-  return source_name(options, source) + "'" + asked.stream + "'" + (step ? "[" + std::to_string(*step) + "]" : "") +
-         "[" + std::to_string(feature) + "]" +
-         (asked.convert.empty() && feature < stream.names.size() ? " (" + stream.names[feature] + ")" : "");
+  return source_name(options, source) + "'" + key_request.stream + "'" +
+         (step ? "[" + std::to_string(*step) + "]" : "") + "[" + std::to_string(feature) + "]" +
+         (key_request.convert.empty() && feature < stream.names.size() ? " (" + stream.names[feature] + ")" : "");
 }
 
 // Returns the smallest number that rounds to infinity in `dtype`. Returns 0 for integers: nothing is rounded to them.
@@ -169,11 +170,11 @@ double least_infinite(DType dtype) {
   }
 }
 
-// The features of a note. It counts all of them, and names the first 8.
+// The features that a note is about: counts all of them, and names the first 8.
 struct FeatureList {
   void add(const std::string& name) {
-    constexpr int kMost = 8;
-    if (count++ < kMost) {
+    constexpr int kMostNames = 8;
+    if (count++ < kMostNames) {
       names += (names.empty() ? "" : ", ") + name;
     } else {
       ++more;
@@ -200,12 +201,14 @@ std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size
 }
 
 std::string rounding_note(const LoaderOptions& options) {
-  constexpr double kMostShare = 1.0 / 4096;
-  constexpr double kUnit = 0x1p-24;  // half the distance of neighbouring float32 numbers, relative to them
+  constexpr double kLeastShare = 1.0 / 4096;  // a loss of a smaller share of the std does not matter
+  constexpr double kUnit = 0x1p-24;           // half the distance of neighbouring float32 numbers, relative to them
   std::string keys;
   for (size_t request = 0; request < options.streams.size(); ++request) {
-    const StreamRequest& asked = options.streams[request];
-    if (is_camera(asked) || asked.dtype_asked || *asked.dtype != DType::kFloat32 || !asked.convert.empty()) continue;
+    const StreamRequest& key_request = options.streams[request];
+    if (is_camera(key_request) || key_request.dtype_asked || *key_request.dtype != DType::kFloat32 ||
+        !key_request.convert.empty())
+      continue;
     for (size_t source = 0; source < options.sources.size(); ++source) {
       if (!options.sources[source].streams[request] || is_normalised(options, source, request)) continue;
       const Stream& stream = *options.sources[source].stream_of(request);
@@ -213,7 +216,7 @@ std::string rounding_note(const LoaderOptions& options) {
       const auto table =
           cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
       const FeatureStats stats = cache::feature_stats(table->data(), stream.features);
-      double worst = kMostShare;
+      double worst = kLeastShare;
       std::string text;
       for (size_t f = 0; f < static_cast<size_t>(stream.features); ++f) {
         const double loss = kUnit * std::max(std::abs(stats.min[f]), std::abs(stats.max[f]));
@@ -231,7 +234,7 @@ std::string rounding_note(const LoaderOptions& options) {
 }
 
 std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs) {
-  FeatureList beyond;
+  FeatureList infinite;
   std::set<std::string> dtypes;
   for (size_t source = 0; source < options.sources.size(); ++source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -242,31 +245,31 @@ std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpe
       const size_t features = values["min"].size();
       const std::vector<Affine> unchanged(features);
       const std::vector<Affine>& affines = key.rows->affine.empty() ? unchanged : key.rows->affine;
-      std::vector<double> most(features);
-      for (size_t number = 0; features > 0 && number < affines.size(); ++number) {
-        const size_t f = number % features;
-        for (const double end : {values["min"][f], values["max"][f]}) {
-          const double y = std::abs(std::fma(end, affines[number].scale, affines[number].shift));
-          most[f] = std::max(most[f], std::isnan(y) ? 0 : y);
+      std::vector<double> largest(features);
+      for (size_t i = 0; features > 0 && i < affines.size(); ++i) {
+        const size_t f = i % features;
+        for (const double extreme : {values["min"][f], values["max"][f]}) {
+          const double y = std::abs(std::fma(extreme, affines[i].scale, affines[i].shift));
+          largest[f] = std::max(largest[f], std::isnan(y) ? 0 : y);
         }
       }
       for (size_t f = 0; f < features; ++f) {
-        if (most[f] < least) continue;
-        beyond.add(feature_name(options, source, request, f) + " up to " + short_text(most[f]));
+        if (largest[f] < least) continue;
+        infinite.add(feature_name(options, source, request, f) + " up to " + short_text(largest[f]));
         dtypes.emplace(dtype_name(key.dtype));
       }
     }
   }
-  if (beyond.count == 0) return "";
-  std::string named;
-  for (const std::string& dtype : dtypes) named += (named.empty() ? "" : " and ") + dtype;
-  return "dtype: numbers become infinite, since they are beyond " + named + ", " + beyond.text() +
+  if (infinite.count == 0) return "";
+  std::string dtype_names;
+  for (const std::string& dtype : dtypes) dtype_names += (dtype_names.empty() ? "" : " and ") + dtype;
+  return "dtype: numbers become infinite, since they are beyond " + dtype_names + ", " + infinite.text() +
          "; a wider Window(dtype=) holds them";
 }
 
 std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<const BatchSpec> specs) {
   FeatureList below_min;
-  FeatureList lacking;
+  FeatureList without_scale;
   for (size_t source = 0; source < options.sources.size(); ++source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
       if (!is_normalised(options, source, request)) continue;
@@ -275,29 +278,29 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
       const auto [width, dtype] = values_of(options, source, request);
       const Normalize& mode = *options.streams[request].normalize;
       const Scaling scaling{mode, dtype == DType::kFloat64, options.constant, options.min_spread};
-      const bool recorded = options.streams[request].convert.empty();
+      const bool is_recorded = options.streams[request].convert.empty();
       const auto steps = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
       const size_t stats_width = stats[mode.first()].size() / steps;
-      for (size_t number = 0; number < steps * static_cast<size_t>(width); ++number) {
-        const size_t step = number / static_cast<size_t>(width);
-        const size_t f = number % static_cast<size_t>(width);
+      for (size_t i = 0; i < steps * static_cast<size_t>(width); ++i) {
+        const size_t step = i / static_cast<size_t>(width);
+        const size_t f = i % static_cast<size_t>(width);
         const size_t index = step * stats_width + f;
         const ScaledFeature scaled = scale_feature(stats, index, scaling);
         bool has_numbers = true;
         if (!by_caller) {
           has_numbers = stats["count"][index] > 0;
-        } else if (recorded) {
+        } else if (is_recorded) {
           has_numbers = stream.stats.count[f] > 0;
         }
-        const bool lacks = has_numbers && scaled.lacks_scale;
-        if (!scaled.spread_below_min && !lacks) continue;
+        const bool lacks_scale = has_numbers && scaled.lacks_scale;
+        if (!scaled.spread_below_min && !lacks_scale) continue;
         const std::string name =
             feature_name(options, source, request, f, stats.steps > 0 ? std::optional(step) : std::nullopt);
-        if (lacks) {
-          const auto numbered = [&](std::string_view field) {
+        if (lacks_scale) {
+          const auto field_text = [&](std::string_view field) {
             return std::string(field) + " " + short_text(stats[field][index]);
           };
-          lacking.add(name + " " + numbered(mode.first()) + " and " + numbered(mode.second()));
+          without_scale.add(name + " " + field_text(mode.first()) + " and " + field_text(mode.second()));
         } else {
           below_min.add(name + " " + short_text(*scaled.spread_below_min));
         }
@@ -305,13 +308,13 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
     }
   }
   std::vector<std::string> notes;
-  if (lacking.count > 0) {
-    notes.push_back("normalize: features are not scaled, since their statistics give no scale, " + lacking.text() +
-                    "; Normalization(norm_stats=) gives others");
+  if (without_scale.count > 0) {
+    notes.push_back("normalize: features are not scaled, since their statistics give no scale, " +
+                    without_scale.text() + "; Normalization(norm_stats=) gives others");
   }
   if (below_min.count > 0) {
     notes.push_back(
-        "min_spread: features that are not constant count as such and are not scaled, since their spread is below " +
+        "min_spread: features that vary count as constant and are not scaled, since their spread is below " +
         number_text(options.min_spread) + ", " + below_min.text() + "; min_spread=0 scales them");
   }
   return notes;

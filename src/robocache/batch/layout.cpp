@@ -24,14 +24,14 @@ int64_t multiplied(int64_t bytes, int64_t count) {
 int64_t BatchLayout::add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& description) {
   for (size_t i = 0; i < arrays_.size(); ++i) {
     if (arrays_[i].name != name) continue;
-    refuse("delta_timestamps: the batch's key '", name, "' would be both ", owners_[i], " and ", description,
+    refuse("delta_timestamps: the batch's key '", name, "' would be both ", descriptions_[i], " and ", description,
            "; expected one of them, or rename to give a stream another key");
   }
   int64_t sample_bytes = dtype_size(dtype);
   for (const int64_t extent : shape) sample_bytes = multiplied(sample_bytes, extent);
   const int64_t offset = add_scratch(sample_bytes);
   arrays_.push_back({std::move(name), dtype, std::move(shape), offset});
-  owners_.push_back(description);
+  descriptions_.push_back(description);
   return offset;
 }
 

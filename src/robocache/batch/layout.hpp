@@ -51,7 +51,7 @@ class BatchLayout {
   int64_t batch_size_;
   int64_t bytes_ = 0;
   std::vector<BatchArray> arrays_;
-  std::vector<std::string> owners_;  // a description of each array
+  std::vector<std::string> descriptions_;  // of the arrays, for errors
 };
 
 }  // namespace robocache

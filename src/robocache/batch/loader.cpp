@@ -18,8 +18,8 @@ BatchKeys keys_of(const LoaderStreams& streams) {
   const LoaderOptions& options = streams.options();
   BatchKeys keys;
   for (size_t request = 0; request < options.streams.size(); ++request) {
-    const bool fills = options.filled.empty() || std::ranges::find(options.filled, request) != options.filled.end();
-    if (fills) keys.push_back(make_key(streams, request));
+    const bool is_filled = options.filled.empty() || std::ranges::find(options.filled, request) != options.filled.end();
+    if (is_filled) keys.push_back(make_key(streams, request));
   }
   return keys;
 }
@@ -91,11 +91,11 @@ void Loader::make_plans() {
   anchors.episode = layout_.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
   anchors.anchor = layout_.add("anchor_index", DType::kInt64, {}, "the anchors' numbers");
   if (options_.mixture) anchors.source = layout_.add("dataset_index", DType::kInt64, {}, "the samples' sources");
-  std::vector<std::pair<int64_t, int64_t>> goal_arrays;  // the offsets of a rule's arrays
+  std::vector<std::pair<int64_t, int64_t>> goal_arrays;  // for each rule: of _offset_ns and _episode_index
   for (const MomentRule& rule : rules) {
-    const int64_t offsets = add_goal_arrays(keys_, rule, "_offset_ns", layout_);
+    const int64_t first_offset = add_goal_arrays(keys_, rule, "_offset_ns", layout_);
     const bool has_episodes = rule.kind == MomentKind::kOther;
-    goal_arrays.emplace_back(offsets, has_episodes ? add_goal_arrays(keys_, rule, "_episode_index", layout_) : -1);
+    goal_arrays.emplace_back(first_offset, has_episodes ? add_goal_arrays(keys_, rule, "_episode_index", layout_) : -1);
   }
   if (is_on_device) host_offset_ = layout_.bytes();
   reserve(Part::kHost);
@@ -105,8 +105,8 @@ void Loader::make_plans() {
   packed_offset_ = layout_.bytes();
   reserve(Part::kPacked);
   for (size_t i = 0; i < rules.size(); ++i) {
-    GoalArrays& written = (is_on_device ? goals : goals_on_host)[i];
-    std::tie(written.offset, written.episode) = goal_arrays[i];
+    GoalArrays& goal = (is_on_device ? goals : goals_on_host)[i];
+    std::tie(goal.offset, goal.episode) = goal_arrays[i];
   }
   if (is_on_device) on_device_.emplace(Part::kDevice, keys_, streams_, draws_, anchors, goals);
   if (host_bytes() == 0) return;
@@ -115,27 +115,29 @@ void Loader::make_plans() {
 }
 
 void Loader::add_notes() {
-  WindowNotes windows;
+  WindowNotes window_notes;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
-    survey_windows(streams_, draws_, source, windows);
+    survey_windows(streams_, draws_, source, window_notes);
   }
   std::vector<std::string> notes = unscaled_notes(options_, streams_.specs());
-  if (!windows.gaps.empty()) {
-    windows.gaps = "max_gap_s: windows interpolate across gaps of any length: " + windows.gaps +
-                   "; max_gap_s= of a Window makes values in longer ones padding";
+  if (!window_notes.gaps.empty()) {
+    window_notes.gaps = "max_gap_s: windows interpolate across gaps of any length: " + window_notes.gaps +
+                        "; max_gap_s= of a Window makes values in longer ones padding";
   }
-  if (!windows.turns.empty()) {
-    windows.turns = "method: 'angle' gives values in [-pi, pi) between rows, and rows as recorded: " + windows.turns +
-                    ", so that one direction has two numbers; store angles in [-pi, pi), or take 'previous'";
+  if (!window_notes.turns.empty()) {
+    window_notes.turns =
+        "method: 'angle' gives values in [-pi, pi) between rows, and rows as recorded: " + window_notes.turns +
+        ", so that one direction has two numbers; store angles in [-pi, pi), or take 'previous'";
   }
-  if (!windows.wraps.empty()) {
-    windows.wraps =
+  if (!window_notes.wraps.empty()) {
+    window_notes.wraps =
         "method: values that jump by a turn, as angles do, are interpolated as numbers, through all angles between: " +
-        windows.wraps +
+        window_notes.wraps +
         "; give these features a method, in the window or in ingest's mapping: 'angle' turns the short way between "
         "radians, 'previous' holds rotation vectors and degrees";
   }
-  notes.insert(notes.begin(), {windows.made_up, windows.padding, windows.gaps, windows.turns, windows.wraps});
+  notes.insert(notes.begin(),
+               {window_notes.made_up, window_notes.padding, window_notes.gaps, window_notes.turns, window_notes.wraps});
   notes.insert(notes.end(), {rounding_note(options_), overflow_note(options_, streams_.specs())});
   for (std::string& note : notes) {
     if (!note.empty()) options_.notes.push_back(std::move(note));
@@ -196,7 +198,7 @@ int64_t Loader::bad_frames_on_device() const {
 }
 
 bool Loader::is_small() const {
-  constexpr int64_t kSmallBytes = 64 << 10;  // about 15 microseconds; waking a thread takes 5 to 50
+  constexpr int64_t kSmallBytes = 64 << 10;  // filling takes about 15 microseconds, and waking a thread 5 to 50
   if (options_.device.is_cuda()) return false;
   if (options_.batch_size > kSmallBytes / (1 + on_device_->sample_bytes())) return false;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
@@ -208,7 +210,7 @@ bool Loader::is_small() const {
 // ---- how a batch is filled ---------------------------------------------------------------------------------------------
 
 // Describes a batch whose plans have run. A sample's random draws depend on its position in the order, or on its given number.
-BatchMemory Loader::filled_by(const Wanted& wanted, void* memory) const {
+BatchMemory Loader::batch_memory(const Wanted& wanted, void* memory) const {
   const int64_t first = samples_of(options_, wanted, draws_.on_host().mixture).first_position;
   const ImageDraw draw{.seed = wanted.position.seed,
                        .epoch = static_cast<uint64_t>(wanted.position.epoch),
@@ -217,11 +219,11 @@ BatchMemory Loader::filled_by(const Wanted& wanted, void* memory) const {
 }
 
 HostPart Loader::fill_host(const Wanted& wanted, void* memory) const {
-  char* const start = static_cast<char*>(memory) - host_offset_;
+  char* const start = static_cast<char*>(memory) - host_offset_;  // offsets count from the batch's start
   on_host_->run(wanted, start, {});
   HostPart part{.copies = {{host_offset_, packed_offset_ - host_offset_}}, .packed = {}, .bad_frames = 0};
   part.packed.resize(options_.streams.size());
-  const BatchMemory filled = filled_by(wanted, start);
+  const BatchMemory filled = batch_memory(wanted, start);
   for (const auto& key : keys_) {
     if (key->aligned() == Part::kHost) key->stage(filled, part);
   }
@@ -245,7 +247,7 @@ void Loader::copy_host_part(const HostPart& part, const void* from, void* memory
 int64_t Loader::fill_device(const Wanted& wanted, const HostPart& part, void* memory, CudaStream stream) const {
   check_damage();  // for earlier batches
   if (on_device_) on_device_->run(wanted, memory, stream);
-  const BatchMemory filled = filled_by(wanted, memory);
+  const BatchMemory filled = batch_memory(wanted, memory);
   const bool uses_scratch = scratch_.bytes() > 0;
   std::unique_lock<std::mutex> lock(scratch_mutex_, std::defer_lock);
   const void* fetched = nullptr;
@@ -326,10 +328,10 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
   }
   if (anchors.empty()) return 0;
   Wanted wanted{position, std::ssize(anchors), anchors, draws, anchors.data(), draws.data()};
-  DeviceTables copies(options_.device);
+  DeviceTables device_copies(options_.device);
   if (options_.device.is_cuda()) {
-    wanted.anchors_on_device = copies.put(anchors);
-    wanted.draws_on_device = copies.put(draws);
+    wanted.anchors_on_device = device_copies.put(anchors);
+    wanted.draws_on_device = device_copies.put(draws);
   }
   const int64_t bad_frames = fill(wanted, memory, stream);
   if (options_.device.is_cuda()) synchronize(stream, "gather");
@@ -358,12 +360,12 @@ std::vector<AnchoredEpisode> Loader::episodes() const {
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     const Anchors& anchors = draws_.anchors_of(source);
     const std::span<const AnchorRun> table = anchors.table();
-    const auto ticks_of = [](const AnchorRun& run) { return std::tuple(run.episode, run.origin, run.first_tick); };
+    const auto tick_order = [](const AnchorRun& run) { return std::tuple(run.episode, run.origin, run.first_tick); };
     for (size_t i = 0; i < table.size(); ++i) {
       const int64_t end = i + 1 < table.size() ? table[i + 1].first_anchor : anchors.index().anchors;
       const int64_t count = end - table[i].first_anchor;
       // A filter can leave several runs of an episode, which are added up. An episode that is listed twice begins a new entry.
-      if (i > 0 && table[i].episode == table[i - 1].episode && ticks_of(table[i]) > ticks_of(table[i - 1])) {
+      if (i > 0 && table[i].episode == table[i - 1].episode && tick_order(table[i]) > tick_order(table[i - 1])) {
         episodes.back().anchors += count;
       } else {
         episodes.push_back({static_cast<int64_t>(source), table[i].episode, count});

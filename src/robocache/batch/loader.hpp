@@ -42,7 +42,7 @@
 
 namespace robocache {
 
-// The moment of a sample.
+// Where the anchor of a sample lies.
 struct SampleAnchor {
   int64_t source;
   int64_t episode;
@@ -57,7 +57,7 @@ struct AnchoredEpisode {
   int64_t anchors;
 };
 
-// Immutable, except that weights can change. Any number of threads may use one. It owns the anchors and the tables of its
+// Immutable, except that weights can change. Any number of threads may use a loader. It owns the anchors and the tables of its
 // plans. It shares streams with all loaders of this process that read the same streams from the same tier. The caller owns the
 // batches' memory.
 class Loader {
@@ -69,7 +69,7 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  const LoaderOptions& options() const { return options_; }  // complete
+  const LoaderOptions& options() const { return options_; }  // complete_options() has completed them
   int64_t anchors() const { return draws_.anchors(); }       // in all sources
   int64_t anchors_before_filter() const { return draws_.anchors_before_filter(); }
   // The draws of all ranks together in an epoch: one for each anchor, or as the weights say.
@@ -94,7 +94,7 @@ class Loader {
   // A batch has the weights of its first draw. Each source continues with its next anchor; a source of weight 0 is not drawn.
   // Earlier changes are in `from.weights`; `from` must not come before the last of them. The loader owns the result. Throws
   // ArgumentError unless each source is named once, with a finite weight of at least 0; if all weights are 0; if a weight is
-  // too small for one draw in a block; and if the sources had no weights at first.
+  // too small for one draw in a block of draws (sample/mixture.hpp); and if the sources had no weights at first.
   const WeightChange* change_weights(const BatchPosition& from,
                                      const std::vector<std::pair<std::string, double>>& weights) const;
 
@@ -155,8 +155,8 @@ class Loader {
     return BatchLayout::view(array, samples, memory, options_.device);
   }
 
-  // Checks that every anchor's samples lie within their streams' tolerance_s. Throws ArgumentError that names the
-  // stream, episode, time and distance of the first one that does not.
+  // Checks that the rows around every anchor lie within their streams' tolerance_s. Throws ArgumentError that names the stream,
+  // episode, time and distance of the first row that does not.
   void check_tolerance() const;
 
  private:
@@ -167,7 +167,7 @@ class Loader {
   HostPart fill_host(const Wanted& wanted, void* memory) const;
   int64_t fill_device(const Wanted& wanted, const HostPart& part, void* memory, CudaStream stream) const;
   int64_t fill(const Wanted& wanted, void* memory, CudaStream stream) const;
-  BatchMemory filled_by(const Wanted& wanted, void* memory) const;
+  BatchMemory batch_memory(const Wanted& wanted, void* memory) const;
   void check_anchors(std::span<const int64_t> anchors) const;
   void check_damage() const;
   void synchronize(CudaStream stream, const char* what) const;

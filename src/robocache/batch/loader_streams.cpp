@@ -14,13 +14,13 @@
 namespace robocache {
 namespace {
 
-MomentRule rule_of(const MomentRequest& asked) {
-  MomentRule rule{.kind = asked.kind};
-  if (asked.kind == MomentKind::kFuture) {
-    rule.low_ns = checked_ns(asked.low_s, "low_s");
-    rule.high_ns = std::isinf(asked.high_s) ? INT64_MAX : checked_ns(asked.high_s, "high_s");
+MomentRule rule_of(const MomentRequest& request) {
+  MomentRule rule{.kind = request.kind};
+  if (request.kind == MomentKind::kFuture) {
+    rule.low_ns = checked_ns(request.low_s, "low_s");
+    rule.high_ns = std::isinf(request.high_s) ? INT64_MAX : checked_ns(request.high_s, "high_s");
   }
-  if (asked.kind == MomentKind::kGeometric) rule.discount = asked.discount;
+  if (request.kind == MomentKind::kGeometric) rule.discount = request.discount;
   return rule;
 }
 
@@ -47,21 +47,21 @@ LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), 
 void LoaderStreams::make_cameras() {
   cameras_.resize(options_.streams.size());
   is_fetched_.resize(options_.streams.size());
-  int64_t numbers = 0;
+  int64_t most_numbers = 0;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
     if (!is_camera(options_.streams[request])) continue;
     std::vector<std::optional<Camera::Frames>> frames;
     for (size_t source = 0; source < options_.sources.size(); ++source) {
       const std::optional<int64_t> stream = options_.sources[source].streams[request];
-      std::optional<Camera::Frames>& from = frames.emplace_back();
-      if (stream) from.emplace(options_.sources[source].dataset, *stream, nullptr, part_of(source, *stream));
+      std::optional<Camera::Frames>& camera_frames = frames.emplace_back();
+      if (stream) camera_frames.emplace(options_.sources[source].dataset, *stream, nullptr, part_of(source, *stream));
     }
-    const StreamRequest& asked = options_.streams[request];
-    cameras_[request] =
-        std::make_unique<Camera>(asked.stream, frames, *asked.images, options_.on_bad_frame == BadFrame::kPad);
-    numbers = std::max(numbers, cameras_[request]->numbers());
+    const StreamRequest& key_request = options_.streams[request];
+    cameras_[request] = std::make_unique<Camera>(key_request.stream, frames, *key_request.images,
+                                                 options_.on_bad_frame == BadFrame::kPad);
+    most_numbers = std::max(most_numbers, cameras_[request]->numbers());
   }
-  row_numbers_.resize(static_cast<size_t>(numbers));
+  row_numbers_.resize(static_cast<size_t>(most_numbers));
   std::iota(row_numbers_.begin(), row_numbers_.end(), int64_t{1});
 }
 
@@ -76,37 +76,38 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
                  .pad_features = options_.pad_features};
   if (options_.mixture) spec.dataset_index = static_cast<int64_t>(source);
   for (size_t request = 0; request < options_.streams.size(); ++request) {
-    const StreamRequest& asked = options_.streams[request];
+    const StreamRequest& key_request = options_.streams[request];
     const Camera* const camera = cameras_[request].get();
-    KeySpec& key = spec.keys.emplace_back(KeySpec{.key = asked.stream,
-                                                  .stream = asked.rows_key(),
-                                                  .dtype = *asked.dtype,
-                                                  .one_step = asked.one_step,
-                                                  .offset_ns = checked_ns(*asked.offset_s, "offset_s"),
-                                                  .causal = *asked.causal,
-                                                  .max_gap_ns = duration(asked.max_gap_s, "max_gap_s"),
-                                                  .tolerance_ns = duration(asked.tolerance_s, "tolerance_s")});
-    if (asked.moment) key.moment = rule_of(*asked.moment);
+    KeySpec& key = spec.keys.emplace_back(KeySpec{.key = key_request.stream,
+                                                  .stream = key_request.rows_key(),
+                                                  .dtype = *key_request.dtype,
+                                                  .one_step = key_request.one_step,
+                                                  .offset_ns = checked_ns(*key_request.offset_s, "offset_s"),
+                                                  .causal = *key_request.causal,
+                                                  .max_gap_ns = duration(key_request.max_gap_s, "max_gap_s"),
+                                                  .tolerance_ns = duration(key_request.tolerance_s, "tolerance_s")});
+    if (key_request.moment) key.moment = rule_of(*key_request.moment);
     key.shape = camera != nullptr ? camera->shape() : key_shape(options_, request);
-    for (const double delta : asked.delta_timestamps) {
-      if (asked.rows) {
+    for (const double delta : key_request.delta_timestamps) {
+      if (key_request.rows) {
         key.offsets_rows.push_back(static_cast<int64_t>(delta));
       } else {
         key.offsets_ns.push_back(checked_ns(delta, "delta_timestamps"));
       }
     }
-    if (!asked.convert.empty()) {
+    if (!key_request.convert.empty()) {
       const KeyConversion conversion = key_conversion(options_, request);
-      key.convert = {asked.convert, asked.base, asked.base_features, conversion.work, conversion.tolerance};
+      key.convert = {key_request.convert, key_request.base, key_request.base_features, conversion.work,
+                     conversion.tolerance};
     }
     if (camera != nullptr) {
-      key.images = without_augmentation(*asked.images);
+      key.images = without_augmentation(*key_request.images);
       key.has_intrinsics = camera->has_intrinsics();
     }
     const Stream* const stream = options_.sources[source].stream_of(request);
     if (stream == nullptr) continue;
     RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = stream->dtype, .shape = stream->shape, .names = stream->names});
-    rows.methods = feature_blocks(camera != nullptr ? 1 : stream->features, *asked.method, asked.methods);
+    rows.methods = feature_blocks(camera != nullptr ? 1 : stream->features, *key_request.method, key_request.methods);
     if (!stream->frames) continue;
     rows.codec = stream->frames->codec;
     rows.unit_m = stream->frames->unit_m;
@@ -121,7 +122,7 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
   return spec;
 }
 
-// Returns the rows of a stream that this rank needs: with shard_episodes those of its episodes; nothing: all.
+// Returns the rows of a stream that this rank needs: with shard_episodes the rows of its episodes, else nothing, for all rows.
 std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) const {
   const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
   if (!options_.shard_episodes || episodes.empty()) return {};
@@ -130,42 +131,44 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
-// Returns the tier that the caller wants for a key, and the bytes that it needs. Streams in `counted` need no more.
+// Returns the tier that the caller wants for a key, and the bytes that it needs, without those of streams in `counted`.
 ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted) {
-  ResidencyRequest asked{
+  ResidencyRequest residency_request{
       .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
   if (const Camera* const camera = cameras_[request].get()) {
     const std::string why = options_.device.is_cuda() ? camera->not_for_device() : "";
-    if (!why.empty() && (asked.tier == Tier::kDevice || asked.tier == Tier::kPinned)) {
-      refuse("memory.residency['", asked.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ", why,
-             ", got '", name_of(*asked.tier), "'");
+    if (!why.empty() && (residency_request.tier == Tier::kDevice || residency_request.tier == Tier::kPinned)) {
+      refuse("memory.residency['", residency_request.key,
+             "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ", why, ", got '",
+             name_of(*residency_request.tier), "'");
     }
-    asked.stays_in_files = !why.empty();
-    asked.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
+    residency_request.stays_in_files = !why.empty();
+    residency_request.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
   }
   // Frames that need no decoding are pixels already.
-  if (asked.tier == Tier::kDecoded && !asked.decoded_bytes) asked.tier = Tier::kDevice;
+  if (residency_request.tier == Tier::kDecoded && !residency_request.decoded_bytes)
+    residency_request.tier = Tier::kDevice;
   int64_t total = 0;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;
     const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
     total += bytes;
-    if (counted.emplace(&dataset(source), *stream).second) asked.bytes += bytes;
+    if (counted.emplace(&dataset(source), *stream).second) residency_request.bytes += bytes;
   }
-  placements_.push_back({asked.key, Tier::kDevice, total, ""});
-  return asked;
+  placements_.push_back({residency_request.key, Tier::kDevice, total, ""});
+  return residency_request;
 }
 
-// Returns the bytes of the streams' clocks. `present`: only of those that are in memory already.
+// Returns the bytes of the streams' clocks. With `present`, it counts only clocks that are in memory already.
 MemoryBytes LoaderStreams::clock_bytes(bool present) const {
   MemoryBytes sum;
   std::set<std::pair<const Dataset*, uint64_t>> counted;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     for (const std::optional<int64_t> stream : options_.sources[source].streams) {
       if (!stream) continue;
-      const Stream& described = dataset(source).stream(*stream);
-      if (!counted.emplace(&dataset(source), described.clock_checksum).second) continue;
+      const Stream& dataset_stream = dataset(source).stream(*stream);
+      if (!counted.emplace(&dataset(source), dataset_stream.clock_checksum).second) continue;
       const auto bytes = [&](Device device) {
         return present ? ResidentClock::bytes_present(dataset(source), *stream, device)
                        : ResidentClock::bytes(dataset(source), *stream);
@@ -194,11 +197,11 @@ MemoryBytes LoaderStreams::bytes_present() const {
       const std::optional<int64_t> stream = options_.sources[source].streams[request];
       if (!stream || !counted.emplace(&dataset(source), *stream).second) continue;
       if (camera != nullptr && device.is_cuda()) continue;
-      const auto in_memory = [&](Tier tier) {
+      const auto bytes_in_tier = [&](Tier tier) {
         return ResidentStream::bytes_present(dataset(source), *stream, device, tier, part_of(source, *stream));
       };
-      sum.host += in_memory(Tier::kPinned);
-      if (device.is_cuda()) sum.device += in_memory(Tier::kDevice);
+      sum.host += bytes_in_tier(Tier::kPinned);
+      if (device.is_cuda()) sum.device += bytes_in_tier(Tier::kDevice);
     }
   }
   sum.host -= ResidentFrames::bytes_promised();
@@ -211,10 +214,10 @@ std::vector<Residency> LoaderStreams::decide() {
   for (size_t request = 0; request < options_.streams.size(); ++request) {
     requests.push_back(residency_of(request, counted));
   }
-  const MemoryBytes taken = clock_bytes(false);
+  const MemoryBytes clock_memory = clock_bytes(false);
   const MemoryBytes budget = budget_bytes(options_.memory_budget, options_.device, bytes_present());
-  std::vector<Residency> decided = decide_residency(requests, options_.device, budget, taken);
-  device_bytes_left_ = budget.device - taken.device;
+  std::vector<Residency> decided = decide_residency(requests, options_.device, budget, clock_memory);
+  device_bytes_left_ = budget.device - clock_memory.device;
   for (size_t request = 0; request < decided.size(); ++request) {
     if (decided[request].tier == Tier::kDevice) device_bytes_left_ -= requests[request].bytes;
     if (decided[request].tier == Tier::kDecoded) device_bytes_left_ -= *requests[request].decoded_bytes;
@@ -253,10 +256,10 @@ void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
 // Called in a catch. Rethrows if the caller named the tier; else frames go to a tier that needs less memory.
 void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::string& why) const {
   if (!residency.automatic) throw;
-  const bool encoded =
+  const bool keeps_encoded =
       residency.tier == Tier::kDecoded && (!options_.device.is_cuda() || cameras_[request]->not_for_device().empty());
-  residency.tier = encoded ? Tier::kDevice : Tier::kMapped;
-  residency.why = why + (encoded ? ": as they are stored in memory" : ": its files, read ahead");
+  residency.tier = keeps_encoded ? Tier::kDevice : Tier::kMapped;
+  residency.why = why + (keeps_encoded ? ": as they are stored in memory" : ": its files, read ahead");
 }
 
 // Loads the frames into their tier. All tiers need the mapped files, except the CPU's copy of the files.
@@ -299,10 +302,10 @@ void LoaderStreams::load_frames(size_t request, Residency& residency) {
 }
 
 StreamRows LoaderStreams::row_numbers(size_t source, size_t request) const {
-  const auto& on_device = frame_clocks_[source][request];
-  return {.clock = on_device == nullptr ? streams_[source][request]->rows().clock : on_device->on_device(),
-          .values = (on_device == nullptr ? row_numbers_.data() : row_numbers_on_device_) +
-                    cameras_[request]->first_number(source) - 1,
+  const auto& device_clock = frame_clocks_[source][request];
+  return {.clock = device_clock == nullptr ? streams_[source][request]->rows().clock : device_clock->on_device(),
+          .values = (device_clock == nullptr ? row_numbers_.data() : row_numbers_on_device_) +
+                    cameras_[request]->first_number(source) - 1,  // numbers begin at 1
           .features = 1,
           .dtype = DType::kInt64};
 }

@@ -86,8 +86,8 @@ class LoaderStreams {
 
   const LoaderOptions& options_;
   std::vector<BatchSpec> specs_;  // one for each source
-  // For each source and request the stream; frame_clocks_: for frames that the device decodes from memory, the clock on
-  // the device.
+  // [source][request]. A stream has an entry in frame_clocks_, its clock on the device, if the device decodes its frames from
+  // memory.
   std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
   std::vector<std::unique_ptr<Camera>> cameras_;  // one for each request

@@ -87,15 +87,15 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
   std::vector<int64_t> complete;
   for (const int64_t episode : episodes) {
     bool has_all = true;
-    // An episode without anchors is not drawn, so its other missing streams do not matter.
+    // An episode without anchors is not drawn: then only the lack of anchors counts. In drawn episodes other streams count.
     const auto lacks = [&](const Need& need) { return need.stream->rows_of(episode) == 0; };
-    const bool drawn =
+    const bool is_drawn =
         std::none_of(needs.begin(), needs.end(), [&](const Need& need) { return need.is_anchor && lacks(need); }) &&
         (!options.anchor_hz || has_rows(options.sources[index], episode));
     for (Need& need : needs) {
       if (!lacks(need)) continue;
       has_all = false;
-      if (need.is_anchor != drawn) {
+      if (need.is_anchor != is_drawn) {
         ++need.lacking;
         if (need.first < 0) need.first = episode;
       }
@@ -115,8 +115,8 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
     return;
   }
   if (options.edges == Edges::kDrop) return;  // edges='drop' leaves these episodes out
-  std::vector<Need> anchors;
-  std::copy_if(needs.begin(), needs.end(), std::back_inserter(anchors),
+  std::vector<Need> anchor_needs;
+  std::copy_if(needs.begin(), needs.end(), std::back_inserter(anchor_needs),
                [](const Need& need) { return need.is_anchor; });
   std::erase_if(needs, [](const Need& need) { return need.is_anchor; });
   if (!needs.empty()) {
@@ -124,8 +124,8 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
                           ": the values are 0 there and is_pad is true; missing='drop' or episodes=" +
                           condition_text(needs) + " leaves these episodes out");
   }
-  if (!anchors.empty()) {
-    add_to_note(note, name + "anchors: " + lacking_text(anchors, count) +
+  if (!anchor_needs.empty()) {
+    add_to_note(note, name + "anchors: " + lacking_text(anchor_needs, count) +
                           ", whose rows are the anchors: these episodes are not drawn; anchors= names another stream");
   }
 }

@@ -25,8 +25,8 @@ Affine line_through(double x, double y, double spread) {
   const Work constant = static_cast<Work>(x);
   for (double scale = 1 / spread;; scale = std::exp2(std::ceil(std::log2(scale)) - 1)) {
     const double shift = y - scale * static_cast<double>(constant);
-    const Work got = std::fma(constant, static_cast<Work>(scale), static_cast<Work>(shift));
-    if (std::abs(got - static_cast<Work>(y)) <= std::numeric_limits<Work>::epsilon()) {
+    const Work result = std::fma(constant, static_cast<Work>(scale), static_cast<Work>(shift));
+    if (std::abs(result - static_cast<Work>(y)) <= std::numeric_limits<Work>::epsilon()) {
       return {scale, shift, 1 / scale, static_cast<double>(constant) - y / scale};
     }
   }
@@ -45,24 +45,26 @@ int64_t checked_width(const NormStats& stats, size_t features, int64_t steps, co
     refuse(name, ": expected statistics for each of the window's ", steps,
            " steps, or for all steps together, got them for ", stats.steps);
   }
-  const auto parts = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
+  const auto stats_steps = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
   for (const std::string_view field : {mode.first(), mode.second()}) {
     if (stats[field].empty() && features > 0) {
       refuse(name, ": '", normalize_name(mode), "' expects ", mode.first(), " and ", mode.second(), ", got ",
              names_of_fields(stats));
     }
-    if (stats[field].size() < features * parts) {
-      refuse(name, ".", field, ": expected ", features, " numbers, one a feature, got ", stats[field].size() / parts);
+    if (stats[field].size() < features * stats_steps) {
+      refuse(name, ".", field, ": expected ", features, " numbers, one a feature, got ",
+             stats[field].size() / stats_steps);
     }
   }
-  const size_t width = stats[mode.first()].size() / parts;
+  const size_t width = stats[mode.first()].size() / stats_steps;
   for (const auto& [field, numbers] : stats.fields) {
-    if (field == "count" || numbers.size() <= features * parts) continue;
-    bool zeros = true;
-    for (size_t i = 0; i < numbers.size(); ++i) zeros = zeros && (i % width < features || numbers[i] == 0);
-    if (zeros) continue;
+    if (field == "count" || numbers.size() <= features * stats_steps) continue;
+    bool rest_is_zero = true;
+    for (size_t i = 0; i < numbers.size(); ++i)
+      rest_is_zero = rest_is_zero && (i % width < features || numbers[i] == 0);
+    if (rest_is_zero) continue;
     refuse(name, ".", field, ": expected ", features, " numbers, one a feature, and only zeros after them, got ",
-           numbers.size() / parts);
+           numbers.size() / stats_steps);
   }
   return static_cast<int64_t>(width);
 }
@@ -73,30 +75,30 @@ ScaledFeature scale_feature(const NormStats& stats, size_t feature, const Scalin
   const auto& [normalize, wide, constant_rule, min_spread] = scaling;
   const double first = stats[normalize.first()][feature];  // the mean, or the lower end
   const double second = stats[normalize.second()][feature];
-  const bool standard = !normalize.has_ends();
-  double distance =
-      standard ? second : second - first;  // the std, or the distance of the two ends, which is twice the spread
-  const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
-  const bool flat =
-      constant_rule != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);  // without spread
+  const bool uses_std = !normalize.has_ends();
+  double distance = uses_std ? second : second - first;  // the std, or the distance of the two ends: twice the spread
+  const double rounding_unit =
+      (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
+  const bool is_flat =
+      constant_rule != Constant::kCenter && std::abs(distance) <= rounding_unit * std::abs(first);  // without spread
   const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  const double recorded_spread = std::abs(standard ? distance : distance / 2);
-  if (!flat && recorded_spread > 0 && recorded_spread < min_spread) {
+  const double recorded_spread = std::abs(uses_std ? distance : distance / 2);
+  if (!is_flat && recorded_spread > 0 && recorded_spread < min_spread) {
     double zero = first;  // the value that becomes 0
-    if (!standard) zero += constant_rule == Constant::kCenter ? distance / 2 : 1;
+    if (!uses_std) zero += constant_rule == Constant::kCenter ? distance / 2 : 1;
     if (!(std::abs(zero) <= largest)) return {.lacks_scale = true, .spread_below_min = recorded_spread};
     return {.affine = {1, -zero, 1, zero}, .spread_below_min = recorded_spread};
   }
-  if (flat) distance = 0;  // only the rounding error of the statistics is left
+  if (is_flat) distance = 0;  // only the rounding error of the statistics is left
   if (constant_rule == Constant::kOpenPi) distance += kOpenPiEpsilon;
-  if (constant_rule == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
-  double spread = standard ? distance : distance / 2;
-  if (flat) {
+  if (constant_rule == Constant::kLeRobot && (uses_std || is_flat)) distance += kLeRobotEpsilon;
+  double spread = uses_std ? distance : distance / 2;
+  if (is_flat) {
     if (!(std::abs(first) <= largest)) return {.lacks_scale = true};
-    const double y = standard ? 0 : -1;
+    const double y = uses_std ? 0 : -1;
     return {.affine = wide ? line_through<double>(first, y, spread) : line_through<float>(first, y, spread)};
   }
-  const double centre = standard ? first : first + spread;
+  const double centre = uses_std ? first : first + spread;
   double scale = 1 / spread;
   bool lacks_scale = false;
   // Factors that overflow would turn numbers into NaN.
@@ -122,17 +124,17 @@ void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::st
 }
 
 NormStats::NormStats(const FeatureStats& stats) {
-  const std::pair<std::string_view, std::span<const double>> named[] = {
+  const std::pair<std::string_view, std::span<const double>> known_fields[] = {
       {"mean", stats.mean}, {"std", stats.std}, {"min", stats.min}, {"max", stats.max}, {"q01", stats.q01},
       {"q10", stats.q10},   {"q50", stats.q50}, {"q90", stats.q90}, {"q99", stats.q99}, {"count", stats.count}};
-  for (const auto& [field, numbers] : named) {
+  for (const auto& [field, numbers] : known_fields) {
     if (!numbers.empty()) fields.emplace_back(field, std::vector<double>(numbers.begin(), numbers.end()));
   }
 }
 
 void NormStats::set(std::string_view field, std::vector<double> numbers) {
-  constexpr std::string_view kOthers[] = {"mean", "std", "min", "max", "count"};
-  if (std::ranges::find(kOthers, field) == std::end(kOthers) && !quantile_of(field)) {
+  constexpr std::string_view kPlainFields[] = {"mean", "std", "min", "max", "count"};
+  if (std::ranges::find(kPlainFields, field) == std::end(kPlainFields) && !quantile_of(field)) {
     refuse("norm_stats: expected mean, std, min, max, count and quantiles such as q01, got '", field, "'");
   }
   fields.emplace_back(field, std::move(numbers));
@@ -164,9 +166,9 @@ Normalize normalize_from_name(std::string_view name, std::string_view argument) 
   for (const Normalize& known : {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax}) {
     if (name == normalize_name(known)) return known;
   }
-  const size_t between = std::min(name.find('_'), name.size());
-  const std::string_view low = name.substr(0, between);
-  const std::string_view high = name.substr(std::min(between + 1, name.size()));
+  const size_t separator = std::min(name.find('_'), name.size());
+  const std::string_view low = name.substr(0, separator);
+  const std::string_view high = name.substr(std::min(separator + 1, name.size()));
   const auto from = quantile_of(low);
   const auto to = quantile_of(high);
   if (from && to && *from < *to) return normalize_by(low, high);
@@ -180,16 +182,16 @@ std::string normalize_name(const Normalize& normalize) {
 
 std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
                             const Normalize& normalize, Constant constant, double min_spread, std::string_view name) {
-  std::vector<Affine> all;
-  if (normalize == Normalize::kNone) return all;
+  std::vector<Affine> result;
+  if (normalize == Normalize::kNone) return result;
   const Scaling scaling{normalize, dtype == DType::kFloat64, constant, min_spread};
   const int64_t width = checked_width(stats, static_cast<size_t>(features), steps, normalize, name);
   for (int64_t step = 0; step < std::max<int64_t>(stats.steps, 1); ++step) {
     for (int64_t feature = 0; feature < features; ++feature) {
-      all.push_back(scale_feature(stats, static_cast<size_t>(step * width + feature), scaling).affine);
+      result.push_back(scale_feature(stats, static_cast<size_t>(step * width + feature), scaling).affine);
     }
   }
-  return all;
+  return result;
 }
 
 AffineTables affine_tables(std::span<const Affine> affines, DType dtype, DeviceTables& tables) {

@@ -4,7 +4,7 @@
 //   NormStats stats;
 //   stats.set("mean", {0.5, 1.0});
 //   stats.set("std", {0.1, 0.0});
-//   const std::vector<Affine> of_action = affines(stats, 2, 16, DType::kFloat32, Normalize::kMeanStd,
+//   const std::vector<Affine> action_affines = affines(stats, 2, 16, DType::kFloat32, Normalize::kMeanStd,
 //                                                 Constant::kLeRobot, kMinSpread, "norm_stats['action']");
 #pragma once
 
@@ -41,10 +41,10 @@ struct Normalize {
 };
 
 constexpr Normalize normalize_by(std::string_view first, std::string_view second) {
-  Normalize by;
-  std::ranges::copy(first, by.first_name.begin());
-  std::ranges::copy(second, by.second_name.begin());
-  return by;
+  Normalize normalize;
+  std::ranges::copy(first, normalize.first_name.begin());
+  std::ranges::copy(second, normalize.second_name.begin());
+  return normalize;
 }
 inline constexpr Normalize Normalize::kNone{};
 inline constexpr Normalize Normalize::kMeanStd = normalize_by("mean", "std");
@@ -65,7 +65,7 @@ std::optional<double> quantile_of(std::string_view field);
 enum class Constant : uint8_t {
   kCenter,   // x - centre
   kLeRobot,  // like LeRobot: 1e-8 is added to every std, and replaces the distance of two equal ends
-  kOpenPi,   // like openpi: 1e-6 is added to every std and to the distance of every two ends
+  kOpenPi,   // like openpi: 1e-6 is added to every std and to every distance of two ends
 };
 
 template <>
@@ -82,6 +82,7 @@ struct Affine {
   double centre = 0;
 };
 
+// NormStats::values of statistics of the rows as recorded.
 inline constexpr std::string_view kRecorded = "recorded values";
 
 // Statistics of one key. Each field has a number for each feature, row-major. Fields are mean, std, min, max, count and
@@ -94,7 +95,7 @@ struct NormStats {
   std::string values = {};
 
   NormStats() = default;
-  NormStats(const FeatureStats& stats);  // NOLINT(google-explicit-constructor): a cache's
+  NormStats(const FeatureStats& stats);  // NOLINT(google-explicit-constructor): of a cache
 
   // Throws ArgumentError for another field.
   void set(std::string_view field, std::vector<double> numbers);
@@ -110,7 +111,7 @@ struct Scaling {
   double min_spread = kMinSpread;
 };
 
-// The affine of one feature, and where it departs from the statistics.
+// The affine of one feature, and how it departs from the statistics.
 struct ScaledFeature {
   Affine affine = {};
 

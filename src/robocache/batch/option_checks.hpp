@@ -13,8 +13,8 @@
 
 namespace robocache {
 
-// Returns the name of a window, or of its field, in errors: "delta_timestamps['action'].method".
-std::string of_stream(const StreamRequest& request, std::string_view field = "");
+// Returns how errors name a window, or a field of it: "delta_timestamps['action'].method".
+std::string argument_of(const StreamRequest& request, std::string_view field = "");
 
 // Returns the key that a stream of a source fills.
 std::string key_of(const SourceRequest& source, const std::string& stream);

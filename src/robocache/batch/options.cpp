@@ -24,7 +24,7 @@ std::optional<int64_t> index_of(const SourceRequest& source, std::string_view ke
   return {};
 }
 
-std::string listed(const std::vector<std::string>& names) {
+std::string list_text(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text.empty() ? "none" : text;
@@ -71,7 +71,7 @@ void check_call(const LoaderOptions& options) {
     if (!options.anchor.empty()) {
       refuse("anchors.stream: goes without anchors.rate_hz, got '", options.anchor, "' and ", *options.anchor_hz);
     }
-    if (!(*options.anchor_hz >= 1e-9 && *options.anchor_hz <= 1e9)) {  // a tick in 31 years to one a ns
+    if (!(*options.anchor_hz >= 1e-9 && *options.anchor_hz <= 1e9)) {  // a tick in 31 years to a tick each ns
       refuse("anchors.rate_hz: expected a rate from 1e-9 to 1e9, got ", *options.anchor_hz);
     }
   }
@@ -88,7 +88,7 @@ void check_call(const LoaderOptions& options) {
     refuse("ranks.rank: expected in [0, ", options.world_size, "), got ", options.rank);
   }
   if (options.device.is_cuda() && options.device.index >= cuda_device_count()) {
-    cuda_backend();  // throws the reason where there is none at all
+    cuda_backend();  // if there is no device at all, throws the reason
     throw DeviceError("device: expected one of ", cuda_device_count(), " CUDA devices, got ",
                       device_name(options.device));
   }
@@ -109,27 +109,27 @@ void find_streams(LoaderOptions& options, const StreamRequest& request) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
     }
   }
-  const std::string name = request.from.empty() ? "delta_timestamps" : of_stream(request, "stream");
-  refuse(name, ": no stream '", request.rows_key(), "' in ", where, "; there are ", listed(keys));
+  const std::string name = request.from.empty() ? "delta_timestamps" : argument_of(request, "stream");
+  refuse(name, ": no stream '", request.rows_key(), "' in ", where, "; there are ", list_text(keys));
 }
 
 // Returns the name of the stream whose ticks are a source's anchors: the named one, or the slowest of the batch.
 std::string anchor_of(const LoaderOptions& options, size_t index) {
   const SourceRequest& source = options.sources[index];
   const auto streams = source.dataset->streams();
-  const bool has_own = !source.anchor.empty();
-  const std::string& asked = has_own ? source.anchor : options.anchor;
-  if (!asked.empty()) {
-    if (const auto stream = index_of(source, asked)) return streams[static_cast<size_t>(*stream)].name;
-    refuse(has_own ? source_name(options, index) : "", has_own ? "anchor" : "anchors.stream", ": no stream '", asked,
-           "' in ", source.dataset->path(), "; there are ", listed(keys_of(source)));
+  const bool is_named_by_source = !source.anchor.empty();
+  const std::string& anchor_name = is_named_by_source ? source.anchor : options.anchor;
+  if (!anchor_name.empty()) {
+    if (const auto stream = index_of(source, anchor_name)) return streams[static_cast<size_t>(*stream)].name;
+    refuse(is_named_by_source ? source_name(options, index) : "", is_named_by_source ? "anchor" : "anchors.stream",
+           ": no stream '", anchor_name, "' in ", source.dataset->path(), "; there are ", list_text(keys_of(source)));
   }
-  // A stream with about one row an episode, such as a calibration, comes after all others. A rate of 0 with more rows,
-  // most of whose stamps repeat, counts as the fastest.
+  // A stream with about one row an episode, such as a calibration, comes after all others. A stream
+  // with more rows but a rate of 0, which has mostly repeated stamps, counts as the fastest.
   const auto slowness = [&](const Stream& stream) {
     const int64_t episodes = source.dataset->num_episodes() - stream.findings.empty_episodes;
-    const bool is_one = stream.rows < 2 * episodes || stream.rows < 2;
-    return std::pair(is_one, stream.rate_hz > 0 ? stream.rate_hz : HUGE_VAL);
+    const bool has_one_row_an_episode = stream.rows < 2 * episodes || stream.rows < 2;
+    return std::pair(has_one_row_an_episode, stream.rate_hz > 0 ? stream.rate_hz : HUGE_VAL);
   };
   const Stream* slowest = nullptr;
   for (const std::optional<int64_t>& stream : source.streams) {
@@ -139,7 +139,7 @@ std::string anchor_of(const LoaderOptions& options, size_t index) {
   }
   if (slowest == nullptr) {
     refuse(source_name(options, index), "rename: ", source.dataset->path(), " has none of the batch's keys; there are ",
-           listed(keys_of(source)));
+           list_text(keys_of(source)));
   }
   return slowest->name;
 }
@@ -151,7 +151,8 @@ void select_statistics(SourceRequest& source) {
   if (std::find(is_drawn.begin(), is_drawn.end(), false) != is_drawn.end()) source.selection = source.episodes;
 }
 
-// Shares the episodes of a source among the ranks. Each rank gets neighbouring episodes with about the same number of bytes.
+// Shares the episodes of a source among the ranks. Ranks get neighbouring episodes with about equally many bytes:
+// an episode goes to the rank in whose share its middle byte lies.
 void share_episodes(const LoaderOptions& options, SourceRequest& source) {
   const auto bytes_of = [&](int64_t episode) {
     int64_t bytes = 0;
@@ -167,18 +168,18 @@ void share_episodes(const LoaderOptions& options, SourceRequest& source) {
   source.episodes_of_ranks.resize(ranks);
   double total = 0;
   for (const int64_t episode : *source.episodes) total += bytes_of(episode);
-  double before = 0;
+  double bytes_before = 0;
   for (const int64_t episode : *source.episodes) {
     const double bytes = bytes_of(episode);
-    const double middle = (before + bytes / 2) / std::max(total, 1.0);
+    const double middle = (bytes_before + bytes / 2) / std::max(total, 1.0);
     const auto rank = static_cast<size_t>(middle * static_cast<double>(ranks));
     source.episodes_of_ranks[std::min(ranks - 1, rank)].push_back(episode);
-    before += bytes;
+    bytes_before += bytes;
   }
   source.episodes = source.episodes_of_ranks[static_cast<size_t>(options.rank)];
 }
 
-// Checks that cameras that draw together name each other.
+// Checks that cameras that share their random draws name each other.
 void check_together(const LoaderOptions& options) {
   const auto group_of = [](const StreamRequest& camera) {
     std::set<std::string> keys(camera.images->together.begin(), camera.images->together.end());
@@ -191,8 +192,8 @@ void check_together(const LoaderOptions& options) {
       const auto other = std::find_if(options.streams.begin(), options.streams.end(),
                                       [&](const StreamRequest& request) { return request.stream == name; });
       if (other != options.streams.end() && is_camera(*other) && group_of(*other) == group_of(camera)) continue;
-      refuse(of_stream(camera, "images"), ".together: expected cameras of the batch that name each other, got '", name,
-             "'");
+      refuse(argument_of(camera, "images"), ".together: expected cameras of the batch that name each other, got '",
+             name, "'");
     }
   }
 }
@@ -200,8 +201,8 @@ void check_together(const LoaderOptions& options) {
 }  // namespace
 
 std::string key_of(const SourceRequest& source, const std::string& stream) {
-  for (const auto& [from, to] : source.rename) {
-    if (from == stream) return to;
+  for (const auto& [name, key] : source.rename) {
+    if (name == stream) return key;
   }
   return stream;
 }
@@ -255,21 +256,21 @@ LoaderOptions complete_options(LoaderOptions options) {
     source.episodes.emplace(static_cast<size_t>(source.dataset->num_episodes()));
     std::iota(source.episodes->begin(), source.episodes->end(), int64_t{0});
   }
-  std::string names;
+  std::string names_note;
   for (size_t i = 0; i < options.streams.size(); ++i) {
     StreamRequest& request = options.streams[i];
     request.method_asked = request.method || options.method || (!request.methods.empty() && request.method_asked);
     if (!request.method_asked && !options.anchor_hz) check_grid(options, i);
     const std::vector<const Stream*> streams = streams_of(options, i);
     complete_request(options, streams, request);
-    check_names(request, streams, names);
+    check_names(request, streams, names_note);
   }
-  if (!names.empty()) options.notes.push_back(names);
+  if (!names_note.empty()) options.notes.push_back(names_note);
   check_together(options);
   for (size_t request = 0; request < options.streams.size(); ++request) check_conversion(options, request);
-  std::string missing;
-  for (size_t source = 0; source < options.sources.size(); ++source) judge_missing(options, source, missing);
-  if (!missing.empty()) options.notes.push_back(missing);
+  std::string missing_note;
+  for (size_t source = 0; source < options.sources.size(); ++source) judge_missing(options, source, missing_note);
+  if (!missing_note.empty()) options.notes.push_back(missing_note);
   if (options.stats_of == StatsOf::kSelection) {
     for (SourceRequest& source : options.sources) select_statistics(source);
   }

@@ -56,10 +56,10 @@ struct StreamRequest {
   std::optional<double> max_gap_s = {};
   std::optional<double> offset_s = {};  // latency: a row stamped t was taken at t - offset_s
   std::optional<bool> causal = {};
-  std::optional<double> tolerance_s = {};             // of methods that take one sample: a farther one is padding
+  std::optional<double> tolerance_s = {};             // for methods that take one row: a farther row is padding
   std::optional<DType> dtype = {};                    // floats: any floating type; integers and bool: their own
   bool dtype_asked = false;                           // `dtype` is from the window itself
-  std::optional<std::optional<Tier>> residency = {};  // where its rows lie; set to none: chosen by memory_budget
+  std::optional<std::optional<Tier>> residency = {};  // where its rows lie; the inner none: chosen by memory_budget
   std::optional<ImageOptions> images = {};            // of a camera: how its frames become pixels of the batch
   std::vector<ActionConversion> convert = {};         // conversions of the values before they are normalised
   std::string base = {};                              // the key whose value at the anchor is the base of conversions
@@ -97,8 +97,8 @@ struct SourceRequest {
 
   AnchorFilter filter = {};  // which anchors are drawn
 
-  // Writes a number for each anchor, given by its episode and time: its weight within the source; with `balance` its
-  // class. All classes have the same share of the draws.
+  // Writes a number for each anchor, given by its episode and time: its weight within the source or, with `balance`,
+  // its class. All classes have the same share of the draws.
   using Values =
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> values)>;
   Values values = {};
@@ -132,7 +132,7 @@ struct SourceRequest {
     return stream ? &dataset->stream(*stream) : nullptr;
   }
 
-  // The fields in JSON. Datasets, episodes and statistics come from the caller; renames are read by their own names.
+  // The fields in JSON. Datasets, episodes and statistics come from the caller; `rename` is read separately.
   static constexpr auto fields() {
     return std::tuple(Field{"name", &SourceRequest::name}, Field{"weight", &SourceRequest::weight},
                       Field{"anchor", &SourceRequest::anchor}, Field{"filter", &SourceRequest::filter});
@@ -190,7 +190,7 @@ struct LoaderOptions {
   bool causal = false;
   std::optional<double> tolerance_s;
   DType dtype = DType::kFloat32;  // of floating streams in the batch
-  bool return_age = false;        // "<key>_age", int64 ns: a step's target time minus the time of the sample used
+  bool return_age = false;        // "<key>_age", int64 ns: a step's target time minus the time of the row used
   bool pad_features = false;      // rows of one axis may differ in width between sources
   std::map<std::string, NormStats> norm_stats;  // by key: replaces the caches' statistics
   StatsOf stats_of = StatsOf::kSelection;
@@ -202,14 +202,14 @@ struct LoaderOptions {
   BadFrame on_bad_frame = BadFrame::kError;
 
   int64_t batch_size = 1;           // of each rank
-  std::string anchor;               // a key or stream whose ticks are drawn; empty: the slowest of the batch's, rule 48
-  std::optional<double> anchor_hz;  // or the ticks of a clock of this rate
+  std::string anchor;               // a key or stream whose ticks are drawn; empty: the batch's slowest, rule 48
+  std::optional<double> anchor_hz;  // instead of `anchor`: the ticks of a clock of this rate
   Edges edges = Edges::kPad;
   Missing missing = Missing::kPad;
   int64_t drop_n_last = 0;                   // anchors at an episode's end that are not drawn, after `edges`
   std::optional<double> temperature;         // weights proportional to anchors^(1 / temperature)
   std::optional<int64_t> samples_per_epoch;  // needs weights; default: the number of anchors
-  double snap_s = 1e-6;                      // a target closer than this to a sample is that sample
+  double snap_s = 1e-6;                      // a target closer to a row than this counts as that row
   bool shuffle = true;
   bool drop_last = false;
   int64_t rank = 0;  // of world_size ranks, which draw different samples of the same global batch
@@ -246,8 +246,8 @@ struct LoaderOptions {
   std::vector<std::string> notes = {};
 };
 
-// Completes options: the batch gets a request for each key, with every option; each source its streams, its episodes, and its
-// anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and DeviceError if there is no such device.
+// Completes options: sets every option of each request, and for each source its streams, its episodes and, unless anchor_hz is
+// given, its anchor. Throws ArgumentError, ArgumentTypeError, and DeviceError if there is no such device.
 LoaderOptions complete_options(LoaderOptions options);
 
 // Reads options from the JSON of their fields. A field that is missing or null keeps its default. `sources` have the caller's
@@ -265,7 +265,7 @@ bool is_camera(const StreamRequest& request);
 std::vector<const Stream*> streams_of(const LoaderOptions& options, size_t request);
 
 // Returns the shape of a key's row in the batch: the widest of the sources' streams, or the shape after conversions.
-// The key is no camera's. The options must be complete.
+// The key must not be a camera's. The options must be complete.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
 // The features of a key whose signs change when images are flipped, in complete options: for each feature its axes of

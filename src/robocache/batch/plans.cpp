@@ -36,19 +36,20 @@ PartPlans::PartPlans(Part part, const BatchKeys& keys, const LoaderStreams& stre
   for (const GoalArrays& goal : goals) {
     GoalPlan& plan = goals_.emplace_back(GoalPlan{goal, moment_batch(goal.rule), plan_of(goal.rule, {})});
     plan.moments.keys = std::ranges::count(keys, goal.rule, [](const auto& key) { return key->spec().moment; });
+    // In int64: the keys' arrays lie side by side, at multiples of 256 bytes.
     plan.moments.key_stride = (streams.options().batch_size * 8 + 255) / 256 * 32;
     plan.moments.sources = draw_tables_.moments_of_parts;
   }
 }
 
 bool PartPlans::converts_at(const BatchKey& key, const Moment& moment) const {
-  const auto order_of = [&](const Moment& of_plan) {  // the plan of the anchors runs first
-    return of_plan ? std::ranges::find(rules_, *of_plan) - rules_.begin() + 1 : 0;
+  const auto order_of = [&](const Moment& plan_moment) {  // the plan of the anchors runs first
+    return plan_moment ? std::ranges::find(rules_, *plan_moment) - rules_.begin() + 1 : 0;
   };
   return order_of(moment) == std::max(order_of(key.spec().moment), order_of(key.base_moment()));
 }
 
-PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& writes) {
+PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& arrays) {
   std::vector<WindowStreams> windows;
   std::vector<size_t> sources;  // the source of each window
   const auto add = [&](size_t source, const AnchorIndex& anchors) {
@@ -56,17 +57,18 @@ PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& wri
     sources.push_back(source);
     for (const auto& key : keys_) key->add_window(part_, moment, source, window, tables_);
   };
-  const bool numbers_sources = writes.source >= 0 && draws_.has_weighted_parts();  // else the plan writes the numbers
+  const bool has_source_constants =
+      arrays.source >= 0 && draws_.has_weighted_parts();  // the plan itself would write the part
   if (moment) {
     for (size_t i = 0; i < draw_tables_.moments.size(); ++i) add(i, draw_tables_.moments[i].ticks);
   } else {
     for (size_t i = 0; i < draws_.parts().size(); ++i) {
       const size_t source = draws_.parts()[i].source;
       add(source, draw_tables_.parts[i]);
-      if (!numbers_sources) continue;
+      if (!has_source_constants) continue;
       const auto number = std::bit_cast<std::array<uint8_t, 8>>(static_cast<int64_t>(source));
       const uint8_t* const value = tables_.put(std::span<const uint8_t>(number));
-      windows.back().constants.push_back({value, std::ssize(number), writes.source});
+      windows.back().constants.push_back({value, std::ssize(number), arrays.source});
     }
   }
   std::vector<ConvertActionsParams> conversions;
@@ -77,15 +79,15 @@ PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& wri
   plan.conversions = tables_.put(conversions);
   plan.conversion_count = static_cast<int32_t>(conversions.size());
   // Converting one number takes as long as copying 4 or 16 bytes.
-  for (const ConvertActionsParams& key : conversions) {
-    plan.sample_bytes += int64_t{key.steps} * key.out_features * (key.by_feature ? 4 : 16);
+  for (const ConvertActionsParams& params : conversions) {
+    plan.sample_bytes += int64_t{params.steps} * params.out_features * (params.by_feature ? 4 : 16);
   }
-  plan.time_offset = writes.time;
-  plan.episode_offset = writes.episode;
-  plan.source_offset = numbers_sources ? -1 : writes.source;
-  plan.anchor_offset = writes.anchor;
+  plan.time_offset = arrays.time;
+  plan.episode_offset = arrays.episode;
+  plan.source_offset = has_source_constants ? -1 : arrays.source;
+  plan.anchor_offset = arrays.anchor;
   plan.snap_ns = streams_.spec(0).snap_ns;
-  return {plan, writes.time >= 0 || plan.group_count > 0 || plan.has_constants || !conversions.empty()};
+  return {plan, arrays.time >= 0 || plan.group_count > 0 || plan.has_constants || !conversions.empty()};
 }
 
 WindowBatch PartPlans::batch_of(const Wanted& wanted, const Plan& plan, const Mixture& mixture, void* memory) const {
@@ -103,16 +105,16 @@ void PartPlans::run(const Wanted& wanted, void* memory, CudaStream stream) const
   if (anchors_.runs) window_batch(around_anchors, device_, stream);
   for (const auto& [arrays, moments, plan] : goals_) {
     if (!plan.runs && arrays.offset < 0) continue;
-    const auto array = [&](int64_t offset) {
+    const auto pointer_at = [&](int64_t offset) {
       return offset < 0 ? nullptr : reinterpret_cast<int64_t*>(static_cast<char*>(memory) + offset);
     };
     MomentBatch drawn = moments;
     drawn.batch = around_anchors;
     drawn.seed = around_anchors.seed;
     drawn.epoch = around_anchors.epoch;
-    drawn.moments = array(arrays.moments);
-    drawn.offset_ns = array(arrays.offset);
-    drawn.episode = array(arrays.episode);
+    drawn.moments = pointer_at(arrays.moments);
+    drawn.offset_ns = pointer_at(arrays.offset);
+    drawn.episode = pointer_at(arrays.episode);
     draw_moments(drawn, device_, stream);
     if (!plan.runs) continue;
     WindowBatch around_moments = batch_of(wanted, plan, draw_tables_.moment_mixture, memory);

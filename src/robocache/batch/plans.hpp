@@ -53,7 +53,7 @@ struct GoalArrays {
   int64_t episode = -1;  // the first of its "<key>_episode_index" arrays
 };
 
-// Immutable. Any number of threads may use one. Keys, streams and draws must outlive it.
+// Immutable. Any number of threads may run it. Keys, streams and draws must outlive it.
 class PartPlans {
  public:
   // Plans for the keys that are aligned in `part`, and for the given arrays. Throws ArgumentError, DeviceError.
@@ -79,7 +79,7 @@ class PartPlans {
   };
   using Moment = std::optional<MomentRule>;
 
-  Plan plan_of(const Moment& moment, const AnchorArrays& writes);
+  Plan plan_of(const Moment& moment, const AnchorArrays& arrays);
   // Whether the plan of this moment is the last one that fills an input of a key's conversion.
   bool converts_at(const BatchKey& key, const Moment& moment) const;
   WindowBatch batch_of(const Wanted& wanted, const Plan& plan, const Mixture& mixture, void* memory) const;

@@ -14,14 +14,14 @@
 namespace robocache {
 namespace {
 
-int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
-  if (const auto* bytes = std::get_if<int64_t>(&asked)) {
+int64_t share_of(const MemoryShare& amount, int64_t free_bytes) {
+  if (const auto* bytes = std::get_if<int64_t>(&amount)) {
     if (*bytes < 0) {
       throw ArgumentError("memory.budget: expected at least 0 bytes, got ", *bytes);
     }
     return *bytes;
   }
-  const double share = std::get<double>(asked);
+  const double share = std::get<double>(amount);
   if (!(share > 0 && share <= 1)) {
     throw ArgumentError("memory.budget: expected bytes, an int, or a share in (0, 1], got ", share);
   }
@@ -97,7 +97,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
                                         const MemoryBytes& budget, const MemoryBytes& taken) {
   Memories memories(device, budget, taken);
   std::vector<Residency> decided(requests.size());
-  std::vector<size_t> open;  // undecided requests, the smallest first
+  std::vector<size_t> undecided;  // indices of requests, the smallest first
   for (size_t i = 0; i < requests.size(); ++i) {
     const ResidencyRequest& request = requests[i];
     if (!request.tier && request.stays_in_files) {
@@ -105,7 +105,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
       continue;
     }
     if (!request.tier) {
-      open.push_back(i);
+      undecided.push_back(i);
       continue;
     }
     const int64_t bytes = *request.tier == Tier::kDecoded ? *request.decoded_bytes : request.bytes;
@@ -119,23 +119,24 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
     }
     decided[i] = {*request.tier, false, "asked for: " + tier_text(*request.tier, device)};
   }
-  std::stable_sort(open.begin(), open.end(), [&](size_t a, size_t b) { return requests[a].bytes < requests[b].bytes; });
-  std::string passed;  // the budgets that did not suffice for the requests in `open`
+  std::stable_sort(undecided.begin(), undecided.end(),
+                   [&](size_t a, size_t b) { return requests[a].bytes < requests[b].bytes; });
+  std::string exceeded_budgets;  // the budgets that did not suffice for the requests in `undecided`
   for (const Tier tier : tiers_of(device)) {
     Memory* const memory = memories.of(tier);
-    size_t fit = 0;
-    for (; fit < open.size(); ++fit) {
-      const int64_t bytes = requests[open[fit]].bytes;
+    size_t fitting = 0;
+    for (; fitting < undecided.size(); ++fitting) {
+      const int64_t bytes = requests[undecided[fitting]].bytes;
       if (memory != nullptr) {
         if (bytes > memory->left) break;
         memory->left -= bytes;
       }
-      const std::string over = passed.empty() ? "" : "over budget (" + passed + "): ";
-      decided[open[fit]] = {tier, true, over + tier_text(tier, device)};
+      const std::string prefix = exceeded_budgets.empty() ? "" : "over budget (" + exceeded_budgets + "): ";
+      decided[undecided[fitting]] = {tier, true, prefix + tier_text(tier, device)};
     }
-    open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(fit));
+    undecided.erase(undecided.begin(), undecided.begin() + static_cast<std::ptrdiff_t>(fitting));
     if (memory != nullptr) {
-      passed += (passed.empty() ? "" : ", ") + size_text(memory->budget) + " of " + memory->name;
+      exceeded_budgets += (exceeded_budgets.empty() ? "" : ", ") + size_text(memory->budget) + " of " + memory->name;
     }
   }
   std::vector<size_t> cameras;
@@ -144,15 +145,15 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
   }
   std::stable_sort(cameras.begin(), cameras.end(),
                    [&](size_t a, size_t b) { return *requests[a].decoded_bytes < *requests[b].decoded_bytes; });
-  Memory& pixels = *memories.of(Tier::kDecoded);
+  Memory& pixel_memory = *memories.of(Tier::kDecoded);
   for (const size_t i : cameras) {
-    const int64_t more = *requests[i].decoded_bytes - (decided[i].tier == Tier::kDevice ? requests[i].bytes : 0);
-    if (more > pixels.left) {
+    const int64_t extra_bytes = *requests[i].decoded_bytes - (decided[i].tier == Tier::kDevice ? requests[i].bytes : 0);
+    if (extra_bytes > pixel_memory.left) {
       decided[i].why += "; pixels, " + size_text(*requests[i].decoded_bytes) + ", over budget (" +
-                        size_text(pixels.budget) + " of " + pixels.name + ")";
+                        size_text(pixel_memory.budget) + " of " + pixel_memory.name + ")";
       continue;
     }
-    pixels.left -= more;
+    pixel_memory.left -= extra_bytes;
     decided[i] = {Tier::kDecoded, true, tier_text(Tier::kDecoded, device)};
   }
   return decided;
@@ -167,12 +168,12 @@ std::vector<std::shared_ptr<const ResidentStream>> load_streams(std::span<const 
         loaded.push_back(ResidentStream::get(stream.dataset, stream.stream, device, residency.tier, stream.part));
       }
       return loaded;
-    } catch (const OutOfMemory& refusal) {
+    } catch (const OutOfMemory& error) {
       const std::vector<Tier> tiers = tiers_of(device);
       const auto next = std::upper_bound(tiers.begin(), tiers.end(), residency.tier);
       if (!residency.automatic || next == tiers.end()) throw;
       residency.tier = *next;
-      residency.why = std::string(refusal.what()) + ": " + tier_text(*next, device);
+      residency.why = std::string(error.what()) + ": " + tier_text(*next, device);
     }
   }
 }

@@ -34,10 +34,10 @@ std::string size_text(int64_t bytes);
 
 // Returns a budget in bytes, by the memory that is free now. `present` counts the bytes of this loader's streams that are in
 // memory already (ResidentStream::bytes_present). They count as free, since decide_residency() counts these streams again.
-// Throws DeviceError, and ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
+// Throws DeviceError, and ArgumentError that names memory.budget for fewer than 0 bytes and for a share outside (0, 1].
 MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present);
 
-// A key of the batch. Keys of the same streams belong together, and their bytes count once.
+// A key of the batch. If keys have the same stream, only one of them counts its bytes.
 struct ResidencyRequest {
   std::string key;                // for errors and for people
   int64_t bytes = 0;              // the values of all its sources

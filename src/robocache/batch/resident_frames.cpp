@@ -19,7 +19,7 @@
 namespace robocache {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{64} << 20;
+constexpr int64_t kPieceBytes = int64_t{64} << 20;  // of frames that are loaded at once
 
 const Stream& stream_of(const FramesWanted& wanted) { return wanted.dataset->stream(wanted.stream); }
 
@@ -51,17 +51,18 @@ bool is_of_stream(const FramesWanted& wanted) {
   return wanted.tier != Tier::kDecoded && stream_of(wanted).frames->codec == Codec::kRaw;
 }
 
-// The states of frames that are decoded when they are first asked for. They lie after all pixels.
-enum State : uint8_t { kMissing = 0, kBeingMade = 1, kThere = 2 };
+// The state of a frame that is decoded when it is first asked for: one byte for each frame, after the pixels of all frames.
+enum State : uint8_t { kMissing = 0, kBeingDecoded = 1, kPresent = 2 };
 
 std::string identity_of(const FramesWanted& wanted) {
   if (wanted.part || local_world_size() == 1) return "";
   std::string identity = wanted.dataset->open_values(wanted.stream).identity;
   if (wanted.tier != Tier::kDecoded) return identity + "-segments";
   identity += "-decoded";
-  if (const auto& to = wanted.resized) {
-    identity += "-" + std::to_string(to->size.height) + "x" + std::to_string(to->size.width) + "-" +
-                std::to_string(static_cast<int>(to->fit)) + "-" + std::to_string(static_cast<int>(to->interpolation));
+  if (const auto& resize = wanted.resized) {
+    identity += "-" + std::to_string(resize->size.height) + "x" + std::to_string(resize->size.width) + "-" +
+                std::to_string(static_cast<int>(resize->fit)) + "-" +
+                std::to_string(static_cast<int>(resize->interpolation));
   }
   return identity;
 }
@@ -71,15 +72,15 @@ Living<ResidentFrames>& living_frames() {
   return frames;
 }
 
-std::atomic<int64_t>& promised() {
+std::atomic<int64_t>& promised_bytes() {
   static std::atomic<int64_t> bytes;
   return bytes;
 }
 
 // Reads bytes [begin, begin + bytes) of a stream's files.
 void read_bytes(const StreamRows& rows, int64_t begin, int64_t bytes, void* to) {
-  constexpr int64_t kPiece = int64_t{4} << 20;
-  parallel_for(bytes, kPiece, [&](int64_t first, int64_t end) {
+  constexpr int64_t kReadBytes = int64_t{4} << 20;
+  parallel_for(bytes, kReadBytes, [&](int64_t first, int64_t end) {
     auto* const piece = static_cast<char*>(to) + first;
     const auto size = static_cast<size_t>(end - first);
     if (rows.values == nullptr) {
@@ -104,20 +105,20 @@ int64_t rows_of_piece(const FrameShape& shape, int64_t rows) {
 // Decodes files into the memory of a CUDA device, a piece at a time: JPEGs by its kernels, others by the host's threads.
 class PieceDecoder {
  public:
-  PieceDecoder(const FramesWanted& wanted, const ResidentStream& files, int64_t most)
+  PieceDecoder(const FramesWanted& wanted, const ResidentStream& files, int64_t most_frames)
       : wanted_(wanted),
         files_(files),
         shape_(stored_shape(stream_of(wanted))),
         on_device_(stream_of(wanted).frames->codec == Codec::kJpeg &&
-                   files.largest_row_bytes() <= 2 * shape_.bytes() + 65536) {
+                   files.largest_row_bytes() <= 2 * shape_.bytes() + 65536) {  // as in Camera::not_packed()
     const int64_t bytes =
-        on_device_ ? packed_jpegs_bytes(shape_, most, files.largest_row_bytes()) : most * shape_.bytes();
+        on_device_ ? packed_jpegs_bytes(shape_, most_frames, files.largest_row_bytes()) : most_frames * shape_.bytes();
     staging_ = PinnedBuffer(wanted.device, static_cast<size_t>(bytes));
     if (!on_device_) return;
     packed_ = DeviceBuffer(wanted.device, static_cast<size_t>(bytes));
-    workspace_ = DeviceBuffer(wanted.device, static_cast<size_t>(packed_jpegs_workspace_bytes(shape_, most)));
+    workspace_ = DeviceBuffer(wanted.device, static_cast<size_t>(packed_jpegs_workspace_bytes(shape_, most_frames)));
     damage_ = PinnedBuffer(wanted.device, sizeof(JpegDamage));
-    std::vector<int64_t> numbers(static_cast<size_t>(most));
+    std::vector<int64_t> numbers(static_cast<size_t>(most_frames));
     std::iota(numbers.begin(), numbers.end(), int64_t{0});
     numbers_ = DeviceBuffer(wanted.device, numbers.size() * sizeof(int64_t));
     numbers_.fill_from_host(numbers.data(), numbers_.bytes());
@@ -139,7 +140,7 @@ class PieceDecoder {
     std::vector<int64_t> bytes;
     for (int64_t row = begin; row < begin + count; ++row) {
       const auto [first, end] = files_.bytes_of(row);
-      bytes.push_back(std::max<int64_t>(1, end - first));  // an empty file is a damaged one
+      bytes.push_back(std::max<int64_t>(1, end - first));  // 0 means no file, and an empty file is damaged
     }
     const PackedJpegs packed = pack_jpegs(
         shape_, bytes, [&](int64_t i, std::vector<uint8_t>& memory) { return frame_file(files_, begin + i, memory); },
@@ -170,10 +171,10 @@ class PieceDecoder {
 }  // namespace
 
 std::string frame_name(const Dataset& dataset, int64_t stream, int64_t row) {
-  const Stream& described = dataset.stream(stream);
-  const int64_t episode = described.episode_of(row);
-  return dataset.path() + ": stream '" + described.name + "', episode " + std::to_string(episode) + ", row " +
-         std::to_string(row - described.first_row(episode));
+  const Stream& camera = dataset.stream(stream);
+  const int64_t episode = camera.episode_of(row);
+  return dataset.path() + ": stream '" + camera.name + "', episode " + std::to_string(episode) + ", row " +
+         std::to_string(row - camera.first_row(episode));
 }
 
 std::span<const uint8_t> frame_file(const ResidentStream& files, int64_t row, std::vector<uint8_t>& memory) {
@@ -220,7 +221,7 @@ int64_t ResidentFrames::bytes_present(const FramesWanted& wanted) {
   return on_host ? HostCopy::bytes_present(identity_of(wanted), bytes(wanted)) : 0;
 }
 
-int64_t ResidentFrames::bytes_promised() { return promised(); }
+int64_t ResidentFrames::bytes_promised() { return promised_bytes(); }
 
 ResidentFrames::ResidentFrames(FramesWanted wanted)
     : wanted_(std::move(wanted)), rows_(rows_of(wanted_)), shape_(decoded_shape(wanted_)) {
@@ -241,18 +242,18 @@ ResidentFrames::ResidentFrames(FramesWanted wanted)
   }
 }
 
-ResidentFrames::~ResidentFrames() { promised() -= bytes_to_come_; }
+ResidentFrames::~ResidentFrames() { promised_bytes() -= bytes_to_come_; }
 
 const Stream& ResidentFrames::stream() const { return stream_of(wanted_); }
 
-// Writes the words of prepared JPEGs into their memory, a piece at a time; only the tables, if another rank has written
-// them.
+// Prepares the JPEGs, a piece at a time, and writes their words into the tier's memory. If another rank has written the words of
+// a shared copy, this only makes the tables.
 void ResidentFrames::load_jpegs(const ResidentStream& files) {
   const int64_t size = bytes(wanted_);
-  JpegFrames all;
+  JpegFrames frames;
   int64_t words = 0;
-  const auto prepare = [&](const std::function<void(const std::vector<uint32_t>& piece)>& keep) {
-    all = {};
+  const auto prepare = [&](const std::function<void(const std::vector<uint32_t>& piece)>& write_words) {
+    frames = {};
     words = 0;
     std::vector<uint8_t> blobs;
     for (int64_t begin = rows_.begin, end = begin; begin < rows_.end; begin = end) {
@@ -270,30 +271,30 @@ void ResidentFrames::load_jpegs(const ResidentStream& files) {
       if (const FrameShape got{piece.height, piece.width, piece.channels}; got != shape_) {
         throw FrameError(name_of(0), ": JPEG: expected ", shape_.describe(), ", got ", got.describe());
       }
-      keep(piece.words);
+      write_words(piece.words);
       const auto count = static_cast<int64_t>(piece.words.size());
-      append_frames(all, std::move(piece), words);
+      append_frames(frames, std::move(piece), words);
       words += count;
     }
   };
   const auto end_of_words = [&](void* memory) { return static_cast<uint32_t*>(memory) + words; };
-  const void* on_device = nullptr;
+  const void* device_words = nullptr;
   if (wanted_.tier == Tier::kPinned) {
-    bool filled = false;
+    bool is_written = false;
     host_memory_ = HostCopy(wanted_.device, identity_of(wanted_), size, [&](void* memory) {
       prepare([&](const std::vector<uint32_t>& piece) { std::ranges::copy(piece, end_of_words(memory)); });
-      filled = true;
+      is_written = true;
     });
-    if (!filled) prepare([](const std::vector<uint32_t>&) {});
-    on_device = host_memory_.on_device();
+    if (!is_written) prepare([](const std::vector<uint32_t>&) {});
+    device_words = host_memory_.on_device();
   } else {
     device_memory_ = DeviceBuffer(wanted_.device, static_cast<size_t>(size));
     prepare([&](const std::vector<uint32_t>& piece) {
       copy_to(wanted_.device, end_of_words(device_memory_.data()), piece.data(), std::ssize(piece) * 4);
     });
-    on_device = device_memory_.data();
+    device_words = device_memory_.data();
   }
-  jpegs_.emplace(all, static_cast<const uint32_t*>(on_device), wanted_.device);
+  jpegs_.emplace(frames, static_cast<const uint32_t*>(device_words), wanted_.device);
 }
 
 // Decodes all frames into the memory of a CUDA device.
@@ -326,7 +327,7 @@ void ResidentFrames::reserve_memory() {
   });
   if (host_memory_.is_shared()) return;  // the system counts it as used already
   bytes_to_come_ = pixel_bytes;
-  promised() += pixel_bytes;
+  promised_bytes() += pixel_bytes;
 }
 
 void ResidentFrames::decode_row(int64_t row, uint8_t* to, FrameMemory& memory) const {
@@ -341,25 +342,25 @@ void ResidentFrames::decode_row(int64_t row, uint8_t* to, FrameMemory& memory) c
 
 const uint8_t* ResidentFrames::at(int64_t row, FrameMemory& memory) const {
   const int64_t frame_bytes = shape_.bytes();
-  auto* const all = static_cast<uint8_t*>(host_memory_.data());
-  uint8_t* const frame = all + (row - rows_.begin) * frame_bytes;
-  const std::atomic_ref<uint8_t> state(all[rows() * frame_bytes + row - rows_.begin]);
-  uint8_t seen = state.load(std::memory_order_acquire);
-  if (seen == kMissing && state.compare_exchange_strong(seen, kBeingMade)) {
+  auto* const pixels = static_cast<uint8_t*>(host_memory_.data());
+  uint8_t* const frame = pixels + (row - rows_.begin) * frame_bytes;
+  const std::atomic_ref<uint8_t> state(pixels[rows() * frame_bytes + row - rows_.begin]);
+  uint8_t old_state = state.load(std::memory_order_acquire);
+  if (old_state == kMissing && state.compare_exchange_strong(old_state, kBeingDecoded)) {
     try {
       decode_row(row, frame, memory);
     } catch (...) {
       state.store(kMissing);
       throw;
     }
-    state.store(kThere, std::memory_order_release);
+    state.store(kPresent, std::memory_order_release);
     if (!host_memory_.is_shared()) {
       bytes_to_come_ -= frame_bytes;
-      promised() -= frame_bytes;
+      promised_bytes() -= frame_bytes;
     }
     return frame;
   }
-  if (seen == kThere) return frame;
+  if (old_state == kPresent) return frame;
   memory.frame.resize(static_cast<size_t>(frame_bytes));
   decode_row(row, memory.frame.data(), memory);
   return memory.frame.data();

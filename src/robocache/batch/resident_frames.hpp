@@ -33,6 +33,7 @@ struct FrameResize {
   bool operator==(const FrameResize&) const = default;
 };
 
+// The frames that get() loads, and where.
 struct FramesWanted {
   std::shared_ptr<const Dataset> dataset;
   int64_t stream;
@@ -61,8 +62,8 @@ struct FrameMemory {
 // Any number of threads may use one object.
 class ResidentFrames {
  public:
-  // Loads the frames unless they are in memory, and waits for them. On the CPU, however, each decoded frame is decoded when it is
-  // first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
+  // Loads the frames unless they are in memory, and waits for them. On the CPU, kDecoded frames are decoded when at() first asks
+  // for them. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
   static std::shared_ptr<const ResidentFrames> get(const FramesWanted& wanted);
 
   // Returns the bytes of the frames in their tier, and how many of them are in memory already.
@@ -79,14 +80,14 @@ class ResidentFrames {
   int64_t first_row() const { return rows_.begin; }
   int64_t rows() const { return rows_.end - rows_.begin; }
   bool is_decoded() const { return wanted_.tier == Tier::kDecoded; }
-  FrameShape shape() const { return shape_; }  // a decoded frame's
+  FrameShape shape() const { return shape_; }  // of a decoded frame
 
   // On a CUDA device: the frames that its kernels decode; or null, then pixels() has those of rows(), dense.
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }
   const void* pixels() const { return pixels_; }
 
-  // On the CPU: returns the pixels of a row, and decodes them if they are missing: into this memory, or into
-  // memory.frame while another thread decodes them here. Throws FrameError, FileError; they then stay missing.
+  // On the CPU: returns the pixels of a row, and decodes them if they are missing: into the memory of
+  // all frames, or into memory.frame while another thread decodes them there. Throws FrameError, FileError; they then stay missing.
   const uint8_t* at(int64_t row, FrameMemory& memory) const;
 
   // Returns a note for people, as ResidentStream::note() does.
@@ -110,7 +111,7 @@ class ResidentFrames {
   DeviceBuffer device_memory_;
   HostCopy host_memory_;
   const void* pixels_ = nullptr;
-  mutable std::atomic<int64_t> bytes_to_come_{0};
+  mutable std::atomic<int64_t> bytes_to_come_{0};  // of frames that are not decoded yet
 };
 
 }  // namespace robocache

@@ -29,33 +29,33 @@ int64_t features_of(const std::string& name, const Dims& shape) {
 
 void check_conversion(const std::string& name, const BatchSpec& spec, const KeySpec& key, const RowsSpec& rows) {
   const ConversionSpec& convert = *key.convert;
-  const std::string of = "keys['" + key.key + "'].convert";
-  if (convert.steps.empty()) refuse(of, ".steps: expected at least one, got none");
+  const std::string argument = "keys['" + key.key + "'].convert";
+  if (convert.steps.empty()) refuse(argument, ".steps: expected at least one, got none");
   if (rows.shape.size() != 1 || !is_floating(rows.dtype)) {
     refuse(name, ".shape: expected rows of one axis of floats, which are converted, got ", shape_string(rows.shape));
   }
-  const ActionOps ops = action_ops(convert.steps, rows.shape[0], of + ".steps");
+  const ActionOps ops = action_ops(convert.steps, rows.shape[0], argument + ".steps");
   if (key.shape != Dims{ops.out_features}) {
-    refuse(of, ".steps: expected values that become ", shape_string(key.shape), ", got ", ops.out_features);
+    refuse(argument, ".steps: expected values that become ", shape_string(key.shape), ", got ", ops.out_features);
   }
   if ((convert.dtype != DType::kFloat32 && convert.dtype != DType::kFloat64) || !(convert.tolerance >= 0)) {
-    refuse(of, ": expected float32 or float64 as dtype, and a tolerance of 0 or more, got ", dtype_name(convert.dtype),
-           " and ", convert.tolerance);
+    refuse(argument, ": expected float32 or float64 as dtype, and a tolerance of 0 or more, got ",
+           dtype_name(convert.dtype), " and ", convert.tolerance);
   }
   const auto base = std::ranges::find(spec.keys, convert.base, &KeySpec::key);
   if (ops.has_base != (base != spec.keys.end())) {
-    refuse(of, ".base: expected ", ops.has_base ? "a key of the spec" : "none, since no step uses a base", ", got '",
-           convert.base, "'");
+    refuse(argument, ".base: expected ", ops.has_base ? "a key of the spec" : "none, since no step uses a base",
+           ", got '", convert.base, "'");
   }
   if (!ops.has_base || !base->rows) return;
   const RowsSpec& state = *base->rows;
   if (state.shape.size() != 1 || !is_floating(state.dtype)) {
-    refuse(of, ".base: expected a key of floats with rows of one axis, got '", convert.base, "'");
+    refuse(argument, ".base: expected a key of floats with rows of one axis, got '", convert.base, "'");
   }
-  const auto& taken = convert.base_features;
-  const bool fits = std::ranges::all_of(taken, [&](int64_t i) { return 0 <= i && i < state.shape[0]; });
-  if (!fits || (taken.empty() ? state.shape[0] : std::ssize(taken)) != rows.shape[0]) {
-    refuse(of, ".base_features: expected ", rows.shape[0], " features of '", convert.base, "'");
+  const auto& base_features = convert.base_features;
+  const bool fits = std::ranges::all_of(base_features, [&](int64_t i) { return 0 <= i && i < state.shape[0]; });
+  if (!fits || (base_features.empty() ? state.shape[0] : std::ssize(base_features)) != rows.shape[0]) {
+    refuse(argument, ".base_features: expected ", rows.shape[0], " features of '", convert.base, "'");
   }
 }
 
@@ -63,19 +63,20 @@ void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec
   const int64_t features = features_of(name, rows.shape);
   const bool floating = is_floating(rows.dtype);
   if (key.convert) check_conversion(name, spec, key, rows);
-  const int64_t converted = key.convert ? key.shape[0] : features;
+  const int64_t out_features = key.convert ? key.shape[0] : features;
   if (key.dtype != rows.dtype && !(floating && is_floating(key.dtype))) {
     refuse(name, ".dtype: expected a type that becomes ", dtype_name(key.dtype), ", got ", dtype_name(rows.dtype));
   }
-  const bool wider = spec.pad_features && rows.shape.size() == 1 && key.shape.size() == 1 && key.shape[0] > features;
-  if (rows.shape != key.shape && !wider && !key.convert) {
+  const bool is_widened =
+      spec.pad_features && rows.shape.size() == 1 && key.shape.size() == 1 && key.shape[0] > features;
+  if (rows.shape != key.shape && !is_widened && !key.convert) {
     refuse(name, ".shape: expected ", shape_string(key.shape), " as in the batch, got ", shape_string(rows.shape));
   }
   if (!rows.names.empty() && std::ssize(rows.names) != features) {
     refuse(name, ".names: expected one for each of ", features, " features, got ", rows.names.size());
   }
   const auto affines = std::ssize(rows.affine);
-  if (affines > 0 && (!floating || (affines != converted && affines != converted * key.steps()))) {
+  if (affines > 0 && (!floating || (affines != out_features && affines != out_features * key.steps()))) {
     refuse(name, ".affine: expected numbers for each feature, or each step and feature, of a floating stream, got ",
            rows.affine.size(), " of ", dtype_name(rows.dtype));
   }
@@ -112,14 +113,14 @@ void check_methods(const std::string& name, const KeySpec& key, const RowsSpec& 
   for (const FeatureBlock& block : rows.methods) {
     const std::string got = ", got '" + std::string(name_of(block.method)) + "' for [" + std::to_string(block.begin) +
                             ", " + std::to_string(block.end) + ")";
-    const bool empty = block.begin == block.end && features > 0;
-    if (block.begin != end || block.end < block.begin || empty) {
+    const bool is_empty = block.begin == block.end && features > 0;
+    if (block.begin != end || block.end < block.begin || is_empty) {
       refuse(name, ".methods: expected runs of features, one after the other", got);
     }
     end = block.end;
     const InterpolationMethod method = block.method;
-    const bool chooses = method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
-    if (method == InterpolationMethod::kCubic || method == InterpolationMethod::kPose || (key.images && !chooses) ||
+    const bool takes_a_row = method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
+    if (method == InterpolationMethod::kCubic || method == InterpolationMethod::kPose || (key.images && !takes_a_row) ||
         (!is_floating(rows.dtype) && !is_step(method)) ||
         (method == InterpolationMethod::kSlerp && (block.end - block.begin) % 4 != 0)) {
       refuse(name, ".methods: expected methods that fit the features", got);
@@ -140,12 +141,14 @@ void check_key(const BatchSpec& spec, const KeySpec& key) {
   if (key.key.empty() || key.stream.empty()) refuse("keys: expected keys and streams with names, got an empty one");
   if (key.moment) {
     const MomentRule& moment = *key.moment;
-    const bool future = moment.kind == MomentKind::kFuture;
-    const bool geometric = moment.kind == MomentKind::kGeometric;
+    const bool is_future = moment.kind == MomentKind::kFuture;
+    const bool is_geometric = moment.kind == MomentKind::kGeometric;
     const bool fits =
-        future ? 0 <= moment.low_ns && moment.low_ns < moment.high_ns : moment.low_ns == 0 && moment.high_ns == 0;
-    if (!fits || (geometric ? !(0 < moment.discount && moment.discount < 1) : moment.discount != 0)) {
-      refuse(name, ".moment: expected low_ns and high_ns of 'future', a discount of 'geometric', and else 0");
+        is_future ? 0 <= moment.low_ns && moment.low_ns < moment.high_ns : moment.low_ns == 0 && moment.high_ns == 0;
+    if (!fits || (is_geometric ? !(0 < moment.discount && moment.discount < 1) : moment.discount != 0)) {
+      refuse(name,
+             ".moment: expected low_ns < high_ns for 'future', a discount between 0 and 1 for 'geometric', and 0 "
+             "otherwise");
     }
   }
   features_of(name, key.shape);

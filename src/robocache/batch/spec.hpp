@@ -1,4 +1,4 @@
-// How rows around a moment become a sample of a batch, as one value. It names no dataset, no file, no device, and no
+// Describes, as one value, how rows around a moment become a sample of a batch. It names no dataset, no file, no device, and no
 // order of moments. A Loader makes its batches by this value. A robot's live batches are made by the same value, read
 // from a file, and have the same bytes.
 //
@@ -137,10 +137,10 @@ void check_spec(const BatchSpec& spec);
 std::string spec_to_json(const BatchSpec& spec);
 
 // Returns, as JSON, the part of a key's spec that determines its values before normalisation, without the dtypes. Statistics
-// are of these values. Two keys with equal texts make equal values of the same rows. "" without rows.
+// are of these values. Two keys with equal texts make equal values of the same rows. Returns "" if the key has no rows.
 std::string values_to_json(const BatchSpec& spec, size_t key);
 
-// Returns the fields in which two such texts differ, for errors: "offsets_ns: expected [0], got [0,20000000]".
+// Returns the fields in which two texts of values_to_json() differ, for errors: "offsets_ns: expected [0], got [0,20000000]".
 std::string differing_values(const std::string& expected, const std::string& got);
 
 // Reads a spec. Throws ArgumentError or ArgumentTypeError that names the field: a newer version, an unknown, missing or

@@ -23,20 +23,21 @@ struct StoredRotation {
   double tolerance;
 };
 
-// Returns the rotations that conversions read as stored: from the key's stream, or with `taken` from these base
-// features.
+// Returns the rotations that conversions read as stored: from the key's stream or, if `base_features` is not null, from these
+// features of the base's stream (empty: from all).
 std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, int64_t features,
-                                             const std::vector<int64_t>* taken) {
-  std::vector<int64_t> origin(
-      static_cast<size_t>(features));  // for each feature the stored one; below 0: it is computed
-  std::iota(origin.begin(), origin.end(), 0);
-  if (taken != nullptr && !taken->empty()) origin = *taken;
-  std::vector<StoredRotation> found;
+                                             const std::vector<int64_t>* base_features) {
+  std::vector<int64_t> stored_feature(
+      static_cast<size_t>(features));  // by feature of the values; below 0: the feature is computed
+  std::iota(stored_feature.begin(), stored_feature.end(), 0);
+  if (base_features != nullptr && !base_features->empty()) stored_feature = *base_features;
+  std::vector<StoredRotation> rotations;
   const auto add = [&](const ActionOp& op, const auto& feature) {
     StoredRotation rotation{
         op.source, {}, op.normalizes ? std::numeric_limits<double>::infinity() : conversion.tolerance};
-    for (int i = 0; i < op.source.width; ++i) rotation.features.push_back(origin[static_cast<size_t>(feature(i))]);
-    if (std::ranges::none_of(rotation.features, [](int64_t f) { return f < 0; })) found.push_back(rotation);
+    for (int i = 0; i < op.source.width; ++i)
+      rotation.features.push_back(stored_feature[static_cast<size_t>(feature(i))]);
+    if (std::ranges::none_of(rotation.features, [](int64_t f) { return f < 0; })) rotations.push_back(rotation);
   };
   for (const ActionOp& op : conversion.ops.ops) {
     if (is_of_poses(op.step)) {
@@ -44,18 +45,19 @@ std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, in
         add(op, [&](int i) { return op.taken[begin + i]; });
       }
     }
-    if (taken != nullptr) break;  // only the first conversion has a base
+    if (base_features != nullptr) break;  // only the first conversion has a base
     if (op.step == ActionStep::kRotate) {
       add(op, [&](int i) { return op.begin + i; });
-      const auto begin = origin.begin() + op.begin;
-      origin.insert(origin.erase(begin, begin + op.source.width), static_cast<size_t>(op.target.width), -1);
+      const auto begin = stored_feature.begin() + op.begin;
+      stored_feature.insert(stored_feature.erase(begin, begin + op.source.width), static_cast<size_t>(op.target.width),
+                            -1);
     } else if (op.step == ActionStep::kRescale) {
-      std::fill(origin.begin() + op.begin, origin.begin() + op.end, -1);
+      std::fill(stored_feature.begin() + op.begin, stored_feature.begin() + op.end, -1);
     } else {
-      for (int i = 0; i < op.count; ++i) origin[op.taken[i]] = -1;
+      for (int i = 0; i < op.count; ++i) stored_feature[op.taken[i]] = -1;
     }
   }
-  return found;
+  return rotations;
 }
 
 bool is_valid(const Stream& stream, int64_t row, const StoredRotation& rotation) {
@@ -75,34 +77,34 @@ int64_t first_fault(const Stream& stream, int64_t episode, const StoredRotation&
   return row;
 }
 
-void check(const LoaderOptions& options, size_t request, const SourceRequest& source, size_t read,
+void check(const LoaderOptions& options, size_t request, const SourceRequest& source, size_t read_request,
            const std::vector<StoredRotation>& rotations) {
-  if (!source.streams[read]) return;
-  const Stream& stream = *source.stream_of(read);
+  if (!source.streams[read_request]) return;
+  const Stream& stream = *source.stream_of(read_request);
   std::vector<int64_t> episodes = *source.episodes;
   std::ranges::sort(episodes);
   for (const StoredRotation& rotation : rotations) {
-    constexpr int64_t kEpisodes = 16;  // for a thread
+    constexpr int64_t kEpisodesAtOnce = 16;  // that a thread takes
     const auto has_fault = [&](int64_t i) {
       const int64_t episode = episodes[static_cast<size_t>(i)];
       return first_fault(stream, episode, rotation) < stream.first_row(episode + 1);
     };
-    const auto first = static_cast<size_t>(parallel_first(std::ssize(episodes), kEpisodes, has_fault));
+    const auto first = static_cast<size_t>(parallel_first(std::ssize(episodes), kEpisodesAtOnce, has_fault));
     if (first == episodes.size()) continue;
     const int64_t episode = episodes[first];
     const int64_t row = first_fault(stream, episode, rotation);
-    std::string what = "a rotation";
+    std::string expected = "a rotation";
     if (rotation.form.kind == RotationKind::kQuaternion) {
       double square = 0;
       with_floating(stream.dtype, [&](auto element) {
         const auto* const values = static_cast<const decltype(element)*>(stream.values) + row * stream.features;
         for (const int64_t f : rotation.features) square += std::pow(to_work<double>(values[f]), 2);
       });
-      what = "a quaternion of length 1, got length " + number_text(std::sqrt(square));
+      expected = "a quaternion of length 1, got length " + number_text(std::sqrt(square));
     } else {
-      what += ", got a matrix that is no rotation";
+      expected += ", got a matrix that is no rotation";
     }
-    refuse("delta_timestamps['", options.streams[request].stream, "'].convert: expected ", what, " in row ",
+    refuse("delta_timestamps['", options.streams[request].stream, "'].convert: expected ", expected, " in row ",
            row - stream.first_row(episode), " of '", stream.name, "' in episode ", episode, ", features ",
            rotation.features.front(), " to ", rotation.features.back(),
            "; normalize=True of the conversion accepts all but 0; episodes= leaves an episode out");
@@ -113,8 +115,8 @@ void check(const LoaderOptions& options, size_t request, const SourceRequest& so
 
 void check_stored_rotations(const LoaderOptions& options) {
   for (size_t request = 0; request < options.streams.size(); ++request) {
-    const StreamRequest& asked = options.streams[request];
-    if (asked.convert.empty()) continue;
+    const StreamRequest& key_request = options.streams[request];
+    if (key_request.convert.empty()) continue;
     const KeyConversion conversion = key_conversion(options, request);
     for (const SourceRequest& source : options.sources) {
       const Stream* const stream = source.stream_of(request);
@@ -122,7 +124,8 @@ void check_stored_rotations(const LoaderOptions& options) {
       const int64_t features = stream->features;
       check(options, request, source, request, stored_rotations(conversion, features, nullptr));
       if (!conversion.base) continue;
-      check(options, request, source, *conversion.base, stored_rotations(conversion, features, &asked.base_features));
+      check(options, request, source, *conversion.base,
+            stored_rotations(conversion, features, &key_request.base_features));
     }
   }
 }

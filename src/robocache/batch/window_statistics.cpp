@@ -28,43 +28,43 @@ constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;
 // source's other keys take part in the choice of anchors.
 LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t request,
                          const std::optional<std::vector<int64_t>>& episodes) {
-  const SourceRequest& from = options.sources[source];
-  LoaderOptions of_key;
-  SourceRequest& to =
-      of_key.sources.emplace_back(SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename});
-  to.filter = from.filter;
-  to.tasks = from.tasks;
-  if (from.values && !from.balance) {
-    to.values = [weigh = from.values](std::span<const int64_t> anchor_episodes, std::span<const int64_t> times,
-                                      std::span<double> values) {
+  const SourceRequest& source_request = options.sources[source];
+  LoaderOptions key_options;
+  SourceRequest& key_source = key_options.sources.emplace_back(
+      SourceRequest{.dataset = source_request.dataset, .episodes = episodes, .rename = source_request.rename});
+  key_source.filter = source_request.filter;
+  key_source.tasks = source_request.tasks;
+  if (source_request.values && !source_request.balance) {
+    key_source.values = [weigh = source_request.values](std::span<const int64_t> anchor_episodes,
+                                                        std::span<const int64_t> times, std::span<double> values) {
       weigh(anchor_episodes, times, values);
       for (double& value : values) {
         if (value > 0) value = 1;  // a weight of 0 excludes an anchor; others count alike
       }
     };
   }
-  if (!options.anchor_hz) to.anchor = key_of(from, from.anchor);
+  if (!options.anchor_hz) key_source.anchor = key_of(source_request, source_request.anchor);
   for (size_t i = 0; i < options.streams.size(); ++i) {
-    if (!from.streams[i]) continue;
-    StreamRequest& asked = of_key.streams.emplace_back(options.streams[i]);
-    asked.normalize = Normalize::kNone;
+    if (!source_request.streams[i]) continue;
+    StreamRequest& key_request = key_options.streams.emplace_back(options.streams[i]);
+    key_request.normalize = Normalize::kNone;
     if (i == request) {
-      of_key.filled = {of_key.streams.size() - 1};
+      key_options.filled = {key_options.streams.size() - 1};
     } else {
-      asked.convert.clear();
-      asked.base.clear();
-      asked.base_features.clear();
+      key_request.convert.clear();
+      key_request.base.clear();
+      key_request.base_features.clear();
     }
-    asked.residency.emplace(Tier::kMapped);
-    asked.mirror_horizontal = asked.mirror_vertical = {};  // statistics describe recorded values
-    if (asked.images) asked.images = without_augmentation(*asked.images);
+    key_request.residency.emplace(Tier::kMapped);
+    key_request.mirror_horizontal = key_request.mirror_vertical = {};  // statistics describe recorded values
+    if (key_request.images) key_request.images = without_augmentation(*key_request.images);
   }
-  of_key.anchor_hz = options.anchor_hz;
-  of_key.edges = options.edges;
-  of_key.drop_n_last = options.drop_n_last;
-  of_key.snap_s = options.snap_s;
-  of_key.shuffle = false;
-  return of_key;
+  key_options.anchor_hz = options.anchor_hz;
+  key_options.edges = options.edges;
+  key_options.drop_n_last = options.drop_n_last;
+  key_options.snap_s = options.snap_s;
+  key_options.shuffle = false;
+  return key_options;
 }
 
 const BatchArray& array_of(const Loader& loader, const std::string& name) {
@@ -105,7 +105,7 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
   }
 }
 
-// Returns the table of the same values, computed on the loader's device.
+// Returns the table of the key's values, computed on the loader's device.
 std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bool per_step, int64_t features,
                                     std::span<const double> quantiles, const WindowProgress& progress) {
   const BatchArray& values = array_of(loader, key.key);
@@ -142,12 +142,12 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
                                                              const std::optional<std::vector<int64_t>>& episodes,
                                                              const WindowStatistics& asked,
                                                              const WindowProgress& progress) {
-  LoaderOptions of_key = options_of(options, source, request, episodes);
-  const size_t index = of_key.filled[0];
-  StreamRequest& window = of_key.streams[index];
-  const Dataset& dataset = *of_key.sources[0].dataset;
+  LoaderOptions key_options = options_of(options, source, request, episodes);
+  const size_t index = key_options.filled[0];
+  StreamRequest& window = key_options.streams[index];
+  const Dataset& dataset = *key_options.sources[0].dataset;
   const Stream& stream = dataset.stream(*options.sources[source].streams[request]);
-  std::vector<int64_t> read = {*options.sources[source].streams[request]};
+  std::vector<int64_t> read_streams = {*options.sources[source].streams[request]};
   bool wide = stream.dtype == DType::kFloat64 || !is_floating(stream.dtype);
   bool has_values = true;
   if (!window.convert.empty()) {
@@ -156,21 +156,22 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     if (conversion.base) {
       const std::optional<int64_t>& base = options.sources[source].streams[*conversion.base];
       has_values = base.has_value();
-      if (base && *base != read[0]) read.push_back(*base);
+      if (base && *base != read_streams[0]) read_streams.push_back(*base);
     }
   }
   const auto rows_of_table = static_cast<int64_t>(5 + asked.quantiles.size());
   const auto steps = std::ssize(window.delta_timestamps);
   if (!has_values) {  // the source lacks the base, so everything is padding
-    const int64_t numbers = key_conversion(options, request).ops.out_features * (asked.per_step ? steps : 1);
-    std::vector<double> table(static_cast<size_t>(rows_of_table * numbers), std::numeric_limits<double>::quiet_NaN());
-    std::fill(table.end() - numbers, table.end(), 0.0);
+    const int64_t table_width = key_conversion(options, request).ops.out_features * (asked.per_step ? steps : 1);
+    std::vector<double> table(static_cast<size_t>(rows_of_table * table_width),
+                              std::numeric_limits<double>::quiet_NaN());
+    std::fill(table.end() - table_width, table.end(), 0.0);
     return std::make_shared<const std::vector<double>>(std::move(table));
   }
   if (is_floating(stream.dtype)) window.dtype = wide ? DType::kFloat64 : DType::kFloat32;
 
-  const Loader in_files(of_key);  // reads next to nothing
-  const BatchSpec& spec = in_files.spec();
+  const Loader file_loader(key_options);  // reads almost no rows
+  const BatchSpec& spec = file_loader.spec();
   const KeySpec& key = spec.keys[index];
   int64_t features = 1;
   for (const int64_t extent : key.shape) features *= extent;
@@ -182,40 +183,40 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   hash.add(values_to_json(spec, index));
   hash.add(static_cast<uint64_t>(spec.snap_ns));
   hash.add(static_cast<uint64_t>(wide));
-  hash.add(in_files.fingerprint());
-  for (const int64_t stream_index : read) {
+  hash.add(file_loader.fingerprint());
+  for (const int64_t stream_index : read_streams) {
     const Stream& source_stream = dataset.stream(stream_index);
     hash.add(source_stream.values_checksum);
     hash.add(source_stream.clock_checksum);
   }
-  for (const int64_t episode : *in_files.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
+  for (const int64_t episode : *file_loader.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
   hash.add(static_cast<uint64_t>(asked.per_step));
   for (const double quantile : asked.quantiles) hash.add(std::bit_cast<uint64_t>(quantile));
-  return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
+  return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read_streams, [&] {
     // A pass reads the rows of the key and of its base. On a device it reads them from the tier of the loader that asks.
     const auto prepare = [&](Device device, int64_t batch_bytes) {
-      of_key.device = device;
+      key_options.device = device;
       for (size_t i = 0, next = 0; i < options.streams.size(); ++i) {
         if (!options.sources[source].streams[i]) continue;
-        StreamRequest& reads = of_key.streams[next++];
-        if (&reads != &window && reads.stream != window.base) continue;
-        reads.residency.emplace();
-        if (device.is_cuda()) reads.residency = options.streams[i].residency;
+        StreamRequest& read_request = key_options.streams[next++];
+        if (&read_request != &window && read_request.stream != window.base) continue;
+        read_request.residency.emplace();
+        if (device.is_cuda()) read_request.residency = options.streams[i].residency;
       }
-      const int64_t eights = batch_bytes / std::max<int64_t>(1, 8 * steps * features * (wide ? 8 : 4));
-      of_key.batch_size = 8 * std::clamp<int64_t>(eights, 1, int64_t{1} << 13);
+      const int64_t batch_size_over_8 = batch_bytes / std::max<int64_t>(1, 8 * steps * features * (wide ? 8 : 4));
+      key_options.batch_size = 8 * std::clamp<int64_t>(batch_size_over_8, 1, int64_t{1} << 13);
     };
-    const int64_t all_rows = in_files.anchors() * (asked.per_step ? 1 : steps);
+    const int64_t all_rows = file_loader.anchors() * (asked.per_step ? 1 : steps);
     if (options.device.is_cuda() && is_floating(stream.dtype) &&
         cache::fits_device(all_rows, asked.per_step ? steps * features : features)) {
       try {
         prepare(options.device, kDeviceBatchBytes);
-        return table_on_device(Loader(of_key), key, asked.per_step, features, asked.quantiles, progress);
-      } catch (const OutOfMemory&) {  // the host gives the same bits
+        return table_on_device(Loader(key_options), key, asked.per_step, features, asked.quantiles, progress);
+      } catch (const OutOfMemory&) {  // the host computes the same bits
       }
     }
     prepare(Device{}, kBatchBytes);
-    const Loader loader(of_key);
+    const Loader loader(key_options);
     const int64_t rows_of_sample = asked.per_step ? 1 : steps;
     const int64_t width = asked.per_step ? steps * features : features;
     const auto table_on_host = [&]<class Real>(Real) {

@@ -28,18 +28,18 @@ constexpr int64_t kMostNumbers = 1 << 24;  // that are read of a stream
 constexpr double kNamedGapPeriods = 10;
 constexpr double kNamedGapNs = 5e8;
 
-// The counts of a key.
+// Counts over the surveyed steps of a key.
 struct Survey {
   int64_t anchors = 0;
   int64_t steps = 0;
   int64_t padding = 0;
   int64_t outside = 0;  // padding outside the recording
   int64_t valid = 0;
-  int64_t between = 0;                // valid steps between two rows
-  std::vector<int64_t> durations_ns;  // how long the anchors' episodes last
-  Anchor anchor{};                    // the first anchor that has a step between rows
-  size_t step = 0;                    // its first such step
-  int64_t apart_ns = 0;               // the distance of these rows
+  int64_t between_rows = 0;                // valid steps between two rows
+  std::vector<int64_t> half_durations_ns;  // of the anchors' episodes, halved to fit int64
+  Anchor anchor{};                         // the first anchor that has a step between rows
+  size_t step = 0;                         // its first such step
+  int64_t row_distance_ns = 0;             // the distance of these rows
 };
 
 // Returns an anchor at a random index of a part. Evenly spaced anchors could miss events that repeat with their period.
@@ -80,7 +80,7 @@ Survey survey_key(const KeySpec& key, InterpolationMethod method, int64_t snap_n
     ++survey.anchors;
     const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
     const int64_t last_ns = times[rows.rows - 1];
-    survey.durations_ns.push_back(static_cast<int64_t>(ns_between(last_ns, rows.first_ns) >> 1U));
+    survey.half_durations_ns.push_back(static_cast<int64_t>(ns_between(last_ns, rows.first_ns) >> 1U));
     for (size_t step = 0; step < static_cast<size_t>(width); ++step) {
       const int64_t target_ns = saturating_add(anchor.time_ns, stamps_ns[counts_rows ? 0 : step]);
       int64_t hint = guess_row(rows, target_ns);
@@ -91,74 +91,75 @@ Survey survey_key(const KeySpec& key, InterpolationMethod method, int64_t snap_n
       if (!picked.valid) {
         ++survey.padding;
         const int64_t row = counts_rows ? target.before + key.offsets_rows[step] : 0;
-        const bool inside =
+        const bool is_inside =
             counts_rows ? 0 <= row && row < rows.rows : rows.first_ns <= target.time_ns && target.time_ns <= last_ns;
-        if (!inside) ++survey.outside;
+        if (!is_inside) ++survey.outside;
         continue;
       }
       ++survey.valid;
       if (picked.kind != PickKind::kMix) continue;
-      const uint64_t apart =
+      const uint64_t off_row_ns =
           std::min(ns_between(target.time_ns, times[picked.left]), ns_between(times[picked.right], target.time_ns));
-      if (static_cast<double>(apart) <= kOffGridNs) continue;
-      if (survey.between++ == 0) {
+      if (static_cast<double>(off_row_ns) <= kOffGridNs) continue;
+      if (survey.between_rows++ == 0) {
         survey.anchor = anchor;
         survey.step = step;
-        survey.apart_ns = static_cast<int64_t>(ns_between(times[picked.right], times[picked.left]));
+        survey.row_distance_ns = static_cast<int64_t>(ns_between(times[picked.right], times[picked.left]));
       }
     }
   }
   return survey;
 }
 
-std::string percent(int64_t part, int64_t all) {
+std::string percent_text(int64_t part, int64_t all) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g%%", 100 * static_cast<double>(part) / static_cast<double>(all));
   return text;
 }
 
-std::string seconds(double value) {
+std::string seconds_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g s", value);
   return text;
 }
 
-std::string padding_text(const StreamRequest& asked, const Stream& stream, Survey survey) {
-  const auto middle = survey.durations_ns.begin() + std::ssize(survey.durations_ns) / 2;
-  std::nth_element(survey.durations_ns.begin(), middle, survey.durations_ns.end());
-  const auto [first, last] = std::minmax_element(asked.delta_timestamps.begin(), asked.delta_timestamps.end());
-  std::string text = "delta_timestamps['" + asked.stream + "']: " + percent(survey.padding, survey.steps) +
+std::string padding_text(const StreamRequest& key_request, const Stream& stream, Survey survey) {
+  const auto middle = survey.half_durations_ns.begin() + std::ssize(survey.half_durations_ns) / 2;
+  std::nth_element(survey.half_durations_ns.begin(), middle, survey.half_durations_ns.end());
+  const auto [first, last] =
+      std::minmax_element(key_request.delta_timestamps.begin(), key_request.delta_timestamps.end());
+  std::string text = "delta_timestamps['" + key_request.stream + "']: " + percent_text(survey.padding, survey.steps) +
                      " of the steps are padding, in windows of " + std::to_string(survey.anchors) + " anchors";
   if (2 * survey.outside >= survey.padding) {
-    const auto offset = [&](double value) { return asked.rows ? number_text(value) : seconds(value); };
-    text += ": the offsets are " + offset(*first) + " to " + offset(*last) + (asked.rows ? " rows" : "") +
-            " and the episodes last " + seconds(2 * static_cast<double>(*middle) / kNsPerSecond) + " (median)";
-    if (stream.findings.period_ns > 0) text += ", a row " + seconds(stream.findings.period_ns / kNsPerSecond);
-    return text + (asked.rows ? "" : "; offsets are seconds, not rows, which Window(..., rows=True) counts") +
+    const auto offset = [&](double value) { return key_request.rows ? number_text(value) : seconds_text(value); };
+    text += ": the offsets are " + offset(*first) + " to " + offset(*last) + (key_request.rows ? " rows" : "") +
+            " and the episodes last " + seconds_text(2 * static_cast<double>(*middle) / kNsPerSecond) + " (median)";
+    if (stream.findings.period_ns > 0) text += ", a row " + seconds_text(stream.findings.period_ns / kNsPerSecond);
+    return text + (key_request.rows ? "" : "; offsets are seconds, not rows, which Window(..., rows=True) counts") +
            "; edges='drop' draws only anchors whose windows lie in the recording";
   }
-  return text + ": " + percent(survey.padding - survey.outside, survey.steps) +
+  return text + ": " + percent_text(survey.padding - survey.outside, survey.steps) +
          " because of max_gap_s, tolerance_s or causal; larger limits or another method fill more steps";
 }
 
 // Returns the gaps of a stream if windows interpolate across them, else "". It reads the findings, but no row.
-std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stream& stream) {
+std::string gaps_text(const StreamRequest& key_request, const KeySpec& key, const Stream& stream) {
   const StreamFindings& findings = stream.findings;
   const auto longest_ns = static_cast<double>(findings.max_period_ns);
   if (!is_floating(stream.dtype) || key.causal || key.max_gap_ns || !key.offsets_rows.empty()) return "";
   if (findings.gaps == 0 || longest_ns < kNamedGapNs || longest_ns < kNamedGapPeriods * findings.period_ns) return "";
-  const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
+  const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *key_request.method, key_request.methods);
   if (std::ranges::all_of(blocks, [](const FeatureBlock& block) { return is_step(block.method); })) return "";
-  return "'" + asked.stream + "' has " + std::to_string(findings.gaps) + (findings.gaps == 1 ? " gap" : " gaps") +
-         " of up to " + seconds(longest_ns / kNsPerSecond) + " between rows that are " +
-         seconds(findings.period_ns / kNsPerSecond) + " apart";
+  return "'" + key_request.stream + "' has " + std::to_string(findings.gaps) + (findings.gaps == 1 ? " gap" : " gaps") +
+         " of up to " + seconds_text(longest_ns / kNsPerSecond) + " between rows that are " +
+         seconds_text(findings.period_ns / kNsPerSecond) + " apart";
 }
 
 // Returns the first feature of method 'angle' with rows beyond [-pi, pi), else "". Values between rows are always within.
-std::string turns_text(const StreamRequest& asked, const Stream& stream) {
+std::string turns_text(const StreamRequest& key_request, const Stream& stream) {
   if (!stream.has_statistics() || stream.stats.min.empty()) return "";
   constexpr double kRounding = 0.01;  // covers the rounding of float16
-  for (const FeatureBlock& block : feature_blocks(stream.features, *asked.method, asked.methods)) {
+  for (const FeatureBlock& block : feature_blocks(stream.features, *key_request.method, key_request.methods)) {
     if (block.method != InterpolationMethod::kAngle) continue;
     for (int64_t f = block.begin; f < block.end; ++f) {
       const double low = stream.stats.min[static_cast<size_t>(f)];
@@ -167,15 +168,15 @@ std::string turns_text(const StreamRequest& asked, const Stream& stream) {
       if (std::isnan(low) || std::isnan(high)) continue;
       char text[96];
       std::snprintf(text, sizeof text, "' has %.4g to %.4g in feature ", low, high);
-      return "'" + asked.stream + text + std::to_string(f);
+      return "'" + key_request.stream + text + std::to_string(f);
     }
   }
   return "";
 }
 
 // Returns the first feature that jumps by a turn between rows and is interpolated as a number; "" if there is none.
-std::string wraps_text(const StreamRequest& asked, const Stream& stream, const std::vector<int64_t>& episodes) {
-  const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
+std::string wraps_text(const StreamRequest& key_request, const Stream& stream, const std::vector<int64_t>& episodes) {
+  const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *key_request.method, key_request.methods);
   for (const cache::Wraps& wraps :
        cache::find_wraps(stream, episodes, 1 + kMostNumbers / std::max<int64_t>(1, stream.features))) {
     const auto block = std::ranges::find_if(blocks, [&](const FeatureBlock& b) { return wraps.feature < b.end; });
@@ -186,7 +187,7 @@ std::string wraps_text(const StreamRequest& asked, const Stream& stream, const s
     char text[96];
     std::snprintf(text, sizeof text, " goes from %.4g to %.4g", wraps.from, wraps.to);
     const bool is_named = !stream.names.empty();
-    return "'" + asked.stream + "' feature " + std::to_string(wraps.feature) +
+    return "'" + key_request.stream + "' feature " + std::to_string(wraps.feature) +
            (is_named ? " (" + stream.names[static_cast<size_t>(wraps.feature)] + ")" : "") + text + " at row " +
            std::to_string(wraps.row) + " of episode " + std::to_string(wraps.episode) +
            (wraps.turn == 360 ? " (degrees: 'previous')" : "");
@@ -201,35 +202,37 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
   const SourceRequest& source_request = options.sources[source];
   const std::string name = source_name(options, source);
   for (size_t request = 0; request < options.streams.size(); ++request) {
-    const StreamRequest& asked = options.streams[request];
+    const StreamRequest& key_request = options.streams[request];
     const auto& resident = streams.of(source, request);
     if (!resident) continue;
     const Stream& stream = *source_request.stream_of(request);
     const BatchSpec& spec = streams.spec(source);
-    const Survey survey = survey_key(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(),
-                                     draws.around(source, asked));
+    const Survey survey = survey_key(spec.keys[request], *key_request.method, spec.snap_ns, resident->clock().on_host(),
+                                     draws.around(source, key_request));
     // Goals are drawn later: their ticks are not known here.
-    if (2 * survey.padding > survey.steps && !asked.moment) {
-      add_to_note(notes.padding, name + padding_text(asked, stream, survey));
+    if (2 * survey.padding > survey.steps && !key_request.moment) {
+      add_to_note(notes.padding, name + padding_text(key_request, stream, survey));
     }
-    if (survey.between > 0) {
-      if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
+    if (survey.between_rows > 0) {
+      if (const std::string gaps = gaps_text(key_request, spec.keys[request], stream); !gaps.empty()) {
         add_to_note(notes.gaps, name + gaps);
       }
-      if (const std::string wraps = wraps_text(asked, stream, *source_request.episodes); !wraps.empty()) {
+      if (const std::string wraps = wraps_text(key_request, stream, *source_request.episodes); !wraps.empty()) {
         add_to_note(notes.wraps, name + wraps);
       }
-      if (const std::string turns = turns_text(asked, stream); !turns.empty()) add_to_note(notes.turns, name + turns);
+      if (const std::string turns = turns_text(key_request, stream); !turns.empty())
+        add_to_note(notes.turns, name + turns);
     }
-    if (survey.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
+    if (survey.between_rows == 0 || key_request.method_asked || stream.clock != Clock::kNominal) continue;
     const double period_ns = period_ns_of(stream, survey.anchor.episode);
     const Stream* const anchors = options.anchor_hz ? nullptr : &source_request.dataset->stream(source_request.anchor);
     if (anchors != nullptr && anchors->clock != Clock::kNominal) {
-      add_to_note(notes.made_up,
-                  name + "delta_timestamps['" + asked.stream + "'].method: " + percent(survey.between, survey.valid) +
-                      " of the values are made between rows, " + period_text(period_ns) +
-                      " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
-                      source_request.anchor + "'; method= says which values are wanted, and ends this warning");
+      add_to_note(notes.made_up, name + "delta_timestamps['" + key_request.stream +
+                                     "'].method: " + percent_text(survey.between_rows, survey.valid) +
+                                     " of the values are made between rows, " + period_text(period_ns) +
+                                     " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
+                                     source_request.anchor +
+                                     "'; method= says which values are wanted, and ends this warning");
       continue;
     }
     refuse(name, anchors == nullptr ? "anchors.rate_hz: " : "anchors.stream: ",
@@ -238,34 +241,35 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
                                     period_text(period_ns_of(*anchors, survey.anchor.episode)) + " apart,",
            " are not on the rows of '", stream.name, "', ", period_text(period_ns),
            " apart, whose clock is nominal: nothing was recorded between them (such as ",
-           seconds(asked.delta_timestamps[survey.step]), " from the anchor of episode ", survey.anchor.episode, " at ",
-           survey.anchor.time_ns, " ns",
-           static_cast<double>(survey.apart_ns) > 1.5 * period_ns
-               ? ", between rows that are " + seconds(static_cast<double>(survey.apart_ns) / kNsPerSecond) + " apart"
+           seconds_text(key_request.delta_timestamps[survey.step]), " from the anchor of episode ",
+           survey.anchor.episode, " at ", survey.anchor.time_ns, " ns",
+           static_cast<double>(survey.row_distance_ns) > 1.5 * period_ns
+               ? ", between rows that are " + seconds_text(static_cast<double>(survey.row_distance_ns) / kNsPerSecond) +
+                     " apart"
                : "",
-           "); expected ticks and offsets on its rows, or method=, such as 'previous' or ", method_proposal(asked),
-           ", to say which values");
+           "); expected ticks and offsets on its rows, or method=, such as 'previous' or ",
+           method_proposal(key_request), ", to say which values");
   }
 }
 
 void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t source) {
   const LoaderOptions& options = streams.options();
   for (size_t request = 0; request < options.streams.size(); ++request) {
-    const StreamRequest& asked = options.streams[request];
+    const StreamRequest& key_request = options.streams[request];
     const auto& stream = streams.of(source, request);
-    if (!asked.tolerance_s || !stream) continue;
+    if (!key_request.tolerance_s || !stream) continue;
     const StreamClock clock = stream->clock().on_host();
-    const AnchorIndex anchors = draws.around(source, asked);
+    const AnchorIndex anchors = draws.around(source, key_request);
     const KeySpec& key = streams.spec(source).keys[request];
     const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
-    const WindowSegment rule = rule_of(key, *asked.method);
+    const WindowSegment rule = rule_of(key, *key_request.method);
     struct Miss {
       int64_t episode;
       int64_t target_ns;
       uint64_t distance;
     };
-    // Returns the first target of an anchor that lies in the recording and whose sample is too far away.
-    const auto miss_of = [&](int64_t i) -> std::optional<Miss> {
+    // Returns the first target of an anchor that lies in the recording and whose row is too far away.
+    const auto find_miss = [&](int64_t i) -> std::optional<Miss> {
       const Anchor anchor = anchors.at(i);
       const EpisodeRows rows = clock.rows_of(anchor.episode);
       if (rows.rows == 0) return {};
@@ -276,18 +280,18 @@ void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t so
         const WindowTarget<> target = find_target(times, rows.rows, target_ns, streams.spec(source).snap_ns, hint);
         const Pick<double> picked = pick_at(times, rows.rows, target, rule);
         if (!picked.valid) continue;
-        const int64_t used = times[picked.left];
+        const int64_t row_ns = times[picked.left];
         const uint64_t distance =
-            used > target.time_ns ? ns_between(used, target.time_ns) : ns_between(target.time_ns, used);
+            row_ns > target.time_ns ? ns_between(row_ns, target.time_ns) : ns_between(target.time_ns, row_ns);
         if (distance > static_cast<uint64_t>(*key.tolerance_ns)) return Miss{anchor.episode, target_ns, distance};
       }
       return {};
     };
-    const int64_t first = parallel_first(anchors.anchors, 4096, [&](int64_t i) { return miss_of(i).has_value(); });
+    const int64_t first = parallel_first(anchors.anchors, 4096, [&](int64_t i) { return find_miss(i).has_value(); });
     if (first == anchors.anchors) continue;
-    const auto [episode, target_ns, distance] = *miss_of(first);
-    refuse(source_name(options, source), "delta_timestamps['", asked.stream,
-           "'].tolerance_s: expected a sample within ", *asked.tolerance_s,
+    const auto [episode, target_ns, distance] = *find_miss(first);
+    refuse(source_name(options, source), "delta_timestamps['", key_request.stream,
+           "'].tolerance_s: expected a sample within ", *key_request.tolerance_s,
            " s of every target in the recording, got one ", static_cast<double>(distance) / kNsPerSecond,
            " s away in episode ", episode, " at ", target_ns, " ns");
   }

@@ -24,13 +24,13 @@ struct WindowNotes {
   std::string wraps;
 };
 
-// Surveys up to 2048 anchors of a source, evenly spread, the same ones each time, and adds to the notes. Throws
-// ArgumentError for values between the rows of a nominal stream, if no method was asked for and the anchors are ticks
+// Surveys up to 2048 anchors of a source, one from each of as many equal parts, the same ones each time, and adds to the notes.
+// Throws ArgumentError for values between the rows of a nominal stream, if no method was asked for and the anchors are ticks
 // of a rate or of a nominal clock.
 void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t source, WindowNotes& notes);
 
 // Checks the targets of every anchor of a source that are inside the recording. Throws ArgumentError that names stream,
-// episode, time and distance of the first target whose sample is farther away than its key's tolerance_s.
+// episode, time and distance of the first target whose row is farther away than its key's tolerance_s.
 void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t source);
 
 }  // namespace robocache

@@ -86,7 +86,7 @@ WorkQueue::~WorkQueue() {
   state_->thread.join();
 }
 
-// A forked child never touches its parent's state again.
+// A forked child never touches the state of its parent, not even to free it, since a lock in it may be held.
 void WorkQueue::leave_parent() {
   if (state_->forks_before == forks) return;
   (void)state_.release();

@@ -17,7 +17,7 @@ namespace robocache {
 // One thread at a time may call these functions. The queue owns its thread, which starts with the first work, and each
 // work until it is taken or cancelled. Everything that a work refers to belongs to the caller and must live as long.
 //
-// A forked child has no queue thread, and locks may stay held. Its queue is empty, and its next work starts a new thread.
+// A forked child does not have the queue's thread. Its queue is empty, and its next work starts a new thread.
 class WorkQueue {
  public:
   // `cancelled` becomes true when nobody wants the result. The work may then return early; a parallel_for in it does.

@@ -18,12 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether `file` is `small` of any generation, such as "stats.npy" or "stats.2.npy".
-bool is_generation_of(std::string_view small, std::string_view file) {
-  const std::string_view end = small.substr(small.rfind('.'));
-  small.remove_suffix(end.size());
-  if (!file.starts_with(small) || !file.ends_with(end) || file.size() < small.size() + end.size()) return false;
-  const std::string_view generation = file.substr(small.size(), file.size() - small.size() - end.size());
+// Whether `file` is `base` in some generation: for "stats.npy" "stats.npy" or "stats.2.npy".
+bool is_generation_of(std::string_view base, std::string_view file) {
+  const std::string_view extension = base.substr(base.rfind('.'));
+  base.remove_suffix(extension.size());
+  if (!file.starts_with(base) || !file.ends_with(extension) || file.size() < base.size() + extension.size())
+    return false;
+  const std::string_view generation = file.substr(base.size(), file.size() - base.size() - extension.size());
   return generation.empty() || (generation.size() > 1 && generation[0] == '.' &&
                                 generation.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
@@ -54,7 +55,7 @@ void replace_manifest(const std::string& path) {
 
 void remove_leftovers(const std::string& path, const std::map<std::string, FileRecord>& named) {
   std::vector<std::string> names;
-  const auto list = [&](const std::string& directory, const auto& is_ours) {
+  const auto add_names = [&](const std::string& directory, const auto& is_ours) {
     std::error_code error;
     fs::directory_iterator entries(path + "/" + directory, error);
     for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
@@ -62,13 +63,14 @@ void remove_leftovers(const std::string& path, const std::map<std::string, FileR
       if (is_ours(name)) names.push_back(directory + name);
     }
   };
-  list("", [](const std::string& name) { return name == kNewManifestFile || is_generation_of(kEpisodesFile, name); });
-  std::vector<std::string> directories;
+  add_names("",
+            [](const std::string& name) { return name == kNewManifestFile || is_generation_of(kEpisodesFile, name); });
+  std::vector<std::string> directories;  // of streams; the swaps collect them apart from the files
   std::swap(names, directories);
-  list(std::string(kStreamsDirectory) + "/", [](const std::string&) { return true; });
+  add_names(std::string(kStreamsDirectory) + "/", [](const std::string&) { return true; });
   std::swap(names, directories);
   for (const std::string& directory : directories) {
-    list(directory + "/", [](const std::string& name) {
+    add_names(directory + "/", [](const std::string& name) {
       return name == kTimeFile || name == kValuesFile || name == kBlobOffsetsFile ||
              is_generation_of(kRowOffsetsFile, name) || is_generation_of(kStatsFile, name);
     });

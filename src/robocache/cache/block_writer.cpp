@@ -53,21 +53,21 @@ uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
 void BlockWriter::append_blocks(const std::byte* data, size_t size) {
   const auto block = static_cast<size_t>(kBlockBytes);
   while (size + buffer_.size() >= block) {
-    const size_t taken = block - buffer_.size();
+    const size_t missing = block - buffer_.size();
     if (behind_ != nullptr) {
       buffer_.reserve(block);
-      buffer_.insert(buffer_.end(), data, data + taken);
-      data += taken;
-      size -= taken;
+      buffer_.insert(buffer_.end(), data, data + missing);
+      data += missing;
+      size -= missing;
       behind_->add(*this, buffer_);
     } else {
       const std::byte* source = data;
       if (!buffer_.empty()) {
-        buffer_.insert(buffer_.end(), data, data + taken);
+        buffer_.insert(buffer_.end(), data, data + missing);
         source = buffer_.data();
       }
-      data += taken;
-      size -= taken;
+      data += missing;
+      size -= missing;
       write_block(source);
       buffer_.clear();
     }
@@ -89,8 +89,8 @@ void BlockWriter::write_block(const std::byte* block) {
 
 void BlockWriter::truncate(int64_t size) {
   if (size < accepted_ && behind_ != nullptr) {
-    const int64_t last = (accepted_ - size + kBlockBytes - 1) / kBlockBytes;
-    std::deque<std::vector<std::byte>> blocks = behind_->withdraw(*this, static_cast<size_t>(last));
+    const int64_t most_removed = (accepted_ - size + kBlockBytes - 1) / kBlockBytes;
+    std::deque<std::vector<std::byte>> blocks = behind_->withdraw(*this, static_cast<size_t>(most_removed));
     accepted_ -= std::ssize(blocks) * kBlockBytes;
     if (!blocks.empty()) buffer_ = std::move(blocks.front());
   }

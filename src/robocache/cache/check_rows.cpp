@@ -41,25 +41,25 @@ void check_text(std::string_view stream, const TensorView& bytes, std::span<cons
 }  // namespace
 
 FrameFormat Description::of(const FrameFormat& rows) const {
-  FrameFormat described = frames.value_or(FrameFormat{});
-  described.codec = rows.codec;
-  const bool is_depth = rows.color_space == ColorSpace::kGray && described.unit_m;
-  described.color_space = is_depth ? ColorSpace::kDepth : rows.color_space;
-  return described;
+  FrameFormat description = frames.value_or(FrameFormat{});
+  description.codec = rows.codec;
+  const bool is_depth = rows.color_space == ColorSpace::kGray && description.unit_m;
+  description.color_space = is_depth ? ColorSpace::kDepth : rows.color_space;
+  return description;
 }
 
-void check_description(std::string_view stream, const Description& described, const NewRows& rows) {
+void check_description(std::string_view stream, const Description& description, const NewRows& rows) {
   int64_t features = 1;
   for (const int64_t extent : rows.shape) features *= extent;
-  const auto names = static_cast<int64_t>(described.names.size());
+  const auto names = static_cast<int64_t>(description.names.size());
   if (names != 0 && names != features) {
     refuse_stream(stream, "expected ", features, " names, one per feature, got ", names);
   }
-  if (described.frames && !rows.frames) {
+  if (description.frames && !rows.frames) {
     refuse_stream(stream, "expected frames, as it was described, got ", kind_text(rows.frames, rows.ragged));
   }
   if (!rows.frames) return;
-  const std::string mistake = frame_mistake(described.of(*rows.frames), rows.dtype, rows.shape);
+  const std::string mistake = frame_mistake(description.of(*rows.frames), rows.dtype, rows.shape);
   if (!mistake.empty()) refuse_stream(stream, mistake);
 }
 
@@ -98,7 +98,7 @@ std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& tim
     const int64_t most = i == 0 ? 0 : values.shape[0];
     if (checked[i] < least || checked[i] > most) {
       refuse_stream(stream, "expected offsets from 0 to ", values.shape[0],
-                    ", the elements of all rows, none below the one before it; got offsets[", i, "] ", checked[i]);
+                    ", the elements of all rows, none below the previous one; got offsets[", i, "] ", checked[i]);
     }
     previous = checked[i];
   }
@@ -120,32 +120,32 @@ void check_frames(std::string_view stream, const TensorView& times, const NewRow
   const std::string count = std::to_string(rows.count) + " " + kind_text(rows.frames, {});
   const auto size = static_cast<int64_t>(bytes.size());
   if (rows.frames->codec == Codec::kRaw) {
-    int64_t each = dtype_size(rows.dtype);
-    for (const int64_t extent : rows.shape) each *= extent;
-    if (size % each == 0 && size / each == rows.count && offsets.empty()) return;
-    refuse_stream(stream, "expected ", count, " of ", each, " bytes each, and no offsets, got ", size, " bytes and ",
-                  offsets.size(), " offsets");
+    int64_t row_bytes = dtype_size(rows.dtype);
+    for (const int64_t extent : rows.shape) row_bytes *= extent;
+    if (size % row_bytes == 0 && size / row_bytes == rows.count && offsets.empty()) return;
+    refuse_stream(stream, "expected ", count, " of ", row_bytes, " bytes each, and no offsets, got ", size,
+                  " bytes and ", offsets.size(), " offsets");
   }
   if (std::ssize(offsets) != rows.count + 1 || offsets.front() != 0 || offsets.back() != size ||
       !std::ranges::is_sorted(offsets)) {
     refuse_stream(
-        stream, "expected offsets of ", count, ", one more, from 0 to ", size,
-        ", the bytes of all, none below the one before it; got ", offsets.size(),
+        stream, "expected one offset more than the ", count, ", from 0 to ", size,
+        ", the bytes of all, none below the previous one; got ", offsets.size(),
         (offsets.empty() ? "" : ", from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back())));
   }
 }
 
-void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows) {
+void check_same_rows(const StreamFiles& stream, const Description& description, const NewRows& rows) {
   const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
     refuse_stream(stream.name, "expected ", expected, " as in its first rows, got ", got,
-                  "; rows of another kind take a stream, or a cache in a list of Sources, of their own");
+                  "; write rows of another kind to another stream, or to another cache in a list of Sources");
   };
   const auto kind = [&](const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
-    return kind_text(frames ? described.of(*frames) : frames, ragged);
+    return kind_text(frames ? description.of(*frames) : frames, ragged);
   };
-  const std::string known = kind(stream.frames, stream.ragged);
+  const std::string expected_kind = kind(stream.frames, stream.ragged);
   const std::string got = kind(rows.frames, rows.ragged);
-  if (got != known) refuse_rows(known, got);
+  if (got != expected_kind) refuse_rows(expected_kind, got);
   if (rows.dtype != stream.dtype) {
     refuse_rows("values of " + std::string(dtype_name(stream.dtype)), std::string(dtype_name(rows.dtype)));
   }

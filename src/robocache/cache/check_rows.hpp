@@ -33,7 +33,7 @@ template <class... Parts>
 }
 
 // Checks rows against the description of their stream.
-void check_description(std::string_view stream, const Description& described, const NewRows& rows);
+void check_description(std::string_view stream, const Description& description, const NewRows& rows);
 
 // Checks rows of numbers.
 void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values);
@@ -43,11 +43,12 @@ void check_tensors(std::string_view stream, const TensorView& times, const Tenso
 std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
                                   const TensorView& offsets, Ragged ragged);
 
+// Checks frames: their format, the size of raw ones, and the offsets of encoded ones in `bytes`.
 void check_frames(std::string_view stream, const TensorView& times, const NewRows& rows, std::span<const uint8_t> bytes,
                   std::span<const int64_t> offsets);
 
 // Checks rows against the stream's earlier rows.
-void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows);
+void check_same_rows(const StreamFiles& stream, const Description& description, const NewRows& rows);
 
 // Checks that times do not decrease. The episode already has `rows` rows; the last one has the stamp `last_ns`.
 void check_times(std::string_view stream, const TensorView& times, int64_t rows, int64_t last_ns);

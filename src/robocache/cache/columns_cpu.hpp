@@ -26,7 +26,8 @@ struct ScanSums {
   Real least, greatest;
 };
 
-// `sum` and `greatest` are over the sizes of finite steps. `moved` counts the finite steps that are not 0.
+// `sum` and `greatest` are over the sizes of finite steps. `moved` counts the finite steps that are not 0, `still` those that
+// are 0.
 template <class Real>
 struct ScanSteps {
   Real sum, greatest;
@@ -38,8 +39,9 @@ template <class Real>
 struct ColumnKernels {
   using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
 
-  // Copies the first `width` numbers of each row into columns. Rows begin `row_size` numbers apart, columns `apart`.
-  void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart);
+  // Copies the first `width` numbers of each row into columns. Rows begin `row_size` numbers apart, columns `column_size`.
+  void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies,
+                       int64_t column_size);
 
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
 
@@ -62,7 +64,7 @@ struct ColumnKernels {
   void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
   void (*count_equal)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& equal);
 
-  // Find the step from the number before to each number. mark_changes writes whether the step is not 0.
+  // Find the steps from numbers[i - 1] to numbers[i], also for i = 0. mark_changes writes whether the step is not 0.
   ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
   void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };

@@ -86,7 +86,7 @@ void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __res
 template <class Key>
 int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges) {
   constexpr int64_t kPiece = 64;
-  constexpr int64_t kGroup = sizeof(uint64_t);  // usually no key of a group is kept
+  constexpr int64_t kGroup = sizeof(uint64_t);  // keys are skipped in groups, since usually none is kept
   int64_t kept = 0;
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t piece = count - begin < kPiece ? count - begin : kPiece;
@@ -103,9 +103,9 @@ int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans,
       }
     }
     for (int64_t group = 0; group < piece; group += kGroup) {
-      uint64_t any;
-      std::memcpy(&any, hits + group, sizeof(any));
-      if (any == 0) continue;
+      uint64_t group_hits;
+      std::memcpy(&group_hits, hits + group, sizeof(group_hits));
+      if (group_hits == 0) continue;
       for (int64_t i = group; i < group + kGroup && i < piece; ++i) {
         keys[kept] = keys[begin + i];
         kept += hits[i];
@@ -118,20 +118,20 @@ int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans,
 constexpr int64_t kTile = 4;
 
 template <class Real>
-struct Side;
+struct TileRow;
 template <>
-struct Side<float> {
+struct TileRow<float> {
   using type __attribute__((vector_size(kTile * sizeof(float)))) = float;
 };
 template <>
-struct Side<double> {
+struct TileRow<double> {
   using type __attribute__((vector_size(kTile * sizeof(double)))) = double;
 };
 
 // Transposes kTile rows of kTile numbers in registers.
 template <class Real>
-void transpose(const Real* rows, int64_t row_size, Real* copies, int64_t apart) {
-  using Vector = typename Side<Real>::type;
+void transpose(const Real* rows, int64_t row_size, Real* copies, int64_t column_size) {
+  using Vector = typename TileRow<Real>::type;
   Vector a;
   Vector b;
   Vector c;
@@ -149,25 +149,25 @@ void transpose(const Real* rows, int64_t row_size, Real* copies, int64_t apart) 
   c = __builtin_shufflevector(right_above, right_below, 0, 1, 4, 5);
   d = __builtin_shufflevector(right_above, right_below, 2, 3, 6, 7);
   std::memcpy(copies, &a, sizeof(a));
-  std::memcpy(copies + apart, &b, sizeof(b));
-  std::memcpy(copies + 2 * apart, &c, sizeof(c));
-  std::memcpy(copies + 3 * apart, &d, sizeof(d));
+  std::memcpy(copies + column_size, &b, sizeof(b));
+  std::memcpy(copies + 2 * column_size, &c, sizeof(c));
+  std::memcpy(copies + 3 * column_size, &d, sizeof(d));
 }
 
 template <class Real>
-void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart) {
+void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t column_size) {
   int64_t row = 0;
   for (; row + kTile <= count; row += kTile, rows += kTile * row_size) {
     int64_t column = 0;
     for (; column + kTile <= width; column += kTile) {
-      transpose(rows + column, row_size, copies + column * apart + row, apart);
+      transpose(rows + column, row_size, copies + column * column_size + row, column_size);
     }
     for (; column < width; ++column) {
-      for (int64_t i = 0; i < kTile; ++i) copies[column * apart + row + i] = rows[i * row_size + column];
+      for (int64_t i = 0; i < kTile; ++i) copies[column * column_size + row + i] = rows[i * row_size + column];
     }
   }
   for (; row < count; ++row, rows += row_size) {
-    for (int64_t column = 0; column < width; ++column) copies[column * apart + row] = rows[column];
+    for (int64_t column = 0; column < width; ++column) copies[column * column_size + row] = rows[column];
   }
 }
 
@@ -193,29 +193,29 @@ T greater(T a, T b) {
 
 template <class Real>
 cache::ScanSums<Real> add_up(const Real* numbers, int64_t count, double centre) {
-  constexpr int64_t kSide = kScanLanes<Real>;
+  constexpr int64_t kWidth = kScanLanes<Real>;
   constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
-  double sum[kSide] = {};
-  double squares[kSide] = {};
-  Real least[kSide];
-  Real greatest[kSide];
-  for (int64_t lane = 0; lane < kSide; ++lane) {
+  double sum[kWidth] = {};
+  double squares[kWidth] = {};
+  Real least[kWidth];
+  Real greatest[kWidth];
+  for (int64_t lane = 0; lane < kWidth; ++lane) {
     least[lane] = kInfinity;
     greatest[lane] = -kInfinity;
   }
   const auto add = [&](int64_t lane, Real x) {
-    const double off = static_cast<double>(x) - centre;
-    sum[lane] += off;
-    squares[lane] += off * off;
+    const double deviation = static_cast<double>(x) - centre;
+    sum[lane] += deviation;
+    squares[lane] += deviation * deviation;
     least[lane] = lesser(x, least[lane]);
     greatest[lane] = greater(x, greatest[lane]);
   };
   int64_t i = 0;
-  for (; i + kSide <= count; i += kSide) {
-    for (int64_t lane = 0; lane < kSide; ++lane) add(lane, numbers[i + lane]);
+  for (; i + kWidth <= count; i += kWidth) {
+    for (int64_t lane = 0; lane < kWidth; ++lane) add(lane, numbers[i + lane]);
   }
-  for (; i < count; ++i) add(i % kSide, numbers[i]);
-  for (int64_t half = kSide / 2; half > 0; half /= 2) {
+  for (; i < count; ++i) add(i % kWidth, numbers[i]);
+  for (int64_t half = kWidth / 2; half > 0; half /= 2) {
     for (int64_t lane = 0; lane < half; ++lane) {
       sum[lane] += sum[lane + half];
       squares[lane] += squares[lane + half];
@@ -229,24 +229,24 @@ cache::ScanSums<Real> add_up(const Real* numbers, int64_t count, double centre) 
 template <class Real, class Holds>
 void count_where(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& counts,
                  const Holds& holds) {
-  constexpr int64_t kSide = kScanLanes<Real>;
+  constexpr int64_t kWidth = kScanLanes<Real>;
   static_assert(cache::kScanQuantiles == 5);
   const Real quantile[5] = {quantiles[0], quantiles[1], quantiles[2], quantiles[3], quantiles[4]};
-  Count<Real> holding[5][kSide] = {};
+  Count<Real> lane_counts[5][kWidth] = {};
   int64_t i = 0;
-  for (; i + kSide <= count; i += kSide) {
-    for (int64_t lane = 0; lane < kSide; ++lane) {
+  for (; i + kWidth <= count; i += kWidth) {
+    for (int64_t lane = 0; lane < kWidth; ++lane) {
       const Real x = numbers[i + lane];
-      holding[0][lane] += holds(x, quantile[0]) ? 1 : 0;
-      holding[1][lane] += holds(x, quantile[1]) ? 1 : 0;
-      holding[2][lane] += holds(x, quantile[2]) ? 1 : 0;
-      holding[3][lane] += holds(x, quantile[3]) ? 1 : 0;
-      holding[4][lane] += holds(x, quantile[4]) ? 1 : 0;
+      lane_counts[0][lane] += holds(x, quantile[0]) ? 1 : 0;
+      lane_counts[1][lane] += holds(x, quantile[1]) ? 1 : 0;
+      lane_counts[2][lane] += holds(x, quantile[2]) ? 1 : 0;
+      lane_counts[3][lane] += holds(x, quantile[3]) ? 1 : 0;
+      lane_counts[4][lane] += holds(x, quantile[4]) ? 1 : 0;
     }
   }
   for (size_t q = 0; q < 5; ++q) {
     for (int64_t rest = i; rest < count; ++rest) counts[q] += holds(numbers[rest], quantile[q]) ? 1 : 0;
-    for (int64_t lane = 0; lane < kSide; ++lane) counts[q] += holding[q][lane];
+    for (int64_t lane = 0; lane < kWidth; ++lane) counts[q] += lane_counts[q][lane];
   }
 }
 
@@ -262,31 +262,31 @@ void count_equal(const Real* numbers, int64_t count, const Real* quantiles, cach
 
 template <class Real>
 cache::ScanSteps<Real> find_steps(const Real* numbers, int64_t count) {
-  constexpr int64_t kSide = kScanLanes<Real>;
-  constexpr Real kMost = std::numeric_limits<Real>::max();
+  constexpr int64_t kWidth = kScanLanes<Real>;
+  constexpr Real kLargest = std::numeric_limits<Real>::max();
   alignas(64) Real sizes[cache::kScanBlock];
   Count<Real> moved = 0;
   Count<Real> still = 0;
   for (int64_t i = 0; i < count; ++i) {
     const Real step = numbers[i] - numbers[i - 1];
     const Real size = step < 0 ? -step : step;
-    const Real finite = size <= kMost ? size : Real{0};
+    const Real finite = size <= kLargest ? size : Real{0};
     still += step == 0 ? 1 : 0;
     moved += finite > 0 ? 1 : 0;
     sizes[i] = finite;
   }
-  Real sum[kSide] = {};
-  Real greatest[kSide] = {};
+  Real sum[kWidth] = {};
+  Real greatest[kWidth] = {};
   const auto add = [&](int64_t lane, Real size) {
     sum[lane] += size;
     greatest[lane] = greater(size, greatest[lane]);
   };
   int64_t i = 0;
-  for (; i + kSide <= count; i += kSide) {
-    for (int64_t lane = 0; lane < kSide; ++lane) add(lane, sizes[i + lane]);
+  for (; i + kWidth <= count; i += kWidth) {
+    for (int64_t lane = 0; lane < kWidth; ++lane) add(lane, sizes[i + lane]);
   }
-  for (; i < count; ++i) add(i % kSide, sizes[i]);
-  for (int64_t half = kSide / 2; half > 0; half /= 2) {
+  for (; i < count; ++i) add(i % kWidth, sizes[i]);
+  for (int64_t half = kWidth / 2; half > 0; half /= 2) {
     for (int64_t lane = 0; lane < half; ++lane) {
       sum[lane] += sum[lane + half];
       greatest[lane] = greater(greatest[lane + half], greatest[lane]);

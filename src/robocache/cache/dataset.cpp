@@ -70,6 +70,7 @@ void check_blocks(const File& file) {
   }
 }
 
+// Checks the header of a .npy file, and returns its elements.
 template <class T>
 const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
   const auto check = [&] { return cache::check_npy(file.mapping.path(), file.bytes(), dtype, shape, file.grows); };
@@ -255,8 +256,9 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
 
 StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const File& mapped, const void* first) const {
   const cache::FileIdentity& identity = mapped.mapping.identity();
-  const std::string inside = cache::stream_directory(manifest.streams[static_cast<size_t>(stream)].name) + "/" + name;
-  StreamFile opened{cache::open_below(home, inside, mapped.mapping.path()),
+  const std::string name_in_cache =
+      cache::stream_directory(manifest.streams[static_cast<size_t>(stream)].name) + "/" + name;
+  StreamFile opened{cache::open_below(home, name_in_cache, mapped.mapping.path()),
                     static_cast<const std::byte*>(first) - mapped.bytes().data(),
                     std::to_string(identity.device) + "-" + std::to_string(identity.inode) + "-" +
                         std::to_string(checksum_of({&mapped}))};
@@ -357,17 +359,17 @@ std::span<const Stream> Dataset::streams() const { return impl_->manifest.stream
 
 int64_t Dataset::index_of(std::string_view name) const {
   const std::span<const Stream> known = streams();
-  const auto found = std::ranges::find(known, name, &Stream::name);
-  if (found != known.end()) return found - known.begin();
+  const auto entry = std::ranges::find(known, name, &Stream::name);
+  if (entry != known.end()) return entry - known.begin();
 
   std::string message = "stream: expected one of ";
   const Stream* closest = nullptr;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  size_t least_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (const Stream& stream : known) {
     message += (&stream == known.data() ? "'" : ", '") + stream.name + "'";
     const size_t distance = edit_distance(name, stream.name);
-    if (distance < least) {
-      least = distance;
+    if (distance < least_distance) {
+      least_distance = distance;
       closest = &stream;
     }
   }

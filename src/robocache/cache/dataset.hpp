@@ -128,7 +128,7 @@ struct Stream {
   // Whether rows have different sizes.
   bool has_offsets() const { return is_encoded() || ragged; }
 
-  // Whether rows have statistics and can be drawn in batches. Rows of numbers of one shape do.
+  // Whether rows are numbers of one shape. Only such streams have statistics.
   bool has_statistics() const { return !frames && !ragged; }
 
   const int64_t* time_ns = nullptr;  // [rows], non-decreasing within an episode; 64-byte aligned
@@ -153,17 +153,17 @@ struct Stream {
   // the same checksum. Different clocks have the same one with a probability of 2^-32.
   uint64_t clock_checksum = 0;
 
-  // The same for the values.
+  // A checksum of the values, likewise from the manifest.
   uint64_t values_checksum = 0;
 };
 
 // A file of a stream, opened for pread. If another program cuts the file short, a read fails; a mapping would end the
 // process (SIGBUS).
 struct StreamFile {
-  // -1 if the cache was replaced or removed since; then no program can find its files to cut them short.
+  // -1 if the cache was replaced or removed since: no program can then find its files to cut them short.
   cache::FileDescriptor file;
   int64_t offset = 0;  // of the first element, in bytes
-  // Distinguishes its content from all other files on this host: device, inode, and a checksum of checksums.
+  // Distinguishes the file's content from that of all other files on this host: device, inode, and a checksum of checksums.
   std::string identity;
 };
 

@@ -68,7 +68,7 @@ std::vector<double> device_statistics(const MadeOnDevice& rows, std::span<const 
   std::vector<int64_t> counts;
   std::vector<double> means(width);
   std::vector<double> squares;
-  std::vector<int64_t> wanted(ranks * width);
+  std::vector<int64_t> wanted_ranks(ranks * width);
   const int passes = ((columns.is_wide ? 64 : 32) + kPassBits - 1) / kPassBits;
   for (; columns.pass < passes; ++columns.pass) {
     columns.first_row = 0;
@@ -85,13 +85,13 @@ std::vector<double> device_statistics(const MadeOnDevice& rows, std::span<const 
       means = on_host(columns.sums, width, device, stream);
       for (size_t c = 0; c < width; ++c) {
         means[c] /= static_cast<double>(counts[c]);
-        std::vector<int64_t> of_column = quantile_ranks(counts[c], quantiles);
-        of_column.insert(of_column.begin(), 0);
-        of_column.resize(ranks, counts[c] - 1);
-        for (size_t r = 0; r < ranks; ++r) wanted[r * width + c] = of_column[r];
+        std::vector<int64_t> column_ranks = quantile_ranks(counts[c], quantiles);
+        column_ranks.insert(column_ranks.begin(), 0);
+        column_ranks.resize(ranks, counts[c] - 1);
+        for (size_t r = 0; r < ranks; ++r) wanted_ranks[r * width + c] = column_ranks[r];
       }
       memory[means_memory].fill_from_host(means.data(), width * sizeof(double));
-      memory[inside_memory].fill_from_host(wanted.data(), wanted.size() * sizeof(int64_t));
+      memory[inside_memory].fill_from_host(wanted_ranks.data(), wanted_ranks.size() * sizeof(int64_t));
     }
     if (columns.pass == 1) squares = on_host(columns.sums, width, device, stream);
     check_cuda(find(&columns, device.index, stream.handle), "statistics");
@@ -100,12 +100,12 @@ std::vector<double> device_statistics(const MadeOnDevice& rows, std::span<const 
   const std::vector<uint64_t> keys = on_host(keys_on_device, ranks * width, device, stream);
   std::vector<double> table((5 + quantiles.size()) * width);
   for (size_t c = 0; c < width; ++c) {
-    const auto at = [&](int64_t rank) {
+    const auto number_at = [&](int64_t rank) {
       size_t r = 0;
-      while (wanted[r * width + c] != rank) ++r;
+      while (wanted_ranks[r * width + c] != rank) ++r;
       return number_of(keys[r * width + c], columns.is_wide);
     };
-    const std::vector<double> column = column_statistics(counts[c], means[c], squares[c], quantiles, at);
+    const std::vector<double> column = column_statistics(counts[c], means[c], squares[c], quantiles, number_at);
     for (size_t s = 0; s < column.size(); ++s) table[s * width + c] = column[s];
   }
   return table;

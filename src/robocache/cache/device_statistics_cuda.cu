@@ -27,16 +27,16 @@ template <class Real>
 __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ DeviceColumns p) {
   using Key = decltype(order_key(Real{}));
   constexpr int kKeyBits = 8 * sizeof(Key);
-  const int64_t at = blockIdx.y * int64_t{kThreads} + threadIdx.x;
-  if (at >= kSumLanes * p.width) return;
-  const int64_t column = at % p.width;
+  const int64_t lane_index = blockIdx.y * int64_t{kThreads} + threadIdx.x;
+  if (lane_index >= kSumLanes * p.width) return;
+  const int64_t column = lane_index % p.width;
   const int64_t block = p.first_row / kSumBlock + blockIdx.x;
   const int64_t begin = max(block * kSumBlock, p.first_row);
   const int64_t end = min((block + 1) * kSumBlock, p.first_row + p.rows);
-  const int64_t in_lanes = p.all_rows - p.all_rows % kSumLanes;
+  const int64_t full_rows = p.all_rows - p.all_rows % kSumLanes;
   const auto* const values = static_cast<const Real*>(p.values) + column;
   const bool* const is_pad = p.is_pad + column / p.features;
-  const int64_t pads = p.width / p.features;
+  const int64_t marks_per_row = p.width / p.features;
   const int64_t half = int64_t{p.ranks} * p.width;
   const uint64_t* const keys = p.keys + (p.pass % 2) * half + column;
   uint32_t* const bins = p.bins + column * kBins;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ Dev
   const int shift = shift_of(kKeyBits, p.pass);
   const int upper_shift = shift_of(kKeyBits, p.pass - 1);
   const auto mask = (Key{1} << (upper_shift - shift)) - 1;
-  double sum = begin % kSumBlock == 0 ? 0 : p.open_lanes[p.turn * kSumLanes * p.width + at];
+  double sum = begin % kSumBlock == 0 ? 0 : p.open_lanes[p.turn * kSumLanes * p.width + lane_index];
   int64_t finite = 0;
 
   const auto add = [&](Real x, bool pad) {
@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ Dev
   };
   const auto add_row = [&](int64_t row) {
     const int64_t i = row - p.first_row;
-    add(values[i * p.width], is_pad[i * pads]);
+    add(values[i * p.width], is_pad[i * marks_per_row]);
   };
 
-  constexpr int kTogether = 8;  // loads that do not wait for each other
-  const int64_t last = min(end, in_lanes);
-  int64_t row = begin + at / p.width;
+  constexpr int kTogether = 8;  // rows that are loaded before any is used
+  const int64_t last = min(end, full_rows);
+  int64_t row = begin + lane_index / p.width;
   for (; row + (kTogether - 1) * kSumLanes < last; row += kTogether * kSumLanes) {
     Real x[kTogether];
     bool pad[kTogether];
@@ -75,17 +75,17 @@ __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ Dev
     for (int k = 0; k < kTogether; ++k) {
       const int64_t i = row - p.first_row + k * kSumLanes;
       x[k] = values[i * p.width];
-      pad[k] = is_pad[i * pads];
+      pad[k] = is_pad[i * marks_per_row];
     }
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) add(x[k], pad[k]);
   }
   for (; row < last; row += kSumLanes) add_row(row);
-  if (at < p.width) {
-    for (row = max(begin, in_lanes); row < end; ++row) add_row(row);
+  if (lane_index < p.width) {
+    for (row = max(begin, full_rows); row < end; ++row) add_row(row);
   }
-  p.lanes[blockIdx.x * kSumLanes * p.width + at] = sum;
-  if (blockIdx.x + 1 == gridDim.x) p.open_lanes[(1 - p.turn) * kSumLanes * p.width + at] = sum;
+  p.lanes[blockIdx.x * kSumLanes * p.width + lane_index] = sum;
+  if (blockIdx.x + 1 == gridDim.x) p.open_lanes[(1 - p.turn) * kSumLanes * p.width + lane_index] = sum;
   if (p.pass == 0) atomicAdd(reinterpret_cast<Word*>(p.counts + column), static_cast<Word>(finite));
 }
 
@@ -108,30 +108,30 @@ __global__ void add_blocks(const __grid_constant__ DeviceColumns p, int blocks) 
 // A warp finds the next bits of the key with one rank of one column.
 __global__ void __launch_bounds__(kThreads) find_bits(const __grid_constant__ DeviceColumns p, int bits) {
   const int64_t half = int64_t{p.ranks} * p.width;
-  const int64_t at = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / kWarp;
-  if (at >= half || p.counts[at % p.width] == 0) return;
+  const int64_t rank_index = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / kWarp;
+  if (rank_index >= half || p.counts[rank_index % p.width] == 0) return;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const uint64_t* const keys = p.keys + (p.pass % 2) * half;
-  const uint64_t key = keys[at];
-  int64_t first = at % p.width;
+  const uint64_t key = keys[rank_index];
+  int64_t first = rank_index % p.width;
   while (keys[first] != key) first += p.width;
   const uint32_t* const bins = p.bins + first * kBins;
-  int64_t inside = p.inside[at];
+  int64_t inside = p.inside[rank_index];
   for (int begin = 0; begin < 1 << bits; begin += kWarp) {
-    const int64_t own = bins[begin + lane];
-    int64_t passed = own;
+    const int64_t in_bin = bins[begin + lane];
+    int64_t up_to_bin = in_bin;
     for (int distance = 1; distance < kWarp; distance *= 2) {
-      const int64_t below = __shfl_up_sync(~0U, passed, distance);
-      if (lane >= distance) passed += below;
+      const int64_t below = __shfl_up_sync(~0U, up_to_bin, distance);
+      if (lane >= distance) up_to_bin += below;
     }
-    const unsigned beyond = __ballot_sync(~0U, inside < passed);
-    if (beyond == 0) {
-      inside -= __shfl_sync(~0U, passed, kWarp - 1);
+    const unsigned lanes_beyond = __ballot_sync(~0U, inside < up_to_bin);
+    if (lanes_beyond == 0) {
+      inside -= __shfl_sync(~0U, up_to_bin, kWarp - 1);
       continue;
     }
-    if (lane == __ffs(static_cast<int>(beyond)) - 1) {
-      p.keys[(1 - p.pass % 2) * half + at] = key << bits | static_cast<uint64_t>(begin + lane);
-      p.inside[at] = inside - (passed - own);
+    if (lane == __ffs(static_cast<int>(lanes_beyond)) - 1) {
+      p.keys[(1 - p.pass % 2) * half + rank_index] = key << bits | static_cast<uint64_t>(begin + lane);
+      p.inside[rank_index] = inside - (up_to_bin - in_bin);
     }
     return;
   }

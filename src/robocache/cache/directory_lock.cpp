@@ -43,16 +43,16 @@ std::optional<FileDescriptor> try_lock(const std::string& directory) {
 }  // namespace
 
 DirectoryLock DirectoryLock::acquire(const std::string& directory) {
-  int looks = 0;
+  int times_without_lock = 0;
   for (int i = 0; i < kTries; ++i) {
     if (::mkdir(directory.c_str(), 0777) != 0) {
       if (errno != EEXIST) refuse_errno(directory, "creating the directory");
       std::error_code error;
-      const bool empty = fs::is_empty(directory, error);
-      if (!error && !empty && !fs::exists(lock_path(directory), error)) {
+      const bool is_empty = fs::is_empty(directory, error);
+      if (!error && !is_empty && !fs::exists(lock_path(directory), error)) {
         // The lock file may have belonged to a writer that ended between the two checks. That does not happen three
         // times in a row.
-        if (++looks == 3) {
+        if (++times_without_lock == 3) {
           throw FileError(directory,
                           ": expected an unused name or the directory of an earlier writer, got something else");
         }

@@ -35,7 +35,7 @@ constexpr size_t kTrailerBytes = kBeforeCrc.size() + 8 + kAfterCrc.size();
 
 // ---- JSON text -------------------------------------------------------------------------------------------------------
 
-bool is_flat(const Json& json) {
+bool has_plain_items(const Json& json) {
   return std::none_of(json.begin(), json.end(), [](const Json& item) { return item.is_structured(); });
 }
 
@@ -52,7 +52,7 @@ std::string one_line(const Json& json) {
 
 // Writes lists of plain values, and any value that fits, on one line. Indents everything else.
 std::string pretty(const Json& json, const std::string& indent) {
-  if (!json.is_structured() || json.empty() || (json.is_array() && is_flat(json))) return one_line(json);
+  if (!json.is_structured() || json.empty() || (json.is_array() && has_plain_items(json))) return one_line(json);
   const std::string inner = indent + "  ";
   std::string text;
   for (auto item = json.begin(); item != json.end(); ++item) {
@@ -67,9 +67,9 @@ std::string pretty(const Json& json, const std::string& indent) {
 
 // Throws Json::exception. Throws ArgumentError if the text is nested so deeply that processing it could exhaust the
 // stack.
-Json parse(std::string_view text, int most) {
-  return Json::parse(text.begin(), text.end(), [most](int depth, Json::parse_event_t, Json&) {
-    if (depth > most) throw ArgumentError("expected JSON of at most ", most, " levels, got more");
+Json parse(std::string_view text, int most_levels) {
+  return Json::parse(text.begin(), text.end(), [most_levels](int depth, Json::parse_event_t, Json&) {
+    if (depth > most_levels) throw ArgumentError("expected JSON of at most ", most_levels, " levels, got more");
     return true;
   });
 }
@@ -133,10 +133,10 @@ class Node {
 
   Node operator[](const char* key) const {
     if (!json_.is_object()) refuse("an object", json_.type_name());
-    const auto found = json_.find(key);
+    const auto entry = json_.find(key);
     std::string name = name_.empty() ? std::string(key) : name_ + "." + key;
-    if (found == json_.end()) Node(path_, std::move(name), json_).refuse("a value", "none");
-    return {path_, std::move(name), *found};
+    if (entry == json_.end()) Node(path_, std::move(name), json_).refuse("a value", "none");
+    return {path_, std::move(name), *entry};
   }
 
   std::vector<Node> items() const {
@@ -323,9 +323,9 @@ void check_checksum(const std::string& path, std::string_view text) {
   const std::string expected_form = "the manifest's end, " + Json(kBeforeCrc).dump() + " and 8 digits";
   if (text.size() < kTrailerBytes) refuse_bytes(path, size, expected_form, "the end of the file");
   const std::string_view trailer = text.substr(text.size() - kTrailerBytes);
-  const int64_t trailer_at = size - static_cast<int64_t>(kTrailerBytes);
+  const int64_t trailer_offset = size - static_cast<int64_t>(kTrailerBytes);
   if (!trailer.starts_with(kBeforeCrc) || !trailer.ends_with(kAfterCrc)) {
-    refuse_bytes(path, trailer_at, expected_form, "something else: the file is damaged or cut short");
+    refuse_bytes(path, trailer_offset, expected_form, "something else: the file is damaged or cut short");
   }
   const std::string crc = crc32_text(crc32(text.data(), text.size() - kTrailerBytes));
   const std::string_view recorded = trailer.substr(kBeforeCrc.size(), 8);
@@ -364,7 +364,7 @@ std::string scalar_type(const Json& value) {
   return "";
 }
 
-// Returns the type that can hold both, or "" if there is none.
+// Returns the type that can hold values of both types, or "" if there is none.
 std::string common_type(const std::string& a, const std::string& b) {
   if (a == b || b == "null") return a;
   if (a == "null") return b;
@@ -407,9 +407,9 @@ std::string stream_directory(std::string_view name) {
   std::string directory = std::string(kStreamsDirectory) + "/";
   for (size_t i = 0; i < name.size(); ++i) {
     const auto c = static_cast<unsigned char>(name[i]);
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                       c == '-' || (c == '.' && i > 0);
-    if (plain) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                          c == '-' || (c == '.' && i > 0);
+    if (is_plain) {
       directory += static_cast<char>(c);
     } else {
       directory += {'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]};
@@ -545,7 +545,7 @@ std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<cons
     if (__builtin_mul_overflow(bytes, extent, &bytes)) return "expected a size of frames within int64, got more";
   }
   if (frames.unit_m && frames.color_space != ColorSpace::kDepth) {
-    return "expected unit_m of depth alone, got it of " + color_space + " frames";
+    return "expected unit_m only for depth frames, got it for " + color_space + " frames";
   }
   if (frames.unit_m && !(std::isfinite(*frames.unit_m) && *frames.unit_m > 0)) {
     return "expected a unit_m above 0, got " + Json(*frames.unit_m).dump();

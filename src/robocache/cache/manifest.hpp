@@ -30,7 +30,7 @@ inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // if rows 
 inline constexpr const char* kRowOffsetsFile = "row_offsets.npy";
 inline constexpr const char* kStatsFile = "stats.npy";  // if rows are numbers of one shape
 
-// Returns the name of a file that each generation of a cache has: "stats.npy", or "stats.2.npy" in the third.
+// Returns the name of a file in a generation of the cache: "stats.npy" in generation 0, "stats.2.npy" in generation 2.
 std::string of_generation(std::string_view file, int64_t generation);
 
 // Maps "joint.position" to "streams/joint.position". A leading dot, and each byte outside [A-Za-z0-9._-], becomes %XX.
@@ -74,7 +74,8 @@ struct EpisodeMetadata {
   std::vector<EpisodeColumn> columns;  // all columns so far and this episode's columns, with their types
 };
 
-// Throws ArgumentError if the metadata is not an object of the allowed values, or if a column changes its type.
+// Checks the metadata of an episode; `known` are the columns of the earlier ones. Throws ArgumentError if it is not an object of
+// the allowed values, or if a column changes its type.
 EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector<EpisodeColumn>& known);
 
 // Returns a line of episodes.jsonl with its line end. `span_ns` holds the earliest and the latest stamp, if there is

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kVersion1Prefix = kMagic.size() + 2 + 2;  // magic, version, length of the dictionary
-constexpr size_t kLongestInt64 = 20;
+constexpr size_t kMostDigits = 20;                         // of an int64, with its sign
 
 // Returns a shape as Python writes a tuple: "(12, 3)", "(12,)".
 std::string tuple_text(std::span<const int64_t> shape) {
@@ -39,26 +39,26 @@ struct Value {
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view file, size_t begin, size_t end)
-      : path_(path), text_(file.substr(0, end)), at_(begin) {
+      : path_(path), text_(file.substr(0, end)), offset_(begin) {
     expect('{');
     while (!take('}')) {
       const Value key = value();
-      Value* const known = key.text == "'descr'"           ? &descr
+      Value* const entry = key.text == "'descr'"           ? &descr
                            : key.text == "'fortran_order'" ? &fortran_order
                            : key.text == "'shape'"         ? &shape
                                                            : nullptr;
-      if (known == nullptr || !known->text.empty()) {
+      if (entry == nullptr || !entry->text.empty()) {
         refuse_bytes(path_, key.offset, "one each of 'descr', 'fortran_order' and 'shape'", quoted(key.text));
       }
       expect(':');
-      *known = value();
+      *entry = value();
       if (!take(',')) {
         expect('}');
         break;
       }
     }
     skip_space();
-    if (at_ != text_.size()) refuse("spaces and a line end after the dictionary", quoted(text_.substr(at_)));
+    if (offset_ != text_.size()) refuse("spaces and a line end after the dictionary", quoted(text_.substr(offset_)));
     if (descr.text.empty() || fortran_order.text.empty() || shape.text.empty()) {
       refuse("'descr', 'fortran_order' and 'shape'", "fewer keys");
     }
@@ -68,42 +68,42 @@ class HeaderParser {
 
  private:
   [[noreturn]] void refuse(std::string_view expected, std::string_view got) const {
-    refuse_bytes(path_, static_cast<int64_t>(at_), expected, got);
+    refuse_bytes(path_, static_cast<int64_t>(offset_), expected, got);
   }
 
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
+    while (offset_ < text_.size() && (text_[offset_] == ' ' || text_[offset_] == '\n')) ++offset_;
   }
 
   bool take(char c) {
     skip_space();
-    if (at_ >= text_.size() || text_[at_] != c) return false;
-    ++at_;
+    if (offset_ >= text_.size() || text_[offset_] != c) return false;
+    ++offset_;
     return true;
   }
 
   void expect(char c) {
     if (take(c)) return;
-    refuse(quoted(std::string_view(&c, 1)), at_ < text_.size() ? quoted(text_.substr(at_, 1)) : "the end");
+    refuse(quoted(std::string_view(&c, 1)), offset_ < text_.size() ? quoted(text_.substr(offset_, 1)) : "the end");
   }
 
   // Reads 'text', (a tuple) or a word.
   Value value() {
     skip_space();
-    const std::string_view rest = text_.substr(at_);
-    const std::string_view ends = rest.starts_with('\'') ? "'" : rest.starts_with('(') ? ")" : ",:} \n";
-    const bool is_word = ends.size() > 1;
-    const size_t end = rest.find_first_of(ends, is_word ? 0 : 1);
+    const std::string_view rest = text_.substr(offset_);
+    const std::string_view terminators = rest.starts_with('\'') ? "'" : rest.starts_with('(') ? ")" : ",:} \n";
+    const bool is_word = terminators.size() > 1;
+    const size_t end = rest.find_first_of(terminators, is_word ? 0 : 1);
     if (end == std::string_view::npos || (is_word && end == 0))
       refuse("a value and its end", quoted(rest.substr(0, 1)));
-    const Value read{rest.substr(0, is_word ? end : end + 1), static_cast<int64_t>(at_)};
-    at_ += read.text.size();
-    return read;
+    const Value result{rest.substr(0, is_word ? end : end + 1), static_cast<int64_t>(offset_)};
+    offset_ += result.text.size();
+    return result;
   }
 
   const std::string& path_;
   std::string_view text_;
-  size_t at_;
+  size_t offset_;
 };
 
 // Whether a tuple is written as tuple_text() writes it, but for spaces and a comma at its end. If the file `grows`, the first
@@ -132,7 +132,7 @@ std::string npy_header(DType dtype, int64_t rows, std::span<const int64_t> shape
   std::string dictionary = "{'descr': '" + std::string(npy_descr(dtype)) +
                            "', 'fortran_order': False, 'shape': " + tuple_text(extents) + ", }";
   const size_t longest =
-      kVersion1Prefix + dictionary.size() - std::to_string(rows).size() + kLongestInt64 + 1;  // 1: the line end
+      kVersion1Prefix + dictionary.size() - std::to_string(rows).size() + kMostDigits + 1;  // and the line end
   const size_t total = (longest + kNpyAlignment - 1) / kNpyAlignment * kNpyAlignment;
   const size_t length = total - kVersion1Prefix;
   dictionary.resize(length - 1, ' ');
@@ -187,17 +187,17 @@ int64_t check_npy(const std::string& path, std::span<const std::byte> file, DTyp
 int64_t checked_product(const std::string& path, std::span<const int64_t> factors) {
   // Zeros are checked last, because [2^62, 2^62, 0] is a valid, empty shape.
   int64_t product = 1;
-  bool empty = false;
+  bool is_empty = false;
   for (const int64_t factor : factors) {
     if (factor < 0) throw FileError(path, ": expected lengths of at least 0, got ", factor);
     if (factor == 0) {
-      empty = true;
+      is_empty = true;
     } else if (__builtin_mul_overflow(product, factor, &product)) {
       if (!std::ranges::count(factors, 0)) throw FileError(path, ": expected a size within int64, got more");
       product = 1;
     }
   }
-  return empty ? 0 : product;
+  return is_empty ? 0 : product;
 }
 
 }  // namespace robocache::cache

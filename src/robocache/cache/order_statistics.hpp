@@ -42,9 +42,9 @@ class OrderStatistics {
   void add(std::span<const C> numbers) {
     std::array<Key, kKeysAtOnce> keys;
     for (size_t begin = 0; begin < numbers.size(); begin += keys.size()) {
-      const std::span<const C> some = numbers.subspan(begin, std::min(keys.size(), numbers.size() - begin));
-      make_keys(some, keys.data());
-      add_keys({keys.data(), some.size()});
+      const std::span<const C> block = numbers.subspan(begin, std::min(keys.size(), numbers.size() - begin));
+      make_keys(block, keys.data());
+      add_keys({keys.data(), block.size()});
     }
   }
 
@@ -65,20 +65,20 @@ class OrderStatistics {
         passed = 0;
         bin = 0;
       }
-      const int64_t inside = rank - interval->below;
+      const int64_t rank_in_interval = rank - interval->below;
       if (keeps_) {
         const auto kept = interval->kept.begin();
-        std::nth_element(kept + passed, kept + inside, interval->kept.end());
-        known_.emplace(rank, kept[inside]);
-        passed = inside + 1;
+        std::nth_element(kept + passed, kept + rank_in_interval, interval->kept.end());
+        known_.emplace(rank, kept[rank_in_interval]);
+        passed = rank_in_interval + 1;
         continue;
       }
-      while (inside >= passed + interval->counts[bin]) passed += interval->counts[bin++];
-      const Interval found = interval_of_bin(*interval, bin, passed);
-      if (found.low == found.high) {
-        known_.emplace(rank, found.low);
-      } else if (narrower.empty() || narrower.back().low != found.low) {
-        narrower.push_back(found);
+      while (rank_in_interval >= passed + interval->counts[bin]) passed += interval->counts[bin++];
+      const Interval bin_interval = interval_of_bin(*interval, bin, passed);
+      if (bin_interval.low == bin_interval.high) {
+        known_.emplace(rank, bin_interval.low);
+      } else if (narrower.empty() || narrower.back().low != bin_interval.low) {
+        narrower.push_back(bin_interval);
       }
     }
     intervals_ = std::move(narrower);
@@ -138,10 +138,10 @@ class OrderStatistics {
 
   // In the first pass it also finds the least and the greatest key.
   void make_keys(std::span<const C> numbers, Key* keys) {
-    Interval& all = intervals_[0];
+    Interval& whole_range = intervals_[0];
     Key ignored = 0;
-    Key& least = passes_ == 0 ? all.least : ignored;
-    Key& greatest = passes_ == 0 ? all.greatest : ignored;
+    Key& least = passes_ == 0 ? whole_range.least : ignored;
+    Key& greatest = passes_ == 0 ? whole_range.greatest : ignored;
     if constexpr (std::is_floating_point_v<C>) {
       column_kernels<C>().make_keys(numbers.data(), std::ssize(numbers), keys, least, greatest);
     } else {
@@ -156,12 +156,12 @@ class OrderStatistics {
 
   void add_keys(std::span<Key> keys) {
     if (passes_ == 0) {
-      Interval& all = intervals_[0];
-      all.count += std::ssize(keys);
+      Interval& whole_range = intervals_[0];
+      whole_range.count += std::ssize(keys);
       if (keeps_) {
-        all.kept.insert(all.kept.end(), keys.begin(), keys.end());
+        whole_range.kept.insert(whole_range.kept.end(), keys.begin(), keys.end());
       } else {
-        int64_t* const counts = all.counts.data();
+        int64_t* const counts = whole_range.counts.data();
         for (const Key key : keys) ++counts[static_cast<size_t>(key >> first_shift_)];
       }
       return;
@@ -187,18 +187,18 @@ class OrderStatistics {
   static Interval interval_of_bin(const Interval& interval, size_t bin, int64_t passed) {
     const Key low = interval.low + (static_cast<Key>(bin) << interval.shift);
     const Key widest = (Key{1} << interval.shift) - 1;
-    Interval found;
-    found.high = std::min(interval.greatest, interval.high - low < widest ? interval.high : low + widest);
-    found.low = std::max(interval.least, low);
-    found.below = interval.below + passed;
-    found.count = interval.counts[bin];
-    return found;
+    Interval bin_interval;
+    bin_interval.high = std::min(interval.greatest, interval.high - low < widest ? interval.high : low + widest);
+    bin_interval.low = std::max(interval.least, low);
+    bin_interval.below = interval.below + passed;
+    bin_interval.count = interval.counts[bin];
+    return bin_interval;
   }
 
   void prepare_pass() {
-    int64_t left = 0;
-    for (const Interval& interval : intervals_) left += interval.count;
-    keeps_ = left <= kMostKept;
+    int64_t numbers_left = 0;
+    for (const Interval& interval : intervals_) numbers_left += interval.count;
+    keeps_ = numbers_left <= kMostKept;
     lows_.clear();
     spans_.clear();
     for (Interval& interval : intervals_) {
@@ -214,7 +214,7 @@ class OrderStatistics {
     }
   }
 
-  bool keeps_;
+  bool keeps_;  // all numbers that are left, instead of counting them
   int first_shift_;
   int later_bits_;
   int passes_ = 0;

@@ -1,5 +1,5 @@
 // Gives a finished cache its name. At every moment, the name refers to nothing, the old cache or the new one, never to
-// a part of one.
+// part of a cache.
 #pragma once
 
 #include <string>
