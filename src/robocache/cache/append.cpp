@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether `file` is `base` in some generation: for "stats.npy" "stats.npy" or "stats.2.npy".
+// Whether `file` is the name that `base`, such as "stats.npy", has in some generation: "stats.npy" or "stats.2.npy".
 bool is_generation_of(std::string_view base, std::string_view file) {
   const std::string_view extension = base.substr(base.rfind('.'));
   base.remove_suffix(extension.size());
@@ -31,7 +31,7 @@ bool is_generation_of(std::string_view base, std::string_view file) {
 
 }  // namespace
 
-Manifest growing_manifest(const std::string& path) {
+Manifest appendable_manifest(const std::string& path) {
   const std::string file = path + "/" + kManifestFile;
   const MappedFile text(open_directory(path), kManifestFile, file);
   Manifest manifest = parse_manifest(file, text.text());

@@ -10,7 +10,7 @@
 namespace robocache::cache {
 
 // Returns the manifest of the cache `path`. Throws FileError if the cache cannot grow.
-Manifest growing_manifest(const std::string& path);
+Manifest appendable_manifest(const std::string& path);
 
 // Renames kNewManifestFile to kManifestFile. If it throws FileError, nothing has changed.
 void replace_manifest(const std::string& path);

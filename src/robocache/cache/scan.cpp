@@ -23,7 +23,7 @@ namespace {
 // The size of a chunk in numbers and in rows. Jumps are found within a chunk.
 constexpr int64_t kChunk = int64_t{1} << 22;
 constexpr int64_t kChunkRows = int64_t{1} << 15;
-// The least work that is worth a thread.
+// The fewest numbers that are worth a thread.
 constexpr int64_t kTask = int64_t{1} << 16;
 // The number of columns that are copied together: the values are then read in order, and the copies stay in the
 // processor's cache.
@@ -35,13 +35,14 @@ using RealOf = std::conditional_t<std::is_same_v<WorkType<T>, float>, float, dou
 
 // Does what ColumnKernels::copy_columns does, for every type.
 template <class T>
-void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width, RealOf<T>* copies, int64_t apart) {
+void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width, RealOf<T>* copies,
+                  int64_t column_size) {
   if constexpr (std::is_same_v<T, RealOf<T>>) {
-    column_kernels<T>().copy_columns(rows, row_size, count, width, copies, apart);
+    column_kernels<T>().copy_columns(rows, row_size, count, width, copies, column_size);
   } else {
     for (int64_t row = 0; row < count; ++row, rows += row_size) {
       for (int64_t column = 0; column < width; ++column)
-        copies[column * apart + row] = to_work<RealOf<T>>(rows[column]);
+        copies[column * column_size + row] = to_work<RealOf<T>>(rows[column]);
     }
   }
 }
@@ -95,15 +96,15 @@ std::optional<FrequentWraps> find_frequent_wraps(const std::vector<Real>& sizes)
   return std::nullopt;
 }
 
-void add_beyond(std::vector<Beyond>& all, const Beyond& more) {
-  if (more.count == 0) return;
+void add_beyond(std::vector<Beyond>& findings, const Beyond& finding) {
+  if (finding.count == 0) return;
   const auto same = std::ranges::find_if(
-      all, [&](const Beyond& entry) { return entry.kind == more.kind && entry.feature == more.feature; });
-  if (same == all.end()) {
-    all.push_back(more);
+      findings, [&](const Beyond& entry) { return entry.kind == finding.kind && entry.feature == finding.feature; });
+  if (same == findings.end()) {
+    findings.push_back(finding);
   } else {
-    same->count += more.count;
-    same->worst = std::max(same->worst, more.worst);
+    same->count += finding.count;
+    same->worst = std::max(same->worst, finding.worst);
   }
 }
 
@@ -125,7 +126,7 @@ struct ValueScan::ChunkResults {
   std::vector<Beyond> beyond;
 };
 
-// The rows of a stream with values of type T.
+// A chunk of rows of a stream with values of type T.
 template <class T>
 class ValueScan::Chunk {
  public:
@@ -142,15 +143,15 @@ class ValueScan::Chunk {
       quantiles.emplace_back(scan_.reference_.stats, static_cast<size_t>(f));
     std::vector<ScanSteps<Real>> steps(static_cast<size_t>(width));
     std::vector<double> step_sums(static_cast<size_t>(width));
-    const auto copies = std::make_unique_for_overwrite<Real[]>(static_cast<size_t>(width * kApart));
+    const auto copies = std::make_unique_for_overwrite<Real[]>(static_cast<size_t>(width * kColumnSize));
     for (int64_t row = begin_; row < end_; row += kScanBlock) {
       const int64_t count = std::min(kScanBlock, end_ - row);
-      const std::span<const int64_t> episodes = cuts(row, row + count);
+      const std::span<const int64_t> episodes = episode_starts(row, row + count);
       copy_columns(values_ + row * scan_.features_ + first, scan_.features_, count, width, copies.get() + kAhead,
-                   kApart);
+                   kColumnSize);
       for (int64_t c = 0; c < width; ++c) {
         const auto column = static_cast<size_t>(c);
-        Real* const numbers = copies.get() + c * kApart + kAhead;
+        Real* const numbers = copies.get() + c * kColumnSize + kAhead;
         numbers[-1] = row > 0 ? number(row - 1, first + c) : 0;
         add_numbers(results, first + c, quantiles[column], row, {numbers, static_cast<size_t>(count)});
         const ScanSteps<Real> more = add_steps(results, first + c, row, numbers, count, episodes);
@@ -169,11 +170,11 @@ class ValueScan::Chunk {
 
   // Scans the quaternion in four columns, from `first` on.
   ChunkResults scan_quaternion(int64_t first) const {
-    Beyond off{BeyondKind::kNorm, first, 0, 0, 0};
+    Beyond wrong_norm{BeyondKind::kNorm, first, 0, 0, 0};
     Beyond flip{BeyondKind::kFlip, first, 0, 0, 0};
-    std::array<double, 4> before{};
-    auto cut = cuts(begin_, end_).begin();
-    const auto no_cut = cuts(begin_, end_).end();
+    std::array<double, 4> previous{};
+    auto start = episode_starts(begin_, end_).begin();
+    const auto no_start = episode_starts(begin_, end_).end();
     for (int64_t row = std::max<int64_t>(begin_ - 1, 0); row < end_; ++row) {
       std::array<double, 4> q;
       for (int64_t part = 0; part < 4; ++part) q[static_cast<size_t>(part)] = number(row, first + part);
@@ -181,22 +182,23 @@ class ValueScan::Chunk {
         const double square = q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3];
         // Within these bounds the norm is close enough to 1, so no root is needed.
         const double length_off = square > 0.981 && square < 1.02 ? 0 : std::abs(std::sqrt(square) - 1);
-        if (length_off > kQuaternionNorm) count_one(off, row, length_off);
-        const bool is_first = cut != no_cut && *cut == row;
-        while (cut != no_cut && *cut == row) ++cut;
-        const double dot = q[0] * before[0] + q[1] * before[1] + q[2] * before[2] + q[3] * before[3];
+        if (length_off > kQuaternionNorm) count_one(wrong_norm, row, length_off);
+        const bool is_first = start != no_start && *start == row;
+        while (start != no_start && *start == row) ++start;
+        const double dot = q[0] * previous[0] + q[1] * previous[1] + q[2] * previous[2] + q[3] * previous[3];
         if (!is_first && dot < kQuaternionFlip) count_one(flip, row, -dot);
       }
-      before = q;
+      previous = q;
     }
     ChunkResults results{first};
-    for (const Beyond& beyond : {off, flip}) add_beyond(results.beyond, beyond);
+    for (const Beyond& beyond : {wrong_norm, flip}) add_beyond(results.beyond, beyond);
     return results;
   }
 
  private:
+  // The numbers before a column: the last holds the number of the row before, the others keep the column aligned.
   static constexpr int64_t kAhead = kCacheLine / static_cast<int64_t>(sizeof(Real));
-  static constexpr int64_t kApart =
+  static constexpr int64_t kColumnSize =
       kScanBlock + 2 * kAhead;  // not a power of two, which would map many columns to the same cache lines
 
   // The quantiles of a feature, in its own type.
@@ -205,20 +207,21 @@ class ValueScan::Chunk {
       const std::array all{stats.q01, stats.q10, stats.q50, stats.q90, stats.q99};
       for (size_t q = 0; q < kScanQuantiles; ++q) {
         const double quantile = all[q][feature];
-        const auto near = static_cast<Real>(quantile);
-        const bool is_exact = static_cast<double>(near) == quantile;
+        const auto rounded = static_cast<Real>(quantile);
+        const bool is_exact = static_cast<double>(rounded) == quantile;
         any_exact = any_exact || is_exact;
-        exact[q] = is_exact ? near : std::numeric_limits<Real>::quiet_NaN();
+        exact[q] = is_exact ? rounded : std::numeric_limits<Real>::quiet_NaN();
         // Rounds up to the next number of that type, so the same numbers are below it.
-        up[q] =
-            static_cast<double>(near) < quantile ? std::nextafter(near, std::numeric_limits<Real>::infinity()) : near;
+        rounded_up[q] = static_cast<double>(rounded) < quantile
+                            ? std::nextafter(rounded, std::numeric_limits<Real>::infinity())
+                            : rounded;
       }
       const double mean = stats.mean[feature];
       centre = std::isfinite(mean) ? mean : 0;
     }
 
     double centre;
-    std::array<Real, kScanQuantiles> up;
+    std::array<Real, kScanQuantiles> rounded_up;
     std::array<Real, kScanQuantiles> exact;
     bool any_exact = false;
   };
@@ -226,7 +229,7 @@ class ValueScan::Chunk {
   Real number(int64_t row, int64_t feature) const { return to_work<Real>(values_[row * scan_.features_ + feature]); }
 
   // Returns the rows of [begin, end) that begin an episode. An empty episode repeats the row of the next one.
-  std::span<const int64_t> cuts(int64_t begin, int64_t end) const {
+  std::span<const int64_t> episode_starts(int64_t begin, int64_t end) const {
     const auto low = std::ranges::lower_bound(scan_.row_offsets_, begin);
     return {low, std::lower_bound(low, scan_.row_offsets_.end(), end)};
   }
@@ -258,7 +261,7 @@ class ValueScan::Chunk {
     column.squares += sums.squares;
     column.least = std::min(column.least, static_cast<double>(sums.least));
     column.greatest = std::max(column.greatest, static_cast<double>(sums.greatest));
-    kernels.count_below(numbers.data(), std::ssize(numbers), quantiles.up.data(), column.below);
+    kernels.count_below(numbers.data(), std::ssize(numbers), quantiles.rounded_up.data(), column.below);
     if (quantiles.any_exact)
       kernels.count_equal(numbers.data(), std::ssize(numbers), quantiles.exact.data(), column.equal);
   }
@@ -317,9 +320,9 @@ class ValueScan::Chunk {
       steps.moved += more.moved;
       steps.still += more.still;
     };
-    for (const int64_t cut : episodes) {
-      add_until(cut - row);
-      begin = cut - row + 1;
+    for (const int64_t start : episodes) {
+      add_until(start - row);
+      begin = start - row + 1;
     }
     add_until(count);
     ChunkResults::Column& column = column_of(results, feature);
@@ -331,7 +334,7 @@ class ValueScan::Chunk {
     }
     std::array<uint8_t, kScanBlock> changed;
     kernels.mark_changes(numbers, count, changed.data());
-    for (const int64_t cut : episodes) changed[static_cast<size_t>(cut - row)] = 1;
+    for (const int64_t start : episodes) changed[static_cast<size_t>(start - row)] = 1;
     add_changes(results, column, feature, row, {changed.data(), static_cast<size_t>(count)});
     return steps;
   }
@@ -366,10 +369,10 @@ class ValueScan::Chunk {
     if (count < kJumpRows || steps.moved < kJumpRows) return false;
     if (static_cast<double>(steps.moved) < kJumpMoving * static_cast<double>(count)) return false;
     const double span = column.greatest - column.least;
-    const auto spans = [&](double turn) { return 0.75 * turn < span && span < (1 + kWrapNear) * turn; };
-    if (std::ranges::any_of(kTurns, spans) && static_cast<double>(steps.greatest) > 0.75 * span) return true;
-    const double most = static_cast<double>(steps.greatest) * (0.99 / kJump + 0.01) * static_cast<double>(count);
-    return !std::isfinite(sum) || !(most * 1.001 < sum);
+    const auto spans_turn = [&](double turn) { return 0.75 * turn < span && span < (1 + kWrapNear) * turn; };
+    if (std::ranges::any_of(kTurns, spans_turn) && static_cast<double>(steps.greatest) > 0.75 * span) return true;
+    const double most_sum = static_cast<double>(steps.greatest) * (0.99 / kJump + 0.01) * static_cast<double>(count);
+    return !std::isfinite(sum) || !(most_sum * 1.001 < sum);
   }
 
   void find_jumps(ChunkResults& results, int64_t feature) const {
@@ -379,7 +382,7 @@ class ValueScan::Chunk {
       const Real step = number(row, feature) - number(row - 1, feature);
       steps.push_back(std::isfinite(step) ? step : Real{0});
     }
-    for (const int64_t cut : cuts(first, end_)) steps[static_cast<size_t>(cut - first)] = 0;
+    for (const int64_t start : episode_starts(first, end_)) steps[static_cast<size_t>(start - first)] = 0;
     std::vector<Real> sizes;
     for (const Real step : steps) {
       if (step != 0) sizes.push_back(std::abs(step));
@@ -394,9 +397,9 @@ class ValueScan::Chunk {
         continue;
       }
       if (!(std::abs(steps[i]) > bound)) continue;
-      const double back = i + 1 < steps.size() ? static_cast<double>(steps[i + 1]) : 0;
+      const double next_step = i + 1 < steps.size() ? static_cast<double>(steps[i + 1]) : 0;
       const bool is_spike =
-          std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step) &&
+          std::abs(next_step) > bound && std::abs(step + next_step) < kSpikeReturn * std::abs(step) &&
           !passes_end(static_cast<double>(number(row - 1, feature)), static_cast<double>(number(row, feature)));
       const JumpKind kind = is_spike ? JumpKind::kSpike : is_wrap(step) ? JumpKind::kWrap : JumpKind::kStep;
       results.jumps.push_back({feature, row, kind, step});
@@ -434,15 +437,16 @@ int64_t ValueScan::add(int64_t bytes) {
   const int64_t tasks = groups + std::ssize(reference_.quaternions);  // of a chunk
   std::vector<ChunkResults> results(static_cast<size_t>(chunks * tasks));
   const int64_t grain = std::max<int64_t>(1, kTask / (group * std::min(chunk_rows_, end - added_)));
-  parallel_for(std::ssize(results), grain, [&](int64_t from, int64_t to) {
-    for (int64_t task = from; task < to; ++task) {
+  parallel_for(std::ssize(results), grain, [&](int64_t first_task, int64_t end_task) {
+    for (int64_t task = first_task; task < end_task; ++task) {
       const int64_t begin = added_ + task / tasks * chunk_rows_;
-      const int64_t index = task % tasks;
+      const int64_t task_in_chunk = task % tasks;
       with_type(dtype_, [&]<class T>(T) {
         const Chunk<T> chunk(*this, begin, std::min(begin + chunk_rows_, end));
         results[static_cast<size_t>(task)] =
-            index < groups ? chunk.scan(index * group, std::min(group, features_ - index * group))
-                           : chunk.scan_quaternion(reference_.quaternions[static_cast<size_t>(index - groups)]);
+            task_in_chunk < groups
+                ? chunk.scan(task_in_chunk * group, std::min(group, features_ - task_in_chunk * group))
+                : chunk.scan_quaternion(reference_.quaternions[static_cast<size_t>(task_in_chunk - groups)]);
       });
     }
   });

@@ -19,17 +19,19 @@ inline constexpr std::array kTurns{2 * std::numbers::pi, 360.0};
 // Runs of equal numbers are reported from this length on.
 inline constexpr int64_t kStuckRows = 20;
 // A step is a jump if it is kJump times the 99th percentile of the steps around it, and if a share kJumpMoving of those
-// steps is nonzero.
+// steps is nonzero. Chunks with fewer than kJumpRows steps have none.
 inline constexpr double kJump = 10;
 inline constexpr int64_t kJumpRows = 100;
 inline constexpr double kJumpMoving = 0.5;
-// A spike returns to within kSpikeReturn of its step. A wrap is a step within kWrapNear of a full turn.
+// A spike is a jump that the next step undoes but for a share kSpikeReturn. A wrap is a step within kWrapNear of a full turn.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
 // An angle wraps often if more than a hundredth of its steps exceed half a turn, and a share kWrapShare of these are wraps: a
 // full turn, give or take an ordinary step. A wrap exceeds kWrapRatio times the 99th percentile of the other steps.
 inline constexpr double kWrapShare = 0.9;
 inline constexpr double kWrapRatio = 3;
+// A quaternion's length may differ from 1 by kQuaternionNorm. Its sign flips if its dot product with the row before is below
+// kQuaternionFlip.
 inline constexpr double kQuaternionNorm = 0.01;
 inline constexpr double kQuaternionFlip = -0.5;
 // About this many runs, and this many jumps, are kept per feature.
@@ -60,7 +62,7 @@ struct Jump {
   double step;
 };
 
-// The numbers of NaN and of infinities of a feature in an episode. An episode may have several entries.
+// How many NaN, or infinities, a feature has in an episode. An episode may have several entries.
 struct NotFinite {
   int64_t feature, episode;
   bool is_nan;
@@ -74,7 +76,7 @@ struct Beyond {
   BeyondKind kind;
   int64_t feature;
   int64_t count, first_row;
-  double worst;
+  double worst;  // the largest distance from the limit, or from length 1; for kFlip the largest -dot
 };
 
 // Scans a stream. A step leads from a row to the next row of its episode. Jumps are judged by the steps of their chunk

@@ -9,7 +9,8 @@
 
 namespace robocache::cache {
 
-// A period is the time from a row to the next row of its episode. It is compared with the median period P.
+// A period is the time from a row to the next row of its episode. It is compared with the median period P: above kGap P
+// it is a gap, above kLongGap P a long gap.
 inline constexpr double kGap = 1.5;
 inline constexpr double kLongGap = 10;
 inline constexpr double kRegular = 0.5;  // a period within this share of P is regular, and counts for the rate

@@ -67,7 +67,7 @@ std::string name_of(const Stream& stream, std::span<const RowRange> ranges, std:
 }
 
 // Returns the content of the file: a .npy header, the table, and the CRC-32 of both, which numpy.load ignores.
-std::string file_of(const Table& table, int64_t rows, const std::vector<int64_t>& shape) {
+std::string file_content(const Table& table, int64_t rows, const std::vector<int64_t>& shape) {
   std::string bytes = npy_header(DType::kFloat64, rows, shape);
   bytes.append(reinterpret_cast<const char*>(table.data()), table.size() * sizeof(double));
   const uint32_t crc = crc32(bytes.data(), bytes.size());
@@ -79,8 +79,8 @@ bool counts_infinity(std::span<const double> table, size_t numbers) {
   return std::ranges::any_of(table.subspan(2 * numbers, 2 * numbers), [](double x) { return std::isinf(x); });
 }
 
-// Returns nothing if there is no such file, or if it is another, damaged, or counts infinities.
-std::shared_ptr<const Table> read(const std::string& path, int64_t rows, const std::vector<int64_t>& shape) {
+// Returns the table of a file; null if there is no such file, or if it has another shape, is damaged, or counts infinities.
+std::shared_ptr<const Table> read_table(const std::string& path, int64_t rows, const std::vector<int64_t>& shape) {
   Table table(static_cast<size_t>(std::accumulate(shape.begin(), shape.end(), rows, std::multiplies<>())));
   const size_t head = npy_header(DType::kFloat64, rows, shape).size();
   std::string bytes(head + table.size() * sizeof(double) + sizeof(uint32_t), '\0');
@@ -92,7 +92,7 @@ std::shared_ptr<const Table> read(const std::string& path, int64_t rows, const s
     done += static_cast<size_t>(got);
   }
   std::memcpy(table.data(), bytes.data() + head, table.size() * sizeof(double));
-  if (bytes != file_of(table, rows, shape) || counts_infinity(table, table.size() / static_cast<size_t>(rows)))
+  if (bytes != file_content(table, rows, shape) || counts_infinity(table, table.size() / static_cast<size_t>(rows)))
     return nullptr;
   return std::make_shared<const Table>(std::move(table));
 }
@@ -115,11 +115,11 @@ void store(const std::string& directory, const std::string& name, const std::str
 std::shared_ptr<const Table> statistics_of_rows(const Dataset& dataset, int64_t stream_index,
                                                 std::span<const RowRange> ranges, std::span<const double> quantiles) {
   const Stream& stream = dataset.stream(stream_index);
-  const bool all = ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows;
-  if (all && std::ranges::equal(quantiles, kQuantiles)) {
+  const bool is_whole_stream = ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows;
+  if (is_whole_stream && std::ranges::equal(quantiles, kQuantiles)) {
     const auto features = static_cast<size_t>(stream.features);
-    const std::span<const double> own(stream.stats.mean.data(), kStatistics * features);
-    if (!counts_infinity(own, features)) return std::make_shared<const Table>(own.begin(), own.end());
+    const std::span<const double> stored(stream.stats.mean.data(), kStatistics * features);
+    if (!counts_infinity(stored, features)) return std::make_shared<const Table>(stored.begin(), stored.end());
   }
   const auto rows = static_cast<int64_t>(5 + quantiles.size());
   return kept_statistics(dataset, name_of(stream, ranges, quantiles), rows, stream.shape, {&stream_index, 1}, [&] {
@@ -147,21 +147,21 @@ std::shared_ptr<const Table> kept_statistics(const Dataset& dataset, const std::
                                              const std::vector<int64_t>& shape, std::span<const int64_t> streams,
                                              const std::function<Table()>& compute) {
   static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const Table>> known;  // by file name, over all caches
+  static std::map<std::string, std::shared_ptr<const Table>> tables;  // by file name, over all caches
   const std::string name = hash + ".npy";
   const std::string directory = dataset.path() + "/" + kSelectionsDirectory;
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (const auto found = known.find(name); found != known.end()) return found->second;
+    if (const auto entry = tables.find(name); entry != tables.end()) return entry->second;
   }
-  std::shared_ptr<const Table> table = read(directory + "/" + name, rows, shape);
+  std::shared_ptr<const Table> table = read_table(directory + "/" + name, rows, shape);
   if (table == nullptr) {
     dataset.verify(streams);  // the kept file has its own checksum, which would make damaged values look intact
     table = std::make_shared<const Table>(compute());
-    store(directory, name, file_of(*table, rows, shape));
+    store(directory, name, file_content(*table, rows, shape));
   }
   const std::lock_guard<std::mutex> lock(mutex);
-  return known.emplace(name, std::move(table)).first->second;
+  return tables.emplace(name, std::move(table)).first->second;
 }
 
 void StatisticsHash::add(uint64_t number) {

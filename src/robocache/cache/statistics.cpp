@@ -127,13 +127,13 @@ class Column {
  private:
   // Adds the terms of rows of one block to its lanes. Returns how many rows are finite.
   int64_t add_terms(std::span<const C> rows) {
-    const int64_t in_lanes = rows_ - rows_ % kSumLanes;  // the rows before this go to all lanes, the rest to lane 0
+    const int64_t lane_rows = rows_ - rows_ % kSumLanes;  // the rows before this go to all lanes, the rest to lane 0
     const auto count = std::ssize(rows);
     int64_t finite = 0;
     int64_t i = 0;
     while (i < count) {
       if constexpr (std::is_floating_point_v<C>) {
-        const int64_t aligned = std::min(count - i, in_lanes - row_ - i) / kSumLanes * kSumLanes;
+        const int64_t aligned = std::min(count - i, lane_rows - row_ - i) / kSumLanes * kSumLanes;
         if ((row_ + i) % kSumLanes == 0 && aligned > 0) {
           const auto& kernels = column_kernels<C>();
           finite += pass_ == 0 ? kernels.sum(rows.data() + i, aligned, lanes_.data())
@@ -144,7 +144,7 @@ class Column {
       }
       const auto x = static_cast<double>(rows[static_cast<size_t>(i)]);
       if (std::isfinite(x)) {
-        lanes_[static_cast<size_t>(row_ + i < in_lanes ? (row_ + i) % kSumLanes : 0)] +=
+        lanes_[static_cast<size_t>(row_ + i < lane_rows ? (row_ + i) % kSumLanes : 0)] +=
             pass_ == 0 ? x : (x - mean_) * (x - mean_);
         ++finite;
       }
@@ -186,14 +186,15 @@ class Column {
   bool is_found_ = false;
 };
 
-// Copies columns of `rows` [count, features] to `copies`, each column `apart` after the previous one. It copies a few
+// Copies columns of `rows` [count, features] to `copies`, each column `column_size` after the previous one. It copies a few
 // rows at a time, so that no cache line is read twice.
 template <class T, class C>
 void copy_columns(const T* rows, int64_t count, int64_t features, std::span<const int64_t> columns, C* copies,
-                  int64_t apart) {
+                  int64_t column_size) {
   if constexpr (std::is_same_v<T, C> && std::is_floating_point_v<T>) {
     if (columns.back() - columns.front() + 1 == std::ssize(columns)) {
-      column_kernels<T>().copy_columns(rows + columns.front(), features, count, std::ssize(columns), copies, apart);
+      column_kernels<T>().copy_columns(rows + columns.front(), features, count, std::ssize(columns), copies,
+                                       column_size);
       return;
     }
   }
@@ -206,24 +207,24 @@ void copy_columns(const T* rows, int64_t count, int64_t features, std::span<cons
       } else {
         for (int64_t i = 0; i < count - row; ++i) copy[i] = to_work<C>(rows[i * features + column]);
       }
-      copy += apart;
+      copy += column_size;
     }
   }
 }
 
-// Passes rows [count, features] to the columns in `some`.
+// Passes rows [count, features] to the columns with the indices `chosen`.
 template <class T, class C>
-void add_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> some,
+void add_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> chosen,
               std::span<Column<C>> columns) {
   // This is not a power of two, which would map many columns to the same cache lines.
-  const int64_t apart = std::min(count, kSumBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
-  const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
+  const int64_t column_size = std::min(count, kSumBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
+  const auto copies = std::make_unique_for_overwrite<C[]>(chosen.size() * static_cast<size_t>(column_size));
   for (int64_t row = 0; row < count; row += kSumBlock) {
     const int64_t block = std::min(kSumBlock, count - row);
-    copy_columns(rows + row * features, block, features, some, copies.get(), apart);
-    for (size_t c = 0; c < some.size(); ++c) {
-      C* const copy = copies.get() + static_cast<int64_t>(c) * apart;
-      columns[static_cast<size_t>(some[c])].add({copy, static_cast<size_t>(block)});
+    copy_columns(rows + row * features, block, features, chosen, copies.get(), column_size);
+    for (size_t c = 0; c < chosen.size(); ++c) {
+      C* const copy = copies.get() + static_cast<int64_t>(c) * column_size;
+      columns[static_cast<size_t>(chosen[c])].add({copy, static_cast<size_t>(block)});
     }
   }
 }
@@ -291,11 +292,11 @@ ValueStatistics typed_statistics(const Pass& pass, int64_t rows, int64_t feature
   using C = ColumnType<T>;
   ValueStatistics result;
   result.table.resize((5 + quantiles.size()) * static_cast<size_t>(features));
-  const int64_t at_once = bytes / kColumnBytes;
+  const int64_t columns_at_once = bytes / kColumnBytes;
   // A pass that makes its rows takes longer than one that reads them.
   const bool wide_bins = bytes == kMadeColumnsBytes && features <= kMostWideColumns;
-  for (int64_t begin = 0; begin < features; begin += at_once) {
-    const int64_t end = std::min(features, begin + at_once);
+  for (int64_t begin = 0; begin < features; begin += columns_at_once) {
+    const int64_t end = std::min(features, begin + columns_at_once);
     std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(rows, quantiles, wide_bins));
     pass_rows<T>(pass, features, begin, columns);
     for (size_t c = 0; c < columns.size(); ++c) {

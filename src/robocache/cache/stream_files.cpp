@@ -124,7 +124,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
 }
 
 int64_t StreamFiles::value_count() const {
-  // rows without features are counted too
+  // A row without features takes no bytes, so the size of the file does not give the number of such rows.
   return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;
 }
 

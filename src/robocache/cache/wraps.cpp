@@ -10,14 +10,14 @@
 namespace robocache::cache {
 namespace {
 
-constexpr double kLeast = 0.75;
-constexpr double kMost = 1.05;
-constexpr double kOrdinary = 0.25;
+constexpr double kLeastTurns = 0.75;
+constexpr double kMostTurns = 1.05;
+constexpr double kOrdinaryTurns = 0.25;
 
 struct Candidate {
   Wraps wraps;
-  int64_t between = 0;
-  int64_t ordinary = 0;
+  int64_t other_steps = 0;  // from kOrdinaryTurns to kLeastTurns
+  int64_t small_steps = 0;  // up to kOrdinaryTurns, and not 0
 };
 
 template <class T>
@@ -25,16 +25,16 @@ void count_steps(const Stream& stream, int64_t episode, int64_t begin, int64_t e
                  std::vector<Candidate>& candidates) {
   const auto* const values = static_cast<const T*>(stream.values);
   for (int64_t row = begin + 1; row < end; ++row) {
-    const T* const now = values + row * stream.features;
+    const T* const current = values + row * stream.features;
     for (Candidate& candidate : candidates) {
       Wraps& wraps = candidate.wraps;
-      const auto from = to_work<double>(now[wraps.feature - stream.features]);
-      const auto to = to_work<double>(now[wraps.feature]);
+      const auto from = to_work<double>(current[wraps.feature - stream.features]);
+      const auto to = to_work<double>(current[wraps.feature]);
       const double step = std::abs(to - from);
-      if (!(step > kOrdinary * wraps.turn)) {  // NaN too
-        candidate.ordinary += step > 0;
-      } else if (step <= kLeast * wraps.turn) {
-        ++candidate.between;
+      if (!(step > kOrdinaryTurns * wraps.turn)) {  // also if it is NaN
+        candidate.small_steps += step > 0;
+      } else if (step <= kLeastTurns * wraps.turn) {
+        ++candidate.other_steps;
       } else if (wraps.count++ == 0) {
         wraps.episode = episode;
         wraps.row = row - begin;
@@ -53,25 +53,26 @@ std::vector<Wraps> find_wraps(const Stream& stream, std::span<const int64_t> epi
   for (int64_t f = 0; f < stream.features; ++f) {
     const double span = stream.stats.max[static_cast<size_t>(f)] - stream.stats.min[static_cast<size_t>(f)];
     for (const double turn : kTurns) {
-      if (kLeast * turn < span && span < kMost * turn) candidates.push_back({{f, 0, 0, 0, 0, 0, turn}});
+      if (kLeastTurns * turn < span && span < kMostTurns * turn) candidates.push_back({{f, 0, 0, 0, 0, 0, turn}});
     }
   }
   if (candidates.empty() || episodes.empty()) return {};
   int64_t rows = 0;
   for (const int64_t episode : episodes) rows += stream.rows_of(episode);
-  const auto each = static_cast<size_t>(std::max<int64_t>(1, (rows + most_rows - 1) / most_rows));
-  for (size_t i = 0; i < episodes.size(); i += each) {
+  const auto episode_stride = static_cast<size_t>(std::max<int64_t>(1, (rows + most_rows - 1) / most_rows));
+  for (size_t i = 0; i < episodes.size(); i += episode_stride) {
     const int64_t begin = stream.first_row(episodes[i]);
     const int64_t end = std::min(begin + stream.rows_of(episodes[i]), begin + most_rows);
     with_floating(stream.dtype,
                   [&](auto element) { count_steps<decltype(element)>(stream, episodes[i], begin, end, candidates); });
   }
-  std::vector<Wraps> found;
+  std::vector<Wraps> result;
   for (const Candidate& candidate : candidates) {
     const int64_t count = candidate.wraps.count;
-    if (count > 0 && candidate.between * 10 <= count && candidate.ordinary >= count) found.push_back(candidate.wraps);
+    if (count > 0 && candidate.other_steps * 10 <= count && candidate.small_steps >= count)
+      result.push_back(candidate.wraps);
   }
-  return found;
+  return result;
 }
 
 }  // namespace robocache::cache

@@ -28,7 +28,7 @@ void WriteBehind::try_again(std::unique_lock<std::mutex>& lock) {
   if (!error_) return;
   error_ = nullptr;
   work_.notify_one();
-  progress_.wait(lock, [this, tried = tried_] { return tried_ != tried; });
+  progress_.wait(lock, [this, attempts = attempts_] { return attempts_ != attempts; });
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -46,13 +46,13 @@ void WriteBehind::add(BlockWriter& file, Bytes& block) {
     block.clear();
     return;
   }
-  Bytes empty;
+  Bytes empty_buffer;
   if (!written_.empty()) {
-    empty = std::move(written_.back());
+    empty_buffer = std::move(written_.back());
     written_.pop_back();
   }
   waiting_.push_back({&file, std::move(block)});
-  block = std::move(empty);
+  block = std::move(empty_buffer);
   work_.notify_one();
 }
 
@@ -100,7 +100,7 @@ void WriteBehind::run() {
 }
 
 void WriteBehind::write_first(std::unique_lock<std::mutex>& lock) {
-  // Added blocks may move it in memory, but it stays the first.
+  // Blocks that are added meanwhile may move this one in memory, but not its bytes, and it stays the first.
   BlockWriter* const file = waiting_.front().file;
   const std::byte* const bytes = waiting_.front().bytes.data();
   writing_ = file;
@@ -113,7 +113,7 @@ void WriteBehind::write_first(std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   error_ = error;
-  ++tried_;
+  ++attempts_;
   if (error) return;
   Bytes& buffer = waiting_.front().bytes;
   if (written_.size() < kMostBuffers) {

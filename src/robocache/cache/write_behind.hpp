@@ -31,10 +31,10 @@ class WriteBehind {
   void check();
 
   // Takes the next block of `file` and replaces it by an empty one. Waits while too many blocks wait. If the system has
-  // no thread to give, it writes the block itself. Throws as check(), and then takes nothing.
+  // no thread to give, it writes the block itself. If it throws, as check() does, it takes nothing.
   void add(BlockWriter& file, Bytes& block);
 
-  // Waits until no block is waiting. Throws as check().
+  // Waits until no block is waiting. Throws as check() does.
   void settle();
 
   // Returns the last waiting blocks of `file`, at most `most`, in their order. None of the file's blocks is being
@@ -59,7 +59,7 @@ class WriteBehind {
   std::vector<Bytes> written_;            // buffers to reuse
   const BlockWriter* writing_ = nullptr;  // the file whose block is being written; that block is the first
   std::exception_ptr error_;              // of the first block; no block is written until it is cleared
-  uint64_t tried_ = 0;
+  uint64_t attempts_ = 0;
   bool stopping_ = false;
   std::thread thread_;
 };

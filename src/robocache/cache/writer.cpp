@@ -147,7 +147,7 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
 
 // Restores the state that the cache's writer had before its close().
 void Writer::Impl::restore_state(bool verify) {
-  before = cache::growing_manifest(home);
+  before = cache::appendable_manifest(home);
   cache::remove_leftovers(home, before->files);
   generation = before->generation + 1;
   provenance = before->provenance_json;
@@ -168,8 +168,8 @@ void Writer::Impl::restore_state(bool verify) {
 // Returns the stream `name` of the existing cache when appending, or null.
 const Stream* Writer::Impl::stream_before(std::string_view name) const {
   if (!before) return nullptr;
-  const auto found = std::ranges::find(before->streams, name, &Stream::name);
-  return found == before->streams.end() ? nullptr : &*found;
+  const auto entry = std::ranges::find(before->streams, name, &Stream::name);
+  return entry == before->streams.end() ? nullptr : &*entry;
 }
 
 void Writer::Impl::check_usable() const {
@@ -245,14 +245,14 @@ void Writer::describe_frames(std::string_view name, std::optional<double> unit_m
 }
 
 cache::Description Writer::Impl::description_of(std::string_view name) const {
-  const auto found = descriptions.find(name);
-  return found == descriptions.end() ? cache::Description{} : found->second;
+  const auto entry = descriptions.find(name);
+  return entry == descriptions.end() ? cache::Description{} : entry->second;
 }
 
 void Writer::Impl::describe(std::string_view name, cache::Description description) {
-  const auto known = by_name.find(name);
-  if (known != by_name.end()) {
-    const cache::StreamFiles& stream = *known->second;
+  const auto entry = by_name.find(name);
+  if (entry != by_name.end()) {
+    const cache::StreamFiles& stream = *entry->second;
     cache::check_description(name, description, {0, stream.dtype, stream.shape, stream.frames, stream.ragged});
   }
   descriptions.insert_or_assign(std::string(name), std::move(description));
@@ -271,12 +271,12 @@ void Writer::begin_episode(std::string_view metadata_json) {
 // Returns the stream for these rows; creates it if it is new. Refuses rows that do not fit it.
 cache::StreamFiles& Writer::Impl::stream_of(std::string_view name, const TensorView& times,
                                             const cache::NewRows& rows) {
-  const auto known = by_name.find(name);
-  if (known == by_name.end()) {
+  const auto entry = by_name.find(name);
+  if (entry == by_name.end()) {
     cache::check_times(name, times, 0, 0);
     return add_stream(name, rows);
   }
-  cache::StreamFiles& stream = *known->second;
+  cache::StreamFiles& stream = *entry->second;
   cache::check_same_rows(stream, description_of(name), rows);
   cache::check_times(name, times, stream.episode_rows(), stream.last_ns);
   return stream;
@@ -292,18 +292,18 @@ cache::StreamFiles& Writer::Impl::add_stream(std::string_view name, const cache:
                              std::to_string(length));
   }
   cache::check_description(name, description_of(name), rows);
-  const std::string full = in_home(directory);
-  if (::mkdir(full.c_str(), 0777) != 0) {
-    if (errno != EEXIST) cache::refuse_errno(full, "creating the directory");
+  const std::string full_path = in_home(directory);
+  if (::mkdir(full_path.c_str(), 0777) != 0) {
+    if (errno != EEXIST) cache::refuse_errno(full_path, "creating the directory");
     // The directory remains from an aborted episode, or it belongs to a stream whose name this file system treats as
     // equal, such as one in another case.
     for (const auto& other : streams) {
       std::error_code error;
-      if (!fs::equivalent(full, in_home(cache::stream_directory(other->name)), error)) continue;
+      if (!fs::equivalent(full_path, in_home(cache::stream_directory(other->name)), error)) continue;
       cache::refuse_stream(name, "expected a name that this file system tells from '" + other->name + "'");
     }
   }
-  streams.push_back(std::make_unique<cache::StreamFiles>(name, rows, full, episodes, behind.get()));
+  streams.push_back(std::make_unique<cache::StreamFiles>(name, rows, full_path, episodes, behind.get()));
   by_name.emplace(name, streams.back().get());
   return *streams.back();
 }
@@ -441,12 +441,12 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   stream.shape = files.shape;
   stream.rows = files.rows;
   stream.findings = clock_findings(files, records, clocks);
-  const cache::Description described = description_of(files.name);
-  stream.clock = described.clock;
-  stream.names = described.names;
-  stream.attributes_json = described.attributes_json;
+  const cache::Description description = description_of(files.name);
+  stream.clock = description.clock;
+  stream.names = description.names;
+  stream.attributes_json = description.attributes_json;
   stream.ragged = files.ragged;
-  if (files.frames) stream.frames = described.of(*files.frames);
+  if (files.frames) stream.frames = description.of(*files.frames);
   if (stream.has_statistics()) {
     const cache::MappedFile values = map(directory + cache::kValuesFile);
     const cache::ValueStatistics statistics =
@@ -476,9 +476,9 @@ void Writer::close(std::optional<std::string_view> provenance_json) {
 void Writer::commit(std::optional<std::string_view> provenance_json) {
   const auto guard = impl_->locked();
   impl_->check_usable();
-  std::optional<cache::EpisodeMetadata> open = impl_->episode;
+  std::optional<cache::EpisodeMetadata> open_episode = impl_->episode;
   std::vector<std::pair<int64_t, int64_t>> spans_ns;  // for each stream, the first and last stamp in the open episode
-  if (open) {
+  if (open_episode) {
     impl_->check_writable();
     for (const auto& stream : impl_->streams) spans_ns.emplace_back(stream->first_ns, stream->last_ns);
     impl_->end_episode();
@@ -491,8 +491,8 @@ void Writer::commit(std::optional<std::string_view> provenance_json) {
   impl_->streams.clear();
   impl_->restore_state(false);
   impl_->state = Impl::State::kOpen;
-  if (!open) return;
-  impl_->episode = std::move(open);
+  if (!open_episode) return;
+  impl_->episode = std::move(open_episode);
   impl_->episode_committed = true;
   impl_->episode_lines->truncate(impl_->lines_before_episode);
   --impl_->episodes;
@@ -552,7 +552,7 @@ void Writer::Impl::abort() noexcept {
       try {
         stream->restore();
       } catch (const std::exception&) {
-        // The next writer that appends removes them.
+        // The next writer that appends removes the rows.
       }
     }
     behind.reset();
@@ -570,7 +570,7 @@ Writer::Writer(const std::string& path, WriteMode mode) : impl_(std::make_unique
 Writer::~Writer() {
   impl_->abort();
   if (::getpid() == impl_->owner) return;
-  // A forked child has no writer thread, its locks may stay held, and the data may be half changed: leave both alone.
+  // A forked child has no writer thread, locks may be held, and data may be half changed: it leaves queue and streams as they are.
   (void)impl_->behind.release();
   for (auto& stream : impl_->streams) (void)stream.release();
 }

@@ -73,8 +73,8 @@ class Writer {
   void begin_episode(std::string_view metadata_json = "{}");
 
   // Adds rows to the episode. `times` is int64 [n] in ns and must not decrease within an episode of a stream. `values`
-  // is [n, ...] on the CPU, with any strides. The first append of a stream fixes its dtype and shape; n may be 0. It
-  // copies the rows; a row takes well under a microsecond. If it throws, no row is added: ArgumentError names the
+  // is [n, ...] on the CPU, with any strides. The first append of a stream fixes its dtype and shape; n may be 0. The
+  // rows are copied; a row takes well under a microsecond. If it throws, no row is added: ArgumentError names the
   // stream, what was expected and what came; ArgumentTypeError if `times` is not int64.
   void append(std::string_view stream, const TensorView& times, const TensorView& values);
 

@@ -32,7 +32,7 @@ inline std::optional<double> optional_real(const Args& args, int i, const char* 
   return args.is_none(i) ? std::nullopt : std::optional(args.real(i, name));
 }
 
-// Returns the elements of a dense array that Python made for the call: numbers, or structs of numbers. None has none.
+// Returns the elements of a dense array that Python made for the call: numbers, or structs of numbers. None gives none.
 template <class T>
 std::span<const T> numbers(const Args& args, int i, const char* name) {
   if (args.is_none(i)) return {};
@@ -42,7 +42,7 @@ std::span<const T> numbers(const Args& args, int i, const char* name) {
 
 inline int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(memory)); }
 
-// Memory for the time of a call, from the caller's allocator; none if no bytes are needed.
+// Memory that lives as long as a call, from the caller's allocator; none if no bytes are needed.
 struct Workspace {
   Workspace(int64_t bytes, Device device) {
     if (bytes == 0) return;
@@ -79,12 +79,12 @@ OwnedTensor new_array(const std::vector<T>& numbers) {
 template <class Rows, class Cells>
 OwnedTensor new_table(const Rows& rows, const Cells& cells) {
   using RowCells = decltype(cells(rows[0]));
-  std::vector<typename RowCells::value_type> all;
+  std::vector<typename RowCells::value_type> table_cells;
   for (const auto& row : rows) {
-    const RowCells own = cells(row);
-    all.insert(all.end(), own.begin(), own.end());
+    const RowCells row_cells = cells(row);
+    table_cells.insert(table_cells.end(), row_cells.begin(), row_cells.end());
   }
-  return new_array(std::span<const typename RowCells::value_type>(all),
+  return new_array(std::span<const typename RowCells::value_type>(table_cells),
                    {std::ssize(rows), static_cast<int64_t>(std::tuple_size_v<RowCells>)});
 }
 

@@ -44,7 +44,7 @@ constexpr bool kIsArray<std::array<T, kCount>> = true;
 // ---- Reading ----
 
 // Reads arguments in order, by the type of the target. None leaves an optional target empty. An array takes an argument
-// for each element, a list its length and its elements, and a list of streams such a list for each field.
+// for each element; a list takes its length, then its elements; a list of streams takes such a list for each field of a stream.
 class Reader {
  public:
   explicit Reader(const Args& args) : args_(args) {}
@@ -62,8 +62,8 @@ class Reader {
       for_each_field(value, [this](const char* field, auto& member) { (*this)(field, member); });
     } else if constexpr (kIsOptional<T>) {
       value.reset();
-      if (args_.is_none(at_)) {
-        ++at_;
+      if (args_.is_none(next_)) {
+        ++next_;
       } else {
         (*this)(name, value.emplace());
       }
@@ -75,14 +75,14 @@ class Reader {
       value.resize(static_cast<size_t>(read<int64_t>(name)));
       for (auto& element : value) (*this)(name, element);
     } else if constexpr (HasNames<T>) {
-      value = value_of<T>(args_.string(at_++, name), name);
+      value = value_of<T>(args_.string(next_++, name), name);
     } else {
       take(name, value);
     }
   }
 
   // Skips `count` arguments that other code reads. Returns the index of the first.
-  int skip(int count) { return std::exchange(at_, at_ + count); }
+  int skip(int count) { return std::exchange(next_, next_ + count); }
 
  private:
   // Reads each field of `part` for all streams, one field after the other. An empty list keeps the field's default.
@@ -115,27 +115,27 @@ class Reader {
     std::apply([&](const auto&... field) { (read_column(field), ...); }, Struct::fields());
   }
 
-  void take(const char* name, TensorView& value) { value = args_.tensor(at_++, name); }
-  void take(const char* name, bool& value) { value = args_.boolean(at_++, name); }
-  void take(const char* name, int64_t& value) { value = args_.integer(at_++, name); }
-  void take(const char* name, double& value) { value = args_.real(at_++, name); }
+  void take(const char* name, TensorView& value) { value = args_.tensor(next_++, name); }
+  void take(const char* name, bool& value) { value = args_.boolean(next_++, name); }
+  void take(const char* name, int64_t& value) { value = args_.integer(next_++, name); }
+  void take(const char* name, double& value) { value = args_.real(next_++, name); }
   void take(const char* name, std::string_view& value) {
-    if (!args_.is_none(at_)) value = args_.string(at_, name);
-    ++at_;
+    if (!args_.is_none(next_)) value = args_.string(next_, name);
+    ++next_;
   }
   void take(const char* name, FeatureNumbers& value) {
-    if (args_.is_tensor(at_)) {
-      value = args_.tensor(at_++, name);
+    if (args_.is_tensor(next_)) {
+      value = args_.tensor(next_++, name);
     } else {
-      value = args_.real(at_++, name);
+      value = args_.real(next_++, name);
     }
   }
-  void take(const char* name, DType& value) { value = dtype_from_name(args_.string(at_++, name), name); }
+  void take(const char* name, DType& value) { value = dtype_from_name(args_.string(next_++, name), name); }
   void take(const char* name, std::variant<int64_t, double>& value) {
-    if (args_.is_integer(at_)) {
-      value = args_.integer(at_++, name);
+    if (args_.is_integer(next_)) {
+      value = args_.integer(next_++, name);
     } else {
-      value = args_.real(at_++, name);
+      value = args_.real(next_++, name);
     }
   }
   void take(const char* name, FeatureBlock& value) {
@@ -144,7 +144,7 @@ class Reader {
   }
 
   const Args& args_;
-  int at_ = 0;
+  int next_ = 0;
 };
 
 // ---- Results ----
@@ -154,7 +154,7 @@ class Reader {
 class Results {
  public:
   Results(const Args& args, Reader& reader)
-      : args_(args), count_(reader.read<int64_t>("out")), at_(reader.skip(static_cast<int>(count_))) {}
+      : args_(args), count_(reader.read<int64_t>("out")), next_(reader.skip(static_cast<int>(count_))) {}
 
   int64_t count() const { return count_; }
 
@@ -167,7 +167,7 @@ class Results {
     };
   }
   void next_is(const std::optional<TensorView>& view) {
-    if (!args_.is_none(at_++)) return;
+    if (!args_.is_none(next_++)) return;
     std::optional<OwnedTensor>& created = created_.arrays.emplace_back();
     for (std::optional<OwnedTensor>& owned : memory_) {
       if (!view || !owned) continue;
@@ -181,9 +181,9 @@ class Results {
   }
 
   std::optional<TensorView> next(const TensorView& like) {
-    const int at = at_++;
-    if (args_.is_tensor(at)) return args_.tensor(at, "out");
-    if (!args_.is_none(at)) return std::nullopt;
+    const int index = next_++;
+    if (args_.is_tensor(index)) return args_.tensor(index, "out");
+    if (!args_.is_none(index)) return std::nullopt;
     created_.arrays.emplace_back(OwnedTensor::allocate(like));
     return created_.arrays.back()->view();
   }
@@ -199,7 +199,7 @@ class Results {
  private:
   const Args& args_;
   int64_t count_;
-  int at_;
+  int next_;
   Arrays created_;
   std::vector<std::optional<OwnedTensor>> memory_;
 };

@@ -63,9 +63,9 @@ json default_of(const T& value) {
   if constexpr (kIsOptional<T>) {
     return value ? default_of(*value) : json();
   } else if constexpr (kIsVector<T> || kIsArray<T>) {
-    json all = json::array();
-    for (const auto& element : value) all.push_back(default_of(element));
-    return all;
+    json list = json::array();
+    for (const auto& element : value) list.push_back(default_of(element));
+    return list;
   } else if constexpr (HasNames<T>) {
     return std::string(name_of(value));
   } else if constexpr (std::is_arithmetic_v<T>) {
@@ -79,7 +79,7 @@ json default_of(const T& value) {
 
 struct Describe {
   json& fields;
-  const char* list = "";  // "[]" within a list
+  const char* suffix = "";  // of the types: "[]" within a list
 
   template <class T>
   void operator()(const char* name, const T& value) const {
@@ -89,13 +89,13 @@ struct Describe {
       const FuseStream stream;
       for_each_field(stream, Describe{fields, "[]"});
     } else {
-      fields.push_back({name, type_word<T>() + list, default_of(value)});
+      fields.push_back({name, type_word<T>() + suffix, default_of(value)});
     }
   }
 };
 
 template <class Call>
-std::string described() {
+std::string fields_json() {
   json fields = json::array();
   const Call call;
   for_each_field(call, Describe{fields});
@@ -159,9 +159,9 @@ struct TsdfCall {
 ROBOCACHE_FFI(fields_of, args, result) {
   const std::string_view operation = args.string(0, "operation");
   constexpr std::pair<std::string_view, std::string (*)()> kCalls[] = {
-      {"resample_trajectories", described<ResampleCall>}, {"fuse_multimodal", described<FuseCall>},
-      {"voxelize_pointcloud", described<VoxelizeCall>},   {"voxelize_sparse", described<SparseCall>},
-      {"voxel_downsample", described<DownsampleCall>},    {"integrate_tsdf", described<TsdfCall>}};
+      {"resample_trajectories", fields_json<ResampleCall>}, {"fuse_multimodal", fields_json<FuseCall>},
+      {"voxelize_pointcloud", fields_json<VoxelizeCall>},   {"voxelize_sparse", fields_json<SparseCall>},
+      {"voxel_downsample", fields_json<DownsampleCall>},    {"integrate_tsdf", fields_json<TsdfCall>}};
   for (const auto& [name, describe] : kCalls) {
     if (name == operation) return result.set(std::string_view(describe()));
   }
@@ -206,10 +206,11 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
   std::vector<TensorView> out;
   for (size_t i = 0; i < outputs.out.size(); ++i) {
     const DType dtype = outputs.out[i].dtype;
-    const TensorView& to = out.emplace_back(results.next(outputs.out[i]).value());
-    if (to.dtype != dtype) {
-      const ArgumentsOf of{streams[i].name, outputs.out.size() > 1 ? static_cast<int64_t>(i) : -1};
-      refuse_type(of("out"), ": expected ", dtype_name(dtype), ", got ", dtype_name(to.dtype), "; say so with dtype=");
+    const TensorView& out_array = out.emplace_back(results.next(outputs.out[i]).value());
+    if (out_array.dtype != dtype) {
+      const ArgumentsOf argument_name{streams[i].name, outputs.out.size() > 1 ? static_cast<int64_t>(i) : -1};
+      refuse_type(argument_name("out"), ": expected ", dtype_name(dtype), ", got ", dtype_name(out_array.dtype),
+                  "; dtype= changes it");
     }
   }
   const auto valid = results.next(outputs.valid);
@@ -259,7 +260,7 @@ ROBOCACHE_FFI(voxelize_pointcloud, args, result) {
   results.give(result);
 }
 
-// The gradient of one mode; then the counts of mean, or the out of min and max, or None.
+// Takes the gradient of one mode, and from the forward call the counts (mean), the out (min, max) or None.
 ROBOCACHE_FFI(voxelize_pointcloud_backward, args, result) {
   Reader reader(args);
   const auto [arguments, options] = reader.read<VoxelizeCall>("call");

@@ -43,7 +43,7 @@ constexpr size_t kMostBytes = 8;
 // The DType for each DLPack code and size in bytes; -1: none.
 constexpr auto kDTypes = [] {
   std::array<std::array<int8_t, kMostBytes + 1>, kCodes> dtypes{};
-  for (auto& of_code : dtypes) of_code.fill(-1);
+  for (auto& by_size : dtypes) by_size.fill(-1);
   for (int8_t i = 0; i <= static_cast<int8_t>(DType::kFloat64); ++i) {
     const DLDataType dl = to_dl(static_cast<DType>(i));
     dtypes[dl.code][dl.bits / 8] = i;
@@ -53,7 +53,7 @@ constexpr auto kDTypes = [] {
 
 DType from_dl(DLDataType dl, const char* name) {
   if (dl.code < kCodes && dl.bits % 8 == 0 && dl.bits / 8 <= kMostBytes && dl.lanes == 1) {
-    if (const int8_t known = kDTypes[dl.code][dl.bits / 8]; known >= 0) return static_cast<DType>(known);
+    if (const int8_t dtype = kDTypes[dl.code][dl.bits / 8]; dtype >= 0) return static_cast<DType>(dtype);
   }
   throw ArgumentTypeError(name,
                           ": expected bool, int8..int64, uint8..uint64, float16, bfloat16, float32 or float64, got ",
@@ -124,25 +124,25 @@ void check(int code) {
 std::string repr(const TVMFFIAny& object) {
   static const TVMFFIObjectHandle function = [] {
     const TVMFFIByteArray name{"robocache.repr", 14};
-    TVMFFIObjectHandle found = nullptr;
-    check(TVMFFIFunctionGetGlobal(&name, &found));
-    return found;
+    TVMFFIObjectHandle handle = nullptr;
+    check(TVMFFIFunctionGetGlobal(&name, &handle));
+    return handle;
   }();
   TVMFFIAny argument = object, text{};
-  TVMFFIObjectHandle owned = nullptr;
+  TVMFFIObjectHandle to_release = nullptr;
   std::string printed = "an object that does not print";
   if (TVMFFIFunctionCall(function, &argument, 1, &text) != 0) {
-    TVMFFIErrorMoveFromRaised(&owned);
+    TVMFFIErrorMoveFromRaised(&to_release);
   } else {
     if (const auto read = text_of(text)) printed = *read;
-    if (text.type_index >= kTVMFFIStaticObjectBegin) owned = text.v_obj;
+    if (text.type_index >= kTVMFFIStaticObjectBegin) to_release = text.v_obj;
   }
-  if (owned != nullptr) TVMFFIObjectDecRef(owned);
+  if (to_release != nullptr) TVMFFIObjectDecRef(to_release);
   return printed;
 }
 
 // Returns an argument as errors show it.
-std::string described(const TVMFFIAny& arg) {
+std::string argument_text(const TVMFFIAny& arg) {
   if (const DLTensor* dl = dl_tensor(arg))
     return "an array " + shape_string({dl->shape, static_cast<size_t>(dl->ndim)});
   switch (arg.type_index) {
@@ -166,8 +166,8 @@ std::string described(const TVMFFIAny& arg) {
 }
 
 // Throws the error for an argument of another type than expected.
-[[noreturn]] void wrong_type(const char* name, const char* expected, const TVMFFIAny& actual) {
-  throw ArgumentTypeError(name, ": expected ", expected, ", got ", described(actual));
+[[noreturn]] void refuse_argument(const char* name, const char* expected, const TVMFFIAny& actual) {
+  throw ArgumentTypeError(name, ": expected ", expected, ", got ", argument_text(actual));
 }
 
 std::shared_ptr<void> shared_object(TVMFFIObjectHandle object) {
@@ -199,7 +199,7 @@ struct SharedTensor {
 
 // Returns a function of Python's C API. This library does not link Python, but the calling process has it.
 template <class Function>
-Function* python(const char* name) {
+Function* python_function(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
@@ -213,18 +213,18 @@ class PythonLock {
 
  private:
   static int ensure() {
-    static const auto take = python<int()>("PyGILState_Ensure");
+    static const auto take = python_function<int()>("PyGILState_Ensure");
     return take();
   }
   static void release(int state) {
-    static const auto give = python<void(int)>("PyGILState_Release");
+    static const auto give = python_function<void(int)>("PyGILState_Release");
     give(state);
   }
 
   int state_;
 };
 
-// Raises without a C++ backtrace, which takes most of a second the first time.
+// Raises an error without a C++ backtrace, since making one takes most of a second the first time.
 void set_raised(std::string_view kind, std::string_view message) {
   const TVMFFIByteArray kind_bytes{kind.data(), kind.size()};
   const TVMFFIByteArray message_bytes{message.data(), message.size()};
@@ -244,33 +244,33 @@ const TVMFFIAny& Args::any(int i) const {
 
 bool Args::is_tensor(int i) const { return dl_tensor(any(i)) != nullptr; }
 
-std::string Args::description(int i) const { return described(any(i)); }
+std::string Args::description(int i) const { return argument_text(any(i)); }
 
 int64_t Args::integer(int i, const char* name) const {
-  if (any(i).type_index != kTVMFFIInt) wrong_type(name, "an int", any(i));
+  if (any(i).type_index != kTVMFFIInt) refuse_argument(name, "an int", any(i));
   return any(i).v_int64;
 }
 
 double Args::real(int i, const char* name) const {
   if (any(i).type_index == kTVMFFIInt) return static_cast<double>(any(i).v_int64);
-  if (any(i).type_index != kTVMFFIFloat) wrong_type(name, "a number", any(i));
+  if (any(i).type_index != kTVMFFIFloat) refuse_argument(name, "a number", any(i));
   return any(i).v_float64;
 }
 
 bool Args::boolean(int i, const char* name) const {
-  if (any(i).type_index != kTVMFFIBool) wrong_type(name, "True or False", any(i));
+  if (any(i).type_index != kTVMFFIBool) refuse_argument(name, "True or False", any(i));
   return any(i).v_int64 != 0;
 }
 
 std::string_view Args::string(int i, const char* name) const {
   const auto text = text_of(any(i));
-  if (!text) wrong_type(name, "a str", any(i));
+  if (!text) refuse_argument(name, "a str", any(i));
   return *text;
 }
 
 TensorView Args::tensor(int i, const char* name) const {
   const DLTensor* dl = dl_tensor(any(i));
-  if (dl == nullptr) wrong_type(name, "a tensor", any(i));
+  if (dl == nullptr) refuse_argument(name, "a tensor", any(i));
   const TensorView view = from_dl(*dl, name);
   if (view.data == nullptr && view.numel() > 0) {
     throw ArgumentError(name, ": expected an array with memory, got a shape alone");
@@ -279,7 +279,7 @@ TensorView Args::tensor(int i, const char* name) const {
 }
 
 std::function<void(std::span<const int64_t>)> Args::function(int i, const char* name) const {
-  if (any(i).type_index != kTVMFFIFunction) wrong_type(name, "a function", any(i));
+  if (any(i).type_index != kTVMFFIFunction) refuse_argument(name, "a function", any(i));
   return [function = shared_object(any(i).v_obj)](std::span<const int64_t> numbers) {
     std::vector<TVMFFIAny> arguments(numbers.size());
     for (size_t k = 0; k < numbers.size(); ++k) {
@@ -298,7 +298,7 @@ std::function<void(std::span<const int64_t>)> Args::function(int i, const char* 
 }
 
 std::shared_ptr<const void> Args::owner(int i) const {
-  if (any(i).type_index != kTVMFFIOpaquePyObject) wrong_type("owner", "an object", any(i));
+  if (any(i).type_index != kTVMFFIOpaquePyObject) refuse_argument("owner", "an object", any(i));
   return shared_object(any(i).v_obj);
 }
 
@@ -342,10 +342,13 @@ struct TensorSet::Shared {
   std::shared_ptr<const TensorSet> set;
   std::shared_ptr<void> memory;
   std::vector<DLManagedTensorVersioned> managed;
-  std::atomic<size_t> alive;
+  std::atomic<size_t> tensors_alive;
 
-  Shared(std::shared_ptr<const TensorSet> of, std::shared_ptr<void> in)
-      : set(std::move(of)), memory(std::move(in)), managed(set->tensors_.size()), alive(managed.size()) {
+  Shared(std::shared_ptr<const TensorSet> tensor_set, std::shared_ptr<void> batch_memory)
+      : set(std::move(tensor_set)),
+        memory(std::move(batch_memory)),
+        managed(set->tensors_.size()),
+        tensors_alive(managed.size()) {
     for (size_t i = 0; i < managed.size(); ++i) {
       managed[i].version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
       managed[i].manager_ctx = this;
@@ -356,7 +359,7 @@ struct TensorSet::Shared {
   }
 
   void drop(size_t tensors) {
-    if (alive.fetch_sub(tensors, std::memory_order_acq_rel) == tensors) delete this;
+    if (tensors_alive.fetch_sub(tensors, std::memory_order_acq_rel) == tensors) delete this;
   }
 };
 
@@ -381,7 +384,8 @@ TensorSet::TensorSet(const std::vector<TensorView>& views, const std::vector<int
 
 void TensorSet::fill_list(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
                           int64_t exchange, int64_t list) {
-  static const auto set_item = python<int(void*, ptrdiff_t, void*)>("PyList_SetItem");  // takes over the reference
+  static const auto set_item =
+      python_function<int(void*, ptrdiff_t, void*)>("PyList_SetItem");  // takes over the reference
   const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(exchange);
   const PythonLock lock;
   auto* const shared = new Shared(set, memory);

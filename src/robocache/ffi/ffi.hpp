@@ -115,8 +115,8 @@ class OwnedTensor {
   TVMFFIObjectHandle handle_;
 };
 
-// The arrays of one memory. fill_list() makes a framework's arrays of them for each batch: one allocation and one call
-// take a third of the time that returning them one by one takes.
+// The arrays that lie in the memory of a batch. fill_list() makes arrays of a framework from them, for each batch: one
+// allocation and one call take a third of the time that returning the arrays one by one takes.
 class TensorSet {
  public:
   // Takes views without data, and the offset of each from the start of the memory, in bytes.
@@ -132,7 +132,7 @@ class TensorSet {
   struct Shared;
 
   std::vector<DLTensor> tensors_;
-  std::vector<int64_t> extents_;  // shapes and strides of all of them
+  std::vector<int64_t> extents_;  // shapes and strides of all tensors
 };
 
 class Result {

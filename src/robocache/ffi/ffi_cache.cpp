@@ -57,7 +57,7 @@ std::array<double, sizeof...(Numbers)> cells(Numbers... numbers) {
 
 }  // namespace
 
-// Refuses early a provenance that Writer::close would refuse.
+// Refuses a provenance that Writer::close would refuse, before rows are written.
 ROBOCACHE_FFI(writer_check_provenance, args, result) {
   cache::check_object("provenance", args.string(0, "provenance"));
 }
@@ -123,7 +123,7 @@ ROBOCACHE_FFI(dataset_open, args, result) {
   result.set_object(DatasetHandle{Dataset::open(std::string(args.string(0, "path")), args.boolean(1, "verify"))});
 }
 
-// (dataset, JSON list of the indices of streams, or "": all): checks every byte
+// (dataset, JSON list of the indices of streams, or "" for all): checks every byte
 ROBOCACHE_FFI(dataset_verify, args, result) {
   const auto streams = args.string(1, "streams");
   if (streams.empty()) return dataset_of(args).verify();
@@ -147,13 +147,13 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
   const Dataset& dataset = dataset_of(args);
   json streams = json::array();
   for (const Stream& stream : dataset.streams()) {
-    json& described = streams.emplace_back(json::parse(cache::stream_text(stream)));
-    described["rate_hz"] = stream.rate_hz;
-    described["time_ns"] = address(stream.time_ns);
-    described["values"] = address(stream.values);
-    described["blob_offsets"] = address(stream.blob_offsets);
-    described["row_offsets"] = address(stream.row_offsets.data());
-    described["stats"] = address(stream.stats.mean.data());
+    json& stream_json = streams.emplace_back(json::parse(cache::stream_text(stream)));
+    stream_json["rate_hz"] = stream.rate_hz;
+    stream_json["time_ns"] = address(stream.time_ns);
+    stream_json["values"] = address(stream.values);
+    stream_json["blob_offsets"] = address(stream.blob_offsets);
+    stream_json["row_offsets"] = address(stream.row_offsets.data());
+    stream_json["stats"] = address(stream.stats.mean.data());
   }
   const json description = {{"episodes", dataset.num_episodes()},
                             {"episode_columns", json::parse(dataset.episode_columns_json())},
@@ -201,8 +201,8 @@ ROBOCACHE_FFI(scan_add, args, result) {
 ROBOCACHE_FFI(scan_found, args, result) {
   const cache::ValueScan& scan = *args.object<ScanHandle>(0, "scan").owned->scan;
   using cache::kScanQuantiles;
-  Arrays found;
-  found.arrays.push_back(new_table(scan.columns(), [](const cache::ColumnScan& column) {
+  Arrays tables;
+  tables.arrays.push_back(new_table(scan.columns(), [](const cache::ColumnScan& column) {
     std::array<double, 6 + 2 * kScanQuantiles> row{};
     std::ranges::copy(cells(column.count, column.sum, column.squares, column.least, column.greatest, column.still),
                       row.begin());
@@ -212,17 +212,17 @@ ROBOCACHE_FFI(scan_found, args, result) {
     }
     return row;
   }));
-  found.arrays.push_back(
+  tables.arrays.push_back(
       new_table(scan.runs(), [](const cache::StuckRun& run) { return cells(run.feature, run.begin, run.end); }));
-  found.arrays.push_back(new_table(
+  tables.arrays.push_back(new_table(
       scan.jumps(), [](const cache::Jump& jump) { return cells(jump.feature, jump.row, jump.kind, jump.step); }));
-  found.arrays.push_back(new_table(scan.not_finite(), [](const cache::NotFinite& part) {
+  tables.arrays.push_back(new_table(scan.not_finite(), [](const cache::NotFinite& part) {
     return cells(part.feature, part.episode, part.is_nan, part.count, part.first_row);
   }));
-  found.arrays.push_back(new_table(scan.beyond(), [](const cache::Beyond& part) {
+  tables.arrays.push_back(new_table(scan.beyond(), [](const cache::Beyond& part) {
     return cells(part.feature, part.kind, part.count, part.first_row, part.worst);
   }));
-  result.set_object(std::move(found));
+  result.set_object(std::move(tables));
 }
 
 // (dataset, stream's index) -> float64 rows: feature, count, episode, row, from, to, turn
@@ -231,11 +231,11 @@ ROBOCACHE_FFI(find_wraps, args, result) {
   const Stream& stream = dataset.stream(args.integer(1, "stream"));
   std::vector<int64_t> episodes(static_cast<size_t>(dataset.num_episodes()));
   std::iota(episodes.begin(), episodes.end(), 0);
-  Arrays found;
-  found.arrays.push_back(new_table(cache::find_wraps(stream, episodes, stream.rows), [](const cache::Wraps& wraps) {
+  Arrays tables;
+  tables.arrays.push_back(new_table(cache::find_wraps(stream, episodes, stream.rows), [](const cache::Wraps& wraps) {
     return cells(wraps.feature, wraps.count, wraps.episode, wraps.row, wraps.from, wraps.to, wraps.turn);
   }));
-  result.set_object(std::move(found));
+  result.set_object(std::move(tables));
 }
 
 // (dataset, stream's index, float64 [n] edges of a histogram) -> Arrays of float64, which doctor/streams.py reads: one row on
@@ -245,22 +245,22 @@ ROBOCACHE_FFI(scan_clock, args, result) {
   const auto edges = numbers<double>(args, 2, "edges");
   const cache::ClockScan scan = cache::scan_clock(stream.time_ns, stream.row_offsets, stream.findings.period_ns, edges);
   const auto cell = [](int64_t number) { return cells(number); };
-  Arrays found;
-  found.arrays.push_back(new_table(std::span(&scan, 1), [](const cache::ClockScan& clock) {
+  Arrays tables;
+  tables.arrays.push_back(new_table(std::span(&scan, 1), [](const cache::ClockScan& clock) {
     return cells(clock.moving, clock.lost_ns, clock.zeros, clock.first_zero_row, clock.bursts, clock.burst_periods,
                  clock.longest_burst, clock.longest_burst_row);
   }));
-  found.arrays.push_back(new_table(
+  tables.arrays.push_back(new_table(
       scan.episodes, [](const cache::EpisodePeriods& episode) { return cells(episode.regular, episode.regular_ns); }));
-  found.arrays.push_back(new_table(scan.parts, [](const cache::PicturePart& part) {
+  tables.arrays.push_back(new_table(scan.parts, [](const cache::PicturePart& part) {
     return cells(part.count, part.least_ns, part.greatest_ns, part.sum_ns);
   }));
-  found.arrays.push_back(new_table(scan.histogram, cell));
-  found.arrays.push_back(new_table(scan.long_gap_rows, cell));
-  result.set_object(std::move(found));
+  tables.arrays.push_back(new_table(scan.histogram, cell));
+  tables.arrays.push_back(new_table(scan.long_gap_rows, cell));
+  result.set_object(std::move(tables));
 }
 
-// (n, int64 counts, seed) -> int64 [n]: the part of each item
+// (n, int64 shares, seed) -> int64 [n]: the part of each item
 ROBOCACHE_FFI(split, args, result) {
   result.set(new_array(split(args.integer(0, "n"), numbers<int64_t>(args, 1, "shares"),
                              static_cast<uint64_t>(args.integer(2, "seed")))));

@@ -12,7 +12,7 @@ ROBOCACHE_FFI(num_threads, args, result) { result.set(static_cast<int64_t>(num_t
 ROBOCACHE_FFI(set_num_threads, args, result) { set_num_threads(args.integer(0, "n")); }
 
 // (owner, address, dtype name, ndim, shape..., strides...) -> a tensor over memory of the owner, which it keeps alive.
-// For numpy arrays that DLPack refuses: read-only ones and bfloat16.
+// It is for NumPy arrays that DLPack refuses: read-only arrays, and bfloat16.
 ROBOCACHE_FFI(tensor_over, args, result) {
   TensorView view;
   view.data = reinterpret_cast<void*>(args.integer(1, "address"));

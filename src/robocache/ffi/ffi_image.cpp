@@ -43,17 +43,17 @@ std::span<const int64_t> integers_of(const Args& args, int i, const char* name) 
   return span_of<int64_t>(args.tensor(i, name), DType::kInt64, name);
 }
 
-// Returns Arrays: bytes, offsets, and their description as the bytes of a JSON object.
+// Sets the result to Arrays: bytes, offsets, and their description as the bytes of a JSON object.
 void set_encoded(EncodedFrames encoded, Result* result) {
-  const nlohmann::json described = {{"codec", name_of(encoded.codec)},
-                                    {"shape", {encoded.shape.height, encoded.shape.width, encoded.shape.channels}},
-                                    {"dtype", dtype_name(encoded.shape.dtype)},
-                                    {"reencoded", encoded.reencoded}};
+  const nlohmann::json description = {{"codec", name_of(encoded.codec)},
+                                      {"shape", {encoded.shape.height, encoded.shape.width, encoded.shape.channels}},
+                                      {"dtype", dtype_name(encoded.shape.dtype)},
+                                      {"reencoded", encoded.reencoded}};
   struct Kept {
     EncodedFrames frames;
-    std::string described;
+    std::string description;
   };
-  const auto kept = std::make_shared<Kept>(Kept{std::move(encoded), described.dump()});
+  const auto kept = std::make_shared<Kept>(Kept{std::move(encoded), description.dump()});
   Arrays arrays;
   const auto add = [&](DType dtype, auto& elements) {
     const auto count = static_cast<int64_t>(elements.size());
@@ -61,7 +61,7 @@ void set_encoded(EncodedFrames encoded, Result* result) {
   };
   add(DType::kUInt8, kept->frames.bytes);
   add(DType::kInt64, kept->frames.offsets);
-  add(DType::kUInt8, kept->described);
+  add(DType::kUInt8, kept->description);
   result->set_object(std::move(arrays));
 }
 

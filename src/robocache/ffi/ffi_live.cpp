@@ -55,17 +55,17 @@ void* batch_memory(const Aligner& aligner, const Args& args) {
 void check_frame(const RingOptions& ring, std::span<const uint8_t> file) {
   if (ring.codec.value_or(Codec::kRaw) == Codec::kRaw) return;
   Codec codec{};
-  FrameShape found{};
+  FrameShape shape{};
   try {
     codec = codec_of(file);
-    found = frame_shape(codec, file);
+    shape = frame_shape(codec, file);
   } catch (const FrameError&) {
     return;
   }
   const FrameShape expected{ring.shape[0], ring.shape[1], ring.shape[2], ring.dtype};
-  if (codec == *ring.codec && found == expected) return;
+  if (codec == *ring.codec && shape == expected) return;
   refuse("row: expected ", name_of(*ring.codec), " of ", expected.describe(), ", got ", name_of(codec), " of ",
-         found.describe());
+         shape.describe());
 }
 
 void set(Result& result, const std::optional<int64_t>& value) {
@@ -101,11 +101,11 @@ ROBOCACHE_FFI(ring_push, args, result) {
 // (ring) -> JSON of its counts
 ROBOCACHE_FFI(ring_counts, args, result) {
   const RingCounts counts = ring_of(args).counts();
-  const nlohmann::ordered_json described = {{"pushed", counts.pushed},        {"kept", counts.kept},
-                                            {"reordered", counts.reordered},  {"too_late", counts.too_late},
-                                            {"refused", counts.refused},      {"segments", counts.segments},
-                                            {"duplicates", counts.duplicates}};
-  result.set(std::string_view(described.dump()));
+  const nlohmann::ordered_json counts_json = {{"pushed", counts.pushed},        {"kept", counts.kept},
+                                              {"reordered", counts.reordered},  {"too_late", counts.too_late},
+                                              {"refused", counts.refused},      {"segments", counts.segments},
+                                              {"duplicates", counts.duplicates}};
+  result.set(std::string_view(counts_json.dump()));
 }
 
 // (ring, from, most, whether to include rows that are not final) -> int64 [1] the first row's number; stamps and arrivals,
@@ -115,8 +115,8 @@ ROBOCACHE_FFI(ring_take, args, result) {
   RingRows rows;
   const int64_t first = ring.take(args.integer(1, "from"), args.integer(2, "most"), args.boolean(3, "all"), rows);
   Arrays arrays;
-  const auto add = [&]<class T>(const T* from, int64_t count) {
-    arrays.arrays.emplace_back(new_array(std::span(from, static_cast<size_t>(count)), {count}));
+  const auto add = [&]<class T>(const T* numbers, int64_t count) {
+    arrays.arrays.emplace_back(new_array(std::span(numbers, static_cast<size_t>(count)), {count}));
   };
   add(&first, 1);
   add(rows.time_ns.data(), rows.rows);
@@ -129,8 +129,8 @@ ROBOCACHE_FFI(ring_take, args, result) {
       offsets.push_back(offsets.back() + std::ssize(frame.bytes()));
     }
     OwnedTensor& files = *arrays.arrays.emplace_back(OwnedTensor::allocate(DType::kUInt8, {}, {offsets.back()}));
-    auto* to = static_cast<uint8_t*>(files.view().data);
-    for (size_t i = 0; i + 1 < offsets.size(); ++i) to = std::ranges::copy(rows.frames[i].bytes(), to).out;
+    auto* end = static_cast<uint8_t*>(files.view().data);
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) end = std::ranges::copy(rows.frames[i].bytes(), end).out;
     add(offsets.data(), std::ssize(offsets));
   }
   result.set_object(std::move(arrays));
@@ -152,8 +152,8 @@ ROBOCACHE_FFI(topic_take, args, result) {
   check_dense(message, "message");
   Received received{.arrival_ns = args.integer(2, "arrival_ns"),
                     .publisher = static_cast<uint64_t>(args.integer(3, "publisher"))};
-  if (const int64_t number = args.integer(4, "sequence"); number >= 0)
-    received.sequence = static_cast<uint64_t>(number);
+  if (const int64_t sequence = args.integer(4, "sequence"); sequence >= 0)
+    received.sequence = static_cast<uint64_t>(sequence);
   topic_of(args).take({static_cast<const uint8_t*>(message.data), static_cast<size_t>(message.numel())}, received);
   result.set(int64_t{0});
 }
@@ -161,9 +161,9 @@ ROBOCACHE_FFI(topic_take, args, result) {
 // (topic) -> JSON of its counts
 ROBOCACHE_FFI(topic_counts, args, result) {
   const TopicCounts counts = topic_of(args).counts();
-  const nlohmann::ordered_json described = {
+  const nlohmann::ordered_json counts_json = {
       {"received", counts.received}, {"taken", counts.taken}, {"refused", counts.refused}, {"lost", counts.lost}};
-  result.set(std::string_view(described.dump()));
+  result.set(std::string_view(counts_json.dump()));
 }
 
 // (topic) -> the reason why it last refused a message

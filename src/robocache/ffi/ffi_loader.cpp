@@ -41,7 +41,7 @@ struct LoaderHandle {
   }
 };
 
-// One batch, alive as long as Python holds it or an array of it.
+// One batch, alive as long as Python holds it or one of its arrays.
 struct BatchHandle {
   static constexpr const char* kTypeKey = "robocache.Batch";
   std::shared_ptr<const Loader> loader;
@@ -133,21 +133,21 @@ ROBOCACHE_FFI(loader_fields, args, result) { result.set(std::string_view(loader_
 // the source or -1 for all, the key, which values they describe, the number of steps or 0 for all steps together, the names of
 // the fields, float64 [fields, steps * features]) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
-  const FeedOptions feeding{.prefetch = args.integer(0, "memory.prefetch"),
-                            .reuse = args.boolean(1, "memory.reuse_buffers")};
+  const FeedOptions feed_options{.prefetch = args.integer(0, "memory.prefetch"),
+                                 .reuse = args.boolean(1, "memory.reuse_buffers")};
   int i = 3;
   std::vector<SourceRequest> sources = sources_from(args, i);
   LoaderOptions options = loader_options_from_json(args.string(2, "options"), std::move(sources));
   for (; i < args.count(); i += 6) {
     const int64_t source = args.integer(i, "norm_stats");
-    auto& by_key = source < 0 ? options.norm_stats : options.sources[static_cast<size_t>(source)].norm_stats;
-    NormStats& given = by_key[std::string(args.string(i + 1, "norm_stats"))];
+    auto& stats_by_key = source < 0 ? options.norm_stats : options.sources[static_cast<size_t>(source)].norm_stats;
+    NormStats& given = stats_by_key[std::string(args.string(i + 1, "norm_stats"))];
     given = norm_stats(args, i + 4);
     given.steps = args.integer(i + 3, "norm_stats");
     given.values = args.string(i + 2, "norm_stats");
   }
   auto loader = std::make_shared<const Loader>(std::move(options));
-  auto feed = std::make_shared<Feed>(loader, feeding);
+  auto feed = std::make_shared<Feed>(loader, feed_options);
   auto full_batch = tensors_of(*loader, loader->options().batch_size);
   result.set_object(LoaderHandle{std::move(loader), std::move(feed), std::move(full_batch),
                                  std::make_shared<std::atomic<int64_t>>(0)});
@@ -170,17 +170,17 @@ ROBOCACHE_FFI(loader_describe, args, result) {
                           {"bytes", placement.bytes},
                           {"why", placement.why}});
   }
-  const nlohmann::json described = {{"placements", placements},
-                                    {"anchors", loader.anchors()},
-                                    {"anchors_before_filter", loader.anchors_before_filter()},
-                                    {"samples", loader.samples()},
-                                    {"weighted", loader.is_weighted()},
-                                    {"steps_per_epoch", loader.steps_per_epoch()},
-                                    {"fingerprint", loader.fingerprint()},
-                                    {"anchor", loader.options().anchor},
-                                    {"notes", loader.options().notes},
-                                    {"arrays", arrays}};
-  result.set(std::string_view(described.dump()));
+  const nlohmann::json description = {{"placements", placements},
+                                      {"anchors", loader.anchors()},
+                                      {"anchors_before_filter", loader.anchors_before_filter()},
+                                      {"samples", loader.samples()},
+                                      {"weighted", loader.is_weighted()},
+                                      {"steps_per_epoch", loader.steps_per_epoch()},
+                                      {"fingerprint", loader.fingerprint()},
+                                      {"anchor", loader.options().anchor},
+                                      {"notes", loader.options().notes},
+                                      {"arrays", arrays}};
+  result.set(std::string_view(description.dump()));
 }
 
 // (loader; a tensor of the framework and device to allocate in, or None; seed, epoch, samples; with reuse_buffers the number of
@@ -236,8 +236,8 @@ ROBOCACHE_FFI(loader_change_weights, args, result) {
                            .samples = args.integer(4, "samples"),
                            .weights = weights_from(args, 1)};
   std::vector<std::pair<std::string, double>> weights;
-  for (int at = 5; at < args.count(); at += 2) {
-    weights.emplace_back(args.string(at, "weights"), args.real(at + 1, "weights"));
+  for (int i = 5; i < args.count(); i += 2) {
+    weights.emplace_back(args.string(i, "weights"), args.real(i + 1, "weights"));
   }
   result.set_object(WeightsHandle{loader, loader->change_weights(from, weights)});
 }
@@ -280,14 +280,14 @@ ROBOCACHE_FFI(loader_statistics, args, result) {
   const auto source = static_cast<size_t>(args.integer(1, "source"));
   const auto request = static_cast<size_t>(
       std::ranges::find(options.streams, args.string(2, "key"), &StreamRequest::stream) - options.streams.begin());
-  const WindowStatistics asked{.per_step = args.boolean(3, "per_step"),
-                               .quantiles = copied(numbers<double>(args, 4, "quantiles"))};
-  const auto table = window_statistics(options, source, request, options.sources[source].episodes_of_all_ranks(), asked,
-                                       [&, show = args.function(5, "progress")](int64_t done, int64_t all) {
+  const WindowStatistics wanted{.per_step = args.boolean(3, "per_step"),
+                                .quantiles = copied(numbers<double>(args, 4, "quantiles"))};
+  const auto table = window_statistics(options, source, request, options.sources[source].episodes_of_all_ranks(),
+                                       wanted, [&, report = args.function(5, "progress")](int64_t done, int64_t all) {
                                          check_signals();
-                                         show(std::array{done, all});
+                                         report(std::array{done, all});
                                        });
-  const auto fields = static_cast<int64_t>(5 + asked.quantiles.size());
+  const auto fields = static_cast<int64_t>(5 + wanted.quantiles.size());
   result.set(new_array<double>(*table, {fields, std::ssize(*table) / fields}));
 }
 
@@ -310,7 +310,7 @@ ROBOCACHE_FFI(loader_bad_frames, args, result) {
   result.set(handle.feed->bad_frames() + *handle.bad_gathered_frames);
 }
 
-// (loader): throws if a sample is farther away than tolerance_s
+// (loader): throws if a row is farther away than tolerance_s
 ROBOCACHE_FFI(loader_check_tolerance, args, result) { loader_of(args).check_tolerance(); }
 
 // (names of fields, float64 [fields, any], features, dtype of the values, mode, constant, min_spread, a name for errors)
@@ -320,13 +320,13 @@ ROBOCACHE_FFI(normalisation_affines, args, result) {
   const int64_t features = args.integer(2, "features");
   const Normalize normalize = normalize_from_name(args.string(4, "normalize"), "normalize");
   refuse_infinite(stats, normalize, args.string(7, "name"));
-  std::vector<Affine> all = affines(stats, features, 1, dtype_from_name(args.string(3, "dtype")), normalize,
-                                    value_of<Constant>(args.string(5, "constant"), "constant"),
-                                    args.real(6, "min_spread"), args.string(7, "name"));
-  all.resize(static_cast<size_t>(features));
+  std::vector<Affine> feature_affines = affines(stats, features, 1, dtype_from_name(args.string(3, "dtype")), normalize,
+                                                value_of<Constant>(args.string(5, "constant"), "constant"),
+                                                args.real(6, "min_spread"), args.string(7, "name"));
+  feature_affines.resize(static_cast<size_t>(features));
   std::vector<double> table;
   for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
-    for (const Affine& affine : all) table.push_back(affine.*part);
+    for (const Affine& affine : feature_affines) table.push_back(affine.*part);
   }
   result.set(new_array<double>(table, {4, features}));
 }

@@ -10,7 +10,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-constexpr int64_t kTogether = 256;  // voxels of a row that are handled at once
+constexpr int64_t kVoxelsAtOnce = 256;  // voxels of a row that are handled at once
 
 struct Range {
   int64_t begin, end;
@@ -33,14 +33,14 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
   double last = count - 1;
   // Clips the range to the points c with a c.x + b c.y + e c.z >= 0.
   const auto keep = [&](double a, double b, double e) {
-    const double here = a * c[0] + b * c[1] + e * c[2] + slack * (std::abs(a) + std::abs(b) + std::abs(e));
+    const double value = a * c[0] + b * c[1] + e * c[2] + slack * (std::abs(a) + std::abs(b) + std::abs(e));
     const double slope = a * step[0] + b * step[1] + e * step[2];
     if (slope == 0) {
-      if (here < 0) last = -1;
+      if (value < 0) last = -1;
     } else if (slope > 0) {
-      first = std::max(first, -here / slope - 1);
+      first = std::max(first, -value / slope - 1);
     } else {
-      last = std::min(last, -here / slope + 1);
+      last = std::min(last, -value / slope + 1);
     }
   };
   // A pixel reaches half a pixel around its centre; the margin is a whole pixel.
@@ -55,20 +55,20 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
 
 // The sums of the images' measurements, for some voxels of a row.
 struct RowSums {
-  int64_t quanta[kTogether] = {};  // as in TsdfSum
-  int32_t counts[kTogether] = {};
+  int64_t quanta[kVoxelsAtOnce] = {};  // as in TsdfSum
+  int32_t counts[kVoxelsAtOnce] = {};
 };
 
-// Applies rule 32 to voxels that float32 could not decide. `doubtful_voxels` holds their indices in the row, counted
-// from `begin`.
+// Applies rule 32 of docs/rules.md to voxels that float32 could not decide. `doubtful_voxels` holds their indices in the row,
+// counted from `begin`.
 void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
                   const int32_t* doubtful_voxels, int count, RowSums& sums, int64_t first_voxel) {
-  double x[kTogether];
-  double y[kTogether];
-  double z[kTogether];
-  double column[kTogether];
-  double row[kTogether];
-  double quanta[kTogether];
+  double x[kVoxelsAtOnce];
+  double y[kVoxelsAtOnce];
+  double z[kVoxelsAtOnce];
+  double column[kVoxelsAtOnce];
+  double row[kVoxelsAtOnce];
+  double quanta[kVoxelsAtOnce];
   const VoxelGrid grid = p.grid;
   for (int i = 0; i < count; ++i) {  // vector code
     const double index = static_cast<double>(begin) + static_cast<double>(doubtful_voxels[i]);
@@ -98,24 +98,25 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
                RowSums& sums, int64_t first_voxel) {
   const int64_t extent[3] = {1, 1, count};
   const TsdfBounds g = bounds_of(p, s, first, extent);
-  int32_t pixel[kTogether];
-  int32_t on_image[kTogether];
-  int32_t doubt[kTogether];
-  float z[kTogether];
-  float depth[kTogether];
+  int32_t pixel[kVoxelsAtOnce];
+  int32_t on_image[kVoxelsAtOnce];
+  int32_t doubt[kVoxelsAtOnce];
+  float z[kVoxelsAtOnce];
+  float depth[kVoxelsAtOnce];
   const auto columns = static_cast<int32_t>(p.columns);
   const auto rows = static_cast<int32_t>(p.rows);
   const auto column_stride = static_cast<int32_t>(p.column_stride);
   const auto row_stride = static_cast<int32_t>(p.row_stride);
   for (int i = 0; i < count; ++i) {  // vector code, like the next two loops
-    const auto up = static_cast<float>(i);
-    z[i] = plus_product(up, g.step[2][2], g.at[2]);
-    const PixelGuess seen = guess_pixel(g, plus_product(up, g.step[2][0], g.at[0]),
-                                        plus_product(up, g.step[2][1], g.at[1]), z[i], 1 / z[i]);
-    const int32_t on = seen.sure & (seen.column >= 0) & (seen.column < columns) & (seen.row >= 0) & (seen.row < rows);
-    on_image[i] = on;
-    pixel[i] = on != 0 ? seen.row * row_stride + seen.column * column_stride : 0;
-    doubt[i] = (seen.sure ^ 1) & (z[i] >= -g.error);
+    const auto offset = static_cast<float>(i);
+    z[i] = plus_product(offset, g.step[2][2], g.at[2]);
+    const PixelGuess guess = guess_pixel(g, plus_product(offset, g.step[2][0], g.at[0]),
+                                         plus_product(offset, g.step[2][1], g.at[1]), z[i], 1 / z[i]);
+    const int32_t is_on_image =
+        guess.sure & (guess.column >= 0) & (guess.column < columns) & (guess.row >= 0) & (guess.row < rows);
+    on_image[i] = is_on_image;
+    pixel[i] = is_on_image != 0 ? guess.row * row_stride + guess.column * column_stride : 0;
+    doubt[i] = (guess.sure ^ 1) & (z[i] >= -g.error);
   }
   const auto* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
   for (int i = 0; i < count; ++i) depth[i] = static_cast<float>(image[pixel[i]]);
@@ -125,7 +126,7 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
     counts[i] += on_image[i] & tested.free;
     doubt[i] |= on_image[i] & tested.doubtful;
   }
-  int32_t doubtful_voxels[kTogether];
+  int32_t doubtful_voxels[kVoxelsAtOnce];
   int doubtful = 0;
   for (int i = 0; i < count; ++i) {
     doubtful_voxels[doubtful] = i;
@@ -149,12 +150,12 @@ void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowS
     return;
   }
   constexpr int64_t kAtOnce = 16;
-  for (int64_t from = seen.begin; from < seen.end; from += kAtOnce) {
-    const int64_t to = std::min(from + kAtOnce, seen.end);
-    int32_t any = 0;
-    for (int64_t i = from; i < to; ++i) any |= sums.counts[i];
-    if (any == 0) continue;
-    for (int64_t i = from; i < to; ++i) {  // vector code
+  for (int64_t begin = seen.begin; begin < seen.end; begin += kAtOnce) {
+    const int64_t end = std::min(begin + kAtOnce, seen.end);
+    int32_t counted = 0;
+    for (int64_t i = begin; i < end; ++i) counted |= sums.counts[i];
+    if (counted == 0) continue;
+    for (int64_t i = begin; i < end; ++i) {  // vector code
       float distance = distances[i];
       float weight = weights[i];
       update_voxel(p, distance, weight, sum(i));
@@ -170,22 +171,22 @@ void integrate_rows(const TsdfParams& p, const TsdfSensor* sensors, int64_t begi
   for (int64_t row = begin; row < end; ++row) {
     const int64_t x = row / p.grid.shape[1];
     const int64_t y = row - x * p.grid.shape[1];
-    const double v[2] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y)};
-    for (int64_t first = 0; first < p.grid.shape[2]; first += kTogether) {
+    const double centre[2] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y)};
+    for (int64_t first_z = 0; first_z < p.grid.shape[2]; first_z += kVoxelsAtOnce) {
       RowSums sums;
-      Range seen{kTogether, 0};
+      Range seen{kVoxelsAtOnce, 0};
       for (int64_t i = 0; i < p.sensors; ++i) {
-        const double dx = v[0] - sensors[i].origin[0];
-        const double dy = v[1] - sensors[i].origin[1];
+        const double dx = centre[0] - sensors[i].origin[0];
+        const double dy = centre[1] - sensors[i].origin[1];
         Range range = range_in_view(p, sensors[i], dx, dy);
-        range = {std::max(range.begin, first), std::min(range.end, first + kTogether)};
+        range = {std::max(range.begin, first_z), std::min(range.end, first_z + kVoxelsAtOnce)};
         if (range.begin >= range.end) continue;
-        const int64_t from[3] = {x, y, range.begin};
+        const int64_t first_voxel[3] = {x, y, range.begin};
         const auto add = p.dtype == DType::kFloat32 ? add_image<float> : add_image<uint16_t>;
-        add(p, sensors[i], i, from, static_cast<int>(range.end - range.begin), sums, range.begin - first);
-        seen = {std::min(seen.begin, range.begin - first), std::max(seen.end, range.end - first)};
+        add(p, sensors[i], i, first_voxel, static_cast<int>(range.end - range.begin), sums, range.begin - first_z);
+        seen = {std::min(seen.begin, range.begin - first_z), std::max(seen.end, range.end - first_z)};
       }
-      update_row(p, x, y, first, sums, seen);
+      update_row(p, x, y, first_z, sums, seen);
     }
   }
 }

@@ -11,14 +11,14 @@ namespace robocache {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr int64_t kVoxels = 16384;  // voxels that a thread takes at a time
+constexpr int64_t kVoxelsAtOnce = 16384;  // voxels that a thread takes at a time
 
 int64_t voxel_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
 
 template <class Visit>
 void along_all_rays(const TsdfParams& p, const TsdfSensor* sensors, const Visit& visit) {
-  constexpr int64_t kRays = 256;
-  parallel_for(p.sensors * p.rows, kRays, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kRaysAtOnce = 256;
+  parallel_for(p.sensors * p.rows, kRaysAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t ray = begin; ray < end; ++ray) {
       const int64_t sensor = ray / p.rows;
       for_each_measured(p, sensors, sensor, ray - sensor * p.rows, visit);
@@ -35,7 +35,7 @@ void clear(const TsdfParams& p, const TsdfSensor* sensors) {
     });
     return;
   }
-  parallel_for(voxel_count(p), kVoxels,
+  parallel_for(voxel_count(p), kVoxelsAtOnce,
                [&](int64_t begin, int64_t end) { std::fill(p.sums + begin, p.sums + end, TsdfSum{}); });
 }
 
@@ -60,7 +60,7 @@ void update(const TsdfParams& p, const TsdfSensor* sensors) {
     });
     return;
   }
-  parallel_for(voxel_count(p), kVoxels, [&](int64_t begin, int64_t end) {
+  parallel_for(voxel_count(p), kVoxelsAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (p.sums[i].count > 0) update_voxel_at(p, i, p.sums[i]);
     }
@@ -69,7 +69,7 @@ void update(const TsdfParams& p, const TsdfSensor* sensors) {
 
 void integrate_depth(const TsdfParams& p, const TsdfSensor* sensors) {
   DepthRows* const integrate_rows = ROBOCACHE_SELECT_ISA(integrate_rows);
-  const int64_t rows = std::max<int64_t>(1, kVoxels / p.grid.shape[2]);
+  const int64_t rows = std::max<int64_t>(1, kVoxelsAtOnce / p.grid.shape[2]);
   parallel_for(p.grid.shape[0] * p.grid.shape[1], rows,
                [&](int64_t begin, int64_t end) { integrate_rows(p, sensors, begin, end); });
 }

@@ -31,26 +31,30 @@ struct TsdfFree {
 struct TsdfCall {
   TsdfParams params;
   TsdfFree free;
-  int tiles_log2;          // tiles per warp, one after the other along z
-  bool quads;              // 16 bytes of grid and weights at a time
-  int most_ahead;          // unaligned quads begin up to this many voxels before their tile
-  const TsdfSensor* many;  // null: the sensors are in `few`
-  const TsdfView* many_views;
-  SensorBatch few;
+  int tiles_log2;                    // tiles per warp, one after the other along z
+  bool uses_quads;                   // 16 bytes of grid and weights at a time
+  int most_ahead;                    // unaligned quads begin up to this many voxels before their tile
+  const TsdfSensor* stored_sensors;  // null: the sensors are in `params_batch`
+  const TsdfView* stored_views;
+  SensorBatch params_batch;
 };
 static_assert(sizeof(TsdfCall) <= 4096);
 
-__device__ const TsdfSensor* sensors_of(const TsdfCall& call) { return call.many ? call.many : call.few.sensors; }
+__device__ const TsdfSensor* sensors_of(const TsdfCall& call) {
+  return call.stored_sensors ? call.stored_sensors : call.params_batch.sensors;
+}
 
 // With kOne there is one sensor. It lies in the parameters, where instructions read it directly.
 template <bool kOne>
 __device__ const TsdfSensor& sensor_of(const TsdfCall& call, int64_t sensor) {
-  return kOne ? call.few.sensors[0] : sensors_of(call)[sensor];
+  return kOne ? call.params_batch.sensors[0] : sensors_of(call)[sensor];
 }
 
 template <bool kOne>
 __device__ const TsdfView& view_of(const TsdfCall& call, int64_t sensor) {
-  return kOne ? call.few.views[0] : call.many ? call.many_views[sensor] : call.few.views[sensor];
+  return kOne                  ? call.params_batch.views[0]
+         : call.stored_sensors ? call.stored_views[sensor]
+                               : call.params_batch.views[sensor];
 }
 
 // Returns the bounds of the whole grid and of the tiles. A tile includes the voxels before it where quads begin.
@@ -152,7 +156,7 @@ constexpr unsigned kRangeThreads = 512;
 template <class Depth>
 __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p) {
   constexpr int kEdge = kBlockCell >> kLeastCellLog2;  // in cells of the smallest size
-  constexpr int kOfWarp = kEdge * kEdge * 32 / kRangeThreads;
+  constexpr int kCellsPerWarp = kEdge * kEdge * 32 / kRangeThreads;
   constexpr int kCell = 1 << kLeastCellLog2;
   __shared__ TsdfRange least_cells[kEdge][kEdge];
   wait_for_work_before();
@@ -165,25 +169,25 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
     const int64_t block_column = block % across;
     const Depth* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
 #pragma unroll
-    for (int i = 0; i < kOfWarp; ++i) {
-      const int cell = static_cast<int>(threadIdx.x) / 32 * kOfWarp + i;
+    for (int i = 0; i < kCellsPerWarp; ++i) {
+      const int cell = static_cast<int>(threadIdx.x) / 32 * kCellsPerWarp + i;
       const int64_t column = block_column * kBlockCell + cell % kEdge * kCell + lane % kCell;
       const int64_t row = block_row * kBlockCell + cell / kEdge * kCell + lane / kCell;
       float depth[kCell * kCell / 32];
 #pragma unroll
       for (int k = 0; k < kCell * kCell / 32; ++k) {
-        const int64_t at = row + k * (32 / kCell);
-        depth[k] = at < p.rows && column < p.columns
-                       ? static_cast<float>(image[at * p.row_stride + column * p.column_stride])
+        const int64_t pixel_row = row + k * (32 / kCell);
+        depth[k] = pixel_row < p.rows && column < p.columns
+                       ? static_cast<float>(image[pixel_row * p.row_stride + column * p.column_stride])
                        : 0;
       }
       float least = INFINITY;
       float most = 0;
 #pragma unroll
-      for (const float one : depth) {
-        const bool measured = one > 0 && one < INFINITY;
-        least = measured ? fminf(least, one) : least;
-        most = measured ? fmaxf(most, one) : most;
+      for (const float pixel : depth) {
+        const bool measured = pixel > 0 && pixel < INFINITY;
+        least = measured ? fminf(least, pixel) : least;
+        most = measured ? fmaxf(most, pixel) : most;
       }
       // Floats of 0 or more have the order of their bits.
       least = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least)));
@@ -192,18 +196,19 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
     }
     __syncthreads();
     if (threadIdx.x < kCellsInBlock) {
+      // A block has 16 cells of the smallest size, then 4 of the next size, then one.
       const int index = static_cast<int>(threadIdx.x);
       const int size = index < 16 ? 0 : index < 20 ? 1 : 2;
       const int edge = kEdge >> size;
       const int row = (index < 16 ? index : index < 20 ? index - 16 : 0) / edge;
       const int column = (index < 16 ? index : index < 20 ? index - 16 : 0) % edge;
-      TsdfRange all{INFINITY, 0};
+      TsdfRange range{INFINITY, 0};
       for (int i = 0; i < 1 << (2 * size); ++i) {
-        const TsdfRange one = least_cells[(row << size) + (i >> size)][(column << size) + (i & ((1 << size) - 1))];
-        all = {fminf(all.least, one.least), fmaxf(all.most, one.most)};
+        const TsdfRange part = least_cells[(row << size) + (i >> size)][(column << size) + (i & ((1 << size) - 1))];
+        range = {fminf(range.least, part.least), fmaxf(range.most, part.most)};
       }
       p.ranges[sensor * across * down * kCellsInBlock +
-               range_index(across, down, size, block_row * edge + row, block_column * edge + column)] = all;
+               range_index(across, down, size, block_row * edge + row, block_column * edge + column)] = range;
     }
     __syncthreads();
   }
@@ -262,11 +267,11 @@ __device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distanc
 // sum.
 template <class Depth>
 __device__ const Depth* pixel_at(const Depth* image, int32_t offset) {
-  size_t at;
+  size_t address;
   asm("mad.wide.s32 %0, %1, %2, %3;"
-      : "=l"(at)
+      : "=l"(address)
       : "r"(offset), "n"(sizeof(Depth)), "l"(__cvta_generic_to_global(image)));
-  return static_cast<const Depth*>(__cvta_global_to_generic(at));
+  return static_cast<const Depth*>(__cvta_global_to_generic(address));
 }
 
 // A lane's voxels of a tile, neighbours along z.
@@ -303,7 +308,7 @@ __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) 
   return quad;
 }
 
-__device__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+__device__ void prefetch(const float* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // Adds an image's measurements of a lane's voxels. With `free` the image measured only free space there.
 template <class Depth, bool kOne>
@@ -330,16 +335,17 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   float depth[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const auto up = static_cast<float>(i);
-    z[i] = std::fma(up, bounds.step[2][2], c[2]);
-    const PixelGuess seen = guess_pixel(bounds, std::fma(up, bounds.step[2][0], c[0]),
-                                        std::fma(up, bounds.step[2][1], c[1]), z[i], guess_inverse(z[i]));
-    const bool on =
-        (seen.sure != 0) & (static_cast<unsigned>(seen.column) < columns) & (static_cast<unsigned>(seen.row) < rows);
-    if ((seen.sure == 0) & !(z[i] < -bounds.error)) between |= 1u << i;
-    if (on) on_image |= 1u << i;
+    const auto offset = static_cast<float>(i);
+    z[i] = std::fma(offset, bounds.step[2][2], c[2]);
+    const PixelGuess guess = guess_pixel(bounds, std::fma(offset, bounds.step[2][0], c[0]),
+                                         std::fma(offset, bounds.step[2][1], c[1]), z[i], guess_inverse(z[i]));
+    const bool is_on_image =
+        (guess.sure != 0) & (static_cast<unsigned>(guess.column) < columns) & (static_cast<unsigned>(guess.row) < rows);
+    if ((guess.sure == 0) & !(z[i] < -bounds.error)) between |= 1u << i;
+    if (is_on_image) on_image |= 1u << i;
     depth[i] = 0;
-    if (on) depth[i] = static_cast<float>(*pixel_at(image, seen.row * row_stride + seen.column * column_stride));
+    if (is_on_image)
+      depth[i] = static_cast<float>(*pixel_at(image, guess.row * row_stride + guess.column * column_stride));
   }
   between &= quad.inside;
   if ((on_image & quad.inside) != 0 && ((p.ranges != nullptr) | p.space_carving)) {  // most voxels will be updated
@@ -348,9 +354,9 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
   for (; between != 0; between &= between - 1) {
     const unsigned index = __ffs(between) - 1;
-    const float found = exact_depth(p, exact, image, voxel.x, voxel.y, voxel.z + static_cast<int>(index));
+    const float pixel_depth = exact_depth(p, exact, image, voxel.x, voxel.y, voxel.z + static_cast<int>(index));
 #pragma unroll
-    for (unsigned i = 0; i < kPerThread; ++i) depth[i] = i == index ? found : depth[i];
+    for (unsigned i = 0; i < kPerThread; ++i) depth[i] = i == index ? pixel_depth : depth[i];
   }
   if (free) {
 #pragma unroll
@@ -371,21 +377,21 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   unsigned unsure = bounds.least_z < INFINITY ? 0 : in_doubt;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const Addend found = addend_of(p, seen_from(p, exact, {voxel.x, voxel.y, voxel.z + i}),
-                                   p.depth_scale * static_cast<double>(depth[i]), guess_inverse_root);
-    if (!found.sure) unsure |= in_doubt & 1u << i;
+    const Addend addend = addend_of(p, seen_from(p, exact, {voxel.x, voxel.y, voxel.z + i}),
+                                    p.depth_scale * static_cast<double>(depth[i]), guess_inverse_root);
+    if (!addend.sure) unsure |= in_doubt & 1u << i;
     const bool adds = (in_doubt & ~unsure) >> i & 1;
-    counts[i] += adds ? found.count : 0;
-    quanta[i] += adds ? found.quanta : 0;
+    counts[i] += adds ? addend.count : 0;
+    quanta[i] += adds ? addend.quanta : 0;
   }
   if (unsure == 0) return;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if ((unsure >> i & 1) == 0) continue;
-    const int64_t found = exact_quanta(p, exact, voxel.x, voxel.y, voxel.z + i, depth[i]);
-    if (found == kNone) continue;
+    const int64_t added_quanta = exact_quanta(p, exact, voxel.x, voxel.y, voxel.z + i, depth[i]);
+    if (added_quanta == kNone) continue;
     ++counts[i];
-    quanta[i] += found;
+    quanta[i] += added_quanta;
   }
 }
 
@@ -405,7 +411,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   const TsdfParams& p = call.params;
   const auto distances = quad.distances;
   const auto weights = quad.weights;
-  const bool all_inside = call.quads && quad.inside == (1u << kPerThread) - 1;
+  const bool all_inside = call.uses_quads && quad.inside == (1u << kPerThread) - 1;
   float distance[kPerThread] = {};
   float weight[kPerThread] = {};
   if (all_inside) {
@@ -421,17 +427,17 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
       weight[i] = weights[i * p.weight_strides[2]];
     }
   }
-  bool moved = false;
+  bool distances_change = false;
   unsigned summed = 0;
 #pragma unroll
   for (unsigned i = 0; i < kPerThread; ++i) {  // has no branches
     const bool seen = counts[i] != 0;
-    const bool again = seen & (quanta[i] == 0) & is_free_again(call.free, counts[i], distance[i], weight[i]);
-    const float left = fminf(fmaxf(weight[i], 0) + static_cast<float>(counts[i]), call.free.most_weight);
-    summed |= seen & !again ? 1u << i : 0;
-    moved |= seen & (!again | (__float_as_int(distance[i]) != __float_as_int(call.free.distance)));
-    distance[i] = again ? call.free.distance : distance[i];
-    weight[i] = again ? left : weight[i];
+    const bool stays_free = seen & (quanta[i] == 0) & is_free_again(call.free, counts[i], distance[i], weight[i]);
+    const float free_weight = fminf(fmaxf(weight[i], 0) + static_cast<float>(counts[i]), call.free.most_weight);
+    summed |= seen & !stays_free ? 1u << i : 0;
+    distances_change |= seen & (!stays_free | (__float_as_int(distance[i]) != __float_as_int(call.free.distance)));
+    distance[i] = stays_free ? call.free.distance : distance[i];
+    weight[i] = stays_free ? free_weight : weight[i];
   }
   if (summed != 0) {
     unsigned unsure = 0;
@@ -456,14 +462,14 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
     }
   }
   if (all_inside) {
-    if (moved) *reinterpret_cast<float4*>(distances) = {distance[0], distance[1], distance[2], distance[3]};
+    if (distances_change) *reinterpret_cast<float4*>(distances) = {distance[0], distance[1], distance[2], distance[3]};
     *reinterpret_cast<float4*>(weights) = {weight[0], weight[1], weight[2], weight[3]};
     return;
   }
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (counts[i] == 0) continue;
-    if (moved) distances[i * p.distance_strides[2]] = distance[i];
+    if (distances_change) distances[i * p.distance_strides[2]] = distance[i];
     weights[i * p.weight_strides[2]] = weight[i];
   }
 }
@@ -477,15 +483,15 @@ __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
   // Each lane checks one sensor for one tile. The lanes check all sensors at once, unless there is only one tile.
   const int at_once_log2 = 5 - call.tiles_log2;
   const unsigned at_once = 1u << at_once_log2;
-  unsigned unknown = 0;
-  unsigned free = 0;
+  unsigned unknown = 0;                // bits of the lanes whose box may be measured
+  unsigned free = 0;                   // bits of the lanes whose box is measured as free space
   for (unsigned bit = 0; bit < 32;) {  // the first lane of a tile
     const Quad quad = quad_of(call, {tile.x, tile.y, tile.z + static_cast<int>(bit >> at_once_log2) * kTileZ}, lane);
     int32_t counts[kPerThread] = {};
     int64_t quanta[kPerThread] = {};
-    for (unsigned from = 0; from < sensors; from += at_once) {
+    for (unsigned first_sensor = 0; first_sensor < sensors; first_sensor += at_once) {
       if (bit == 0) {
-        const unsigned sensor = from + lane % at_once;
+        const unsigned sensor = first_sensor + lane % at_once;
         const int z = tile.z + static_cast<int>(lane >> at_once_log2) * kTileZ;
         BoxVerdict box = BoxVerdict::kNone;
         if (sensor < sensors && z < p.grid.shape[2] + call.most_ahead) box = BoxVerdict::kUnknown;
@@ -498,9 +504,10 @@ __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
         unknown = __ballot_sync(~0u, box == BoxVerdict::kUnknown);
         free = __ballot_sync(~0u, box == BoxVerdict::kFree);
       }
-      for (unsigned some = (unknown | free) >> bit & ~0u >> (32 - at_once); some != 0; some &= some - 1) {
-        const unsigned k = __ffs(some) - 1;
-        add_image<Depth, kOne>(call, from + k, (free >> (bit + k) & 1) != 0, quad, counts, quanta);
+      for (unsigned lanes_left = (unknown | free) >> bit & ~0u >> (32 - at_once); lanes_left != 0;
+           lanes_left &= lanes_left - 1) {
+        const unsigned k = __ffs(lanes_left) - 1;
+        add_image<Depth, kOne>(call, first_sensor + k, (free >> (bit + k) & 1) != 0, quad, counts, quanta);
       }
     }
 #pragma unroll
@@ -547,30 +554,30 @@ cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
   const TsdfParams& p = call.params;
   const int64_t* shape = p.grid.shape;
   if (p.is_depth) {
-    const bool floats = p.dtype == DType::kFloat32;
+    const bool is_float = p.dtype == DType::kFloat32;
     if (p.ranges != nullptr) {
       const int64_t cells = p.sensors * cell_blocks(p.rows) * cell_blocks(p.columns);
-      const cudaError_t code = launch_overlapped(floats ? find_ranges<float> : find_ranges<uint16_t>,
+      const cudaError_t code = launch_overlapped(is_float ? find_ranges<float> : find_ranges<uint16_t>,
                                                  dim3(blocks_for(cells, 1)), kRangeThreads, 0, stream, p);
       if (code != cudaSuccess) return code;
     }
     const dim3 blocks(blocks_for(shape[2] + call.most_ahead, int64_t{kTileZ} << call.tiles_log2),
                       blocks_for(shape[1], kTileY, 65535), blocks_for(shape[0], int64_t{kWarps} * kTileX, 65535));
-    const bool one = p.sensors == 1 && call.many == nullptr;
-    const auto kernel = floats ? one ? integrate_images<float, true> : integrate_images<float, false>
-                        : one ? integrate_images<uint16_t, true>
-                               : integrate_images<uint16_t, false>;
+    const bool has_one_sensor = p.sensors == 1 && call.stored_sensors == nullptr;
+    const auto kernel = is_float ? has_one_sensor ? integrate_images<float, true> : integrate_images<float, false>
+                        : has_one_sensor ? integrate_images<uint16_t, true>
+                                         : integrate_images<uint16_t, false>;
     return launch_overlapped(kernel, blocks, kThreads, 0, stream, call);
   }
   constexpr int64_t kMostBlocks = int64_t{1} << 20;
-  const dim3 of_rays(blocks_for(p.sensors * p.rows, kThreads, kMostBlocks));
-  const dim3 of_cells(blocks_for(shape[0] * shape[1] * shape[2], kThreads, kMostBlocks));
-  cudaError_t code = p.clear_everywhere ? launch_overlapped(clear_everywhere, of_cells, kThreads, 0, stream, call)
-                                        : launch_overlapped(clear_on_rays, of_rays, kThreads, 0, stream, call);
-  if (code == cudaSuccess) code = launch_overlapped(add_rays, of_rays, kThreads, 0, stream, call);
+  const dim3 ray_blocks(blocks_for(p.sensors * p.rows, kThreads, kMostBlocks));
+  const dim3 voxel_blocks(blocks_for(shape[0] * shape[1] * shape[2], kThreads, kMostBlocks));
+  cudaError_t code = p.clear_everywhere ? launch_overlapped(clear_everywhere, voxel_blocks, kThreads, 0, stream, call)
+                                        : launch_overlapped(clear_on_rays, ray_blocks, kThreads, 0, stream, call);
+  if (code == cudaSuccess) code = launch_overlapped(add_rays, ray_blocks, kThreads, 0, stream, call);
   if (code != cudaSuccess) return code;
-  return p.clear_everywhere ? launch_overlapped(update_everywhere, of_cells, kThreads, 0, stream, call)
-                            : launch_overlapped(update_on_rays, of_rays, kThreads, 0, stream, call);
+  return p.clear_everywhere ? launch_overlapped(update_everywhere, voxel_blocks, kThreads, 0, stream, call)
+                            : launch_overlapped(update_on_rays, ray_blocks, kThreads, 0, stream, call);
 }
 
 }  // namespace
@@ -588,7 +595,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_t
   call.params = p;
   // A warp handles as many tiles as its lanes can check together, but few enough to leave warps for the whole device.
   call.most_ahead = std::max(most_ahead(p), 0);
-  call.quads = most_ahead(p) >= 0;
+  call.uses_quads = most_ahead(p) >= 0;
   const int64_t tiles = blocks_for(p.grid.shape[2] + call.most_ahead, kTileZ) *
                         int64_t{blocks_for(p.grid.shape[1], kTileY)} * blocks_for(p.grid.shape[0], kTileX);
   while (p.sensors << (call.tiles_log2 + 1) <= 32 &&
@@ -600,21 +607,21 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_t
   call.free.most_weight = static_cast<float>(p.max_weight);
   if (poses == nullptr && cameras == nullptr && p.sensors <= kSensorsInParams) {
     for (int64_t i = 0; i < p.sensors; ++i) {
-      call.few.sensors[i] = sensors[i];
-      if (p.is_depth) call.few.views[i] = view_of(p, sensors[i], call.most_ahead);
+      call.params_batch.sensors[i] = sensors[i];
+      if (p.is_depth) call.params_batch.views[i] = view_of(p, sensors[i], call.most_ahead);
     }
     return launch_call(call, stream);
   }
-  auto* const many = static_cast<TsdfSensor*>(sensor_memory);
-  auto* const views = reinterpret_cast<TsdfView*>(many + p.sensors);
-  call.many = many;
-  call.many_views = views;
+  auto* const stored_sensors = static_cast<TsdfSensor*>(sensor_memory);
+  auto* const views = reinterpret_cast<TsdfView*>(stored_sensors + p.sensors);
+  call.stored_sensors = stored_sensors;
+  call.stored_views = views;
   for (int64_t first = 0; first < p.sensors; first += kSensorsInParams) {
     SensorBatch batch{};
     std::copy_n(sensors + first, std::min(kSensorsInParams, p.sensors - first), batch.sensors);
     const cudaError_t code = launch_overlapped(store_sensors, dim3(1), unsigned{kSensorsInParams}, 0, stream, batch,
                                                poses ? *poses : TsdfNumbers{}, cameras ? *cameras : TsdfNumbers{}, p,
-                                               call.most_ahead, many, views, first);
+                                               call.most_ahead, stored_sensors, views, first);
     if (code != cudaSuccess) return code;
   }
   return launch_call(call, stream);

@@ -38,12 +38,12 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
   TsdfBounds g;
   const double* const r = s.rotation;
   double d[3];
-  double far = 0;
+  double coordinate_sum = 0;
   double most_voxels = 0;  // along one axis
   for (int axis = 0; axis < 3; ++axis) {
     const double corner = std::abs(p.grid.origin[axis]) + static_cast<double>(p.grid.shape[axis]) * p.grid.size[axis];
     d[axis] = p.grid.origin[axis] + (static_cast<double>(first[axis]) + 0.5) * p.grid.size[axis] - s.origin[axis];
-    far += corner + std::abs(s.origin[axis]);
+    coordinate_sum += corner + std::abs(s.origin[axis]);
     most_voxels = larger(most_voxels, static_cast<double>(extent[axis]));
   }
   double reach = 0;  // the largest coordinate
@@ -65,7 +65,7 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
     const double farthest = larger(std::abs(low), std::abs(high));
     reach = larger(reach, farthest);
     // The errors come from rounding `at`, the steps, and up to four sums of them, and from every difference in float64.
-    errors[k] = 0x1p-24 * (along + 5 * farthest) + 0x1p-46 * far;
+    errors[k] = 0x1p-24 * (along + 5 * farthest) + 0x1p-46 * coordinate_sum;
   }
   const double error = larger(larger(errors[0], errors[1]), errors[2]);
   // The greatest distance from the principal point to a pixel at most two pixels outside the image.
@@ -87,11 +87,11 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
   // Within these bounds nothing overflows or underflows, and neighbouring pixels differ.
   const double farthest_pixel_offset =
       rows * std::abs(static_cast<double>(p.row_stride)) + columns * std::abs(static_cast<double>(p.column_stride));
-  const bool sane = reach > 1e-15 && reach < 1e15 && s.fx < 1e15 && s.fy < 1e15 && highest < 0x1p20 &&
-                    p.depth_scale > 1e-30 && p.depth_scale < 1e30 && farthest_pixel_offset < 0x1p31 &&
-                    most_voxels <= 0x1p24;
-  g.least_z = sane ? 64 * g.error : std::numeric_limits<float>::infinity();
-  g.sure_distance = sane ? static_cast<float>(1.002 * p.truncation + 2.02 * error) : g.least_z;
+  const bool is_bounded = reach > 1e-15 && reach < 1e15 && s.fx < 1e15 && s.fy < 1e15 && highest < 0x1p20 &&
+                          p.depth_scale > 1e-30 && p.depth_scale < 1e30 && farthest_pixel_offset < 0x1p31 &&
+                          most_voxels <= 0x1p24;
+  g.least_z = is_bounded ? 64 * g.error : std::numeric_limits<float>::infinity();
+  g.sure_distance = is_bounded ? static_cast<float>(1.002 * p.truncation + 2.02 * error) : g.least_z;
   return g;
 }
 
@@ -99,7 +99,7 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
 struct alignas(16) TsdfView {
   TsdfBounds bounds;
   float middle[3];  // middle of the first box, in the camera's frame
-  float half[3];    // half the size of a box along each axis of that frame, and more than the error of both
+  float half[3];    // half the size of a box along each axis of that frame, plus more than all errors
 };
 
 // Returns the view for boxes of `extent` voxels anywhere in the outer box, which has the bounds `g`.
@@ -130,8 +130,8 @@ ROBOCACHE_HD int64_t cell_blocks(int64_t pixels) { return (pixels + kBlockCell -
 // Returns the index of a cell's range. The cells of one size, in all blocks, are row-major.
 ROBOCACHE_HD int64_t range_index(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row,
                                  int64_t column) {
-  const int64_t before = size == 0 ? 0 : size == 1 ? 16 : 20;
-  return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
+  const int64_t smaller_cells = size == 0 ? 0 : size == 1 ? 16 : 20;
+  return smaller_cells * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
 }
 
 // Returns a range that covers the measurements of all pixels between two corners on the image.
@@ -143,16 +143,17 @@ ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells
     ++size;
   }
   if (size == kCellSizes) return {0, std::numeric_limits<float>::infinity()};
-  TsdfRange all{std::numeric_limits<float>::infinity(), 0};
+  TsdfRange range{std::numeric_limits<float>::infinity(), 0};
   for (const int32_t row : {top, bottom}) {
     for (const int32_t column : {left, right}) {
-      const TsdfRange one = cells[range_index(cell_blocks(p.columns), cell_blocks(p.rows), size,
-                                              row >> (kLeastCellLog2 + size), column >> (kLeastCellLog2 + size))];
-      all.least = one.least < all.least ? one.least : all.least;
-      all.most = one.most > all.most ? one.most : all.most;
+      const TsdfRange cell_range =
+          cells[range_index(cell_blocks(p.columns), cell_blocks(p.rows), size, row >> (kLeastCellLog2 + size),
+                            column >> (kLeastCellLog2 + size))];
+      range.least = cell_range.least < range.least ? cell_range.least : range.least;
+      range.most = cell_range.most > range.most ? cell_range.most : range.most;
     }
   }
-  return all;
+  return range;
 }
 
 // The result of testing a box: the image measured none of its voxels, the measured voxels all lie in free space, or
@@ -186,15 +187,15 @@ ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, c
   const auto rows = static_cast<float>(p.rows);
   if ((right < -1) | (left > columns) | (bottom < -1) | (top > rows)) return BoxVerdict::kNone;
   if (cells == nullptr) return BoxVerdict::kUnknown;
-  const TsdfRange found = range_between(p, cells, static_cast<int32_t>(top < 1 ? 0 : top - 1),
+  const TsdfRange range = range_between(p, cells, static_cast<int32_t>(top < 1 ? 0 : top - 1),
                                         static_cast<int32_t>(left < 1 ? 0 : left - 1),
                                         static_cast<int32_t>(bottom + 1 < rows ? bottom + 1 : rows - 1),
                                         static_cast<int32_t>(right + 1 < columns ? right + 1 : columns - 1));
-  const float nearest = found.least * g.depth_scale;
-  const float farthest = found.most * g.depth_scale;
+  const float nearest = range.least * g.depth_scale;
+  const float farthest = range.most * g.depth_scale;
   const bool behind = low[2] - farthest > std::fma(farthest, kDepthError, g.sure_distance);
   const bool ahead = nearest - high[2] > std::fma(nearest, kDepthError, g.sure_distance);
-  if (!(found.most > 0) | behind) return BoxVerdict::kNone;
+  if (!(range.most > 0) | behind) return BoxVerdict::kNone;
   return !ahead ? BoxVerdict::kUnknown : p.space_carving ? BoxVerdict::kFree : BoxVerdict::kNone;
 }
 
@@ -231,7 +232,7 @@ ROBOCACHE_HD PixelGuess guess_pixel(const TsdfBounds& g, float x, float y, float
           std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
 }
 
-// The result of testing a voxel; each member is 0 or 1.
+// The result of testing a voxel: it is in free space; it may be close to the surface. Each member is 0 or 1.
 struct Verdict {
   int32_t free, doubtful;
 };
@@ -258,15 +259,15 @@ struct Refined {
 // Returns 1 / sqrt(x). `guess` is a first approximation.
 ROBOCACHE_HD Refined inverse_root(double x, float guess) {
   const auto y = static_cast<double>(guess);
-  const double off = std::fma(-x * y, y, 1.0);
-  return {std::fma(y * off, std::fma(0.375, off, 0.5), y), std::abs(off) < 0x1p-18};
+  const double residual = std::fma(-x * y, y, 1.0);
+  return {std::fma(y * residual, std::fma(0.375, residual, 0.5), y), std::abs(residual) < 0x1p-18};
 }
 
 // Returns 1 / x. `guess` is a first approximation.
 ROBOCACHE_HD Refined inverse_of(double x, float guess) {
   const auto y = static_cast<double>(guess);
-  const double off = std::fma(-x, y, 1.0);
-  return {std::fma(y, std::fma(off, off, off), y), std::abs(off) < 0x1p-18};
+  const double residual = std::fma(-x, y, 1.0);
+  return {std::fma(y, std::fma(residual, residual, residual), y), std::abs(residual) < 0x1p-18};
 }
 
 // Finds the pixel as find_pixel does, and returns true, if the result is certain. guess(x) approximates 1 / x.
@@ -302,9 +303,9 @@ ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double de
   const double whole = nearest_even(quanta);
   const bool sure = inverse.sure & (std::abs(quanta - whole) <= 0.5 - 0x1p-15) &
                     (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN is never certain
-  const bool within = (quanta >= -most) & (quanta <= most);
-  const bool counts = within | ((quanta > most) & p.space_carving);
-  return {within ? static_cast<int64_t>(whole) - p.free_quanta : 0, counts ? 1 : 0, sure};
+  const bool is_within = (quanta >= -most) & (quanta <= most);
+  const bool is_counted = is_within | ((quanta > most) & p.space_carving);
+  return {is_within ? static_cast<int64_t>(whole) - p.free_quanta : 0, is_counted ? 1 : 0, sure};
 }
 
 // Updates a voxel as update_voxel does, and returns true, if the mean in float32 is certain. guess(x) approximates 1 /
@@ -314,12 +315,12 @@ ROBOCACHE_HD bool update_if_sure(const TsdfParams& p, float& distance, float& we
                                  const Guess& guess) {
   const TsdfMean mean = mean_with(p, distance, weight, sum);
   const Refined inverse = inverse_of(mean.total, guess(static_cast<float>(mean.total)));
-  const double about = mean.sum * inverse.value;
-  if (!(inverse.sure & (static_cast<float>(std::fma(about, -0x1p-48, about)) ==
-                        static_cast<float>(std::fma(about, 0x1p-48, about))))) {
+  const double approximation = mean.sum * inverse.value;
+  if (!(inverse.sure & (static_cast<float>(std::fma(approximation, -0x1p-48, approximation)) ==
+                        static_cast<float>(std::fma(approximation, 0x1p-48, approximation))))) {
     return false;
   }
-  distance = static_cast<float>(about);
+  distance = static_cast<float>(approximation);
   weight = weight_of(p, mean);
   return true;
 }

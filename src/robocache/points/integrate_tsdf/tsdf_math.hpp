@@ -196,8 +196,8 @@ ROBOCACHE_HD double measured_depth(const TsdfParams& p, int64_t sensor, const Pr
 // Returns the distance from the voxel to the surface at that depth, at most the truncation; NaN for no measurement.
 ROBOCACHE_HD double depth_distance(const TsdfParams& p, const Projected& c, double depth) {
   const double sdf = (depth - c.z) * std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z) / c.z;
-  const bool counts = (depth > 0) & (sdf >= -p.truncation) & ((sdf <= p.truncation) | p.space_carving);
-  return counts ? (sdf < p.truncation ? sdf : p.truncation) : NAN;
+  const bool is_measurement = (depth > 0) & (sdf >= -p.truncation) & ((sdf <= p.truncation) | p.space_carving);
+  return is_measurement ? (sdf < p.truncation ? sdf : p.truncation) : NAN;
 }
 
 // ---- The update ----
@@ -221,10 +221,10 @@ struct TsdfMean {
 
 // `sum` must hold a measurement.
 ROBOCACHE_HD TsdfMean mean_with(const TsdfParams& p, float distance, float weight, const TsdfSum& sum) {
-  const bool seen = weight > 0;  // false for NaN
-  const double before = seen ? static_cast<double>(weight) : 0;
+  const bool is_seen = weight > 0;  // false for NaN
+  const double old_weight = is_seen ? static_cast<double>(weight) : 0;
   const double measured = as_double(sum.quanta + sum.count * p.free_quanta) * p.quantum;
-  return {seen ? static_cast<double>(distance) * before + measured : measured, before + sum.count};
+  return {is_seen ? static_cast<double>(distance) * old_weight + measured : measured, old_weight + sum.count};
 }
 
 ROBOCACHE_HD float weight_of(const TsdfParams& p, const TsdfMean& mean) {

@@ -54,18 +54,18 @@ ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t index, Tsdf
 
 // Sets the camera from a 3x3 matrix, or from fx, fy, cx, cy.
 ROBOCACHE_HD SensorCheck read_camera(const TsdfNumbers& cameras, int64_t index, TsdfSensor& sensor) {
-  const auto k = [&](int row, int column) { return number_at(cameras, index, row, column); };
+  const auto number = [&](int row, int column) { return number_at(cameras, index, row, column); };
   if (cameras.is_matrix) {
-    const double rest[] = {k(0, 1), k(1, 0), k(2, 0), k(2, 1), k(2, 2) - 1};
-    for (const double x : rest) {
+    const double zeros[] = {number(0, 1), number(1, 0), number(2, 0), number(2, 1), number(2, 2) - 1};
+    for (const double x : zeros) {
       if (x != 0) return {SensorFault::kSkew, x};
     }
   }
-  const bool matrix = cameras.is_matrix;
-  sensor.fx = k(0, 0);
-  sensor.fy = matrix ? k(1, 1) : k(0, 1);
-  sensor.cx = k(0, 2);
-  sensor.cy = matrix ? k(1, 2) : k(0, 3);
+  const bool is_matrix = cameras.is_matrix;
+  sensor.fx = number(0, 0);
+  sensor.fy = is_matrix ? number(1, 1) : number(0, 1);
+  sensor.cx = number(0, 2);
+  sensor.cy = is_matrix ? number(1, 2) : number(0, 3);
   for (const double focal : {sensor.fx, sensor.fy}) {
     if (!(focal > 0 && focal < HUGE_VAL)) return {SensorFault::kFocal, focal};
   }

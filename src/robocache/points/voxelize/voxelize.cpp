@@ -25,18 +25,18 @@ std::string modes_text(const VoxelizeOptions& options) {
 
 bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; }
 
-// Returns the number of bytes; refuses more than int64 can hold.
+// Returns the product of the factors; refuses a product that int64 cannot hold.
 int64_t product(std::initializer_list<int64_t> factors) {
-  int64_t bytes = 1;
+  int64_t result = 1;
   for (const int64_t factor : factors) {
     if (factor == 0) return 0;
   }
   for (const int64_t factor : factors) {
-    if (__builtin_mul_overflow(bytes, factor, &bytes)) {
+    if (__builtin_mul_overflow(result, factor, &result)) {
       refuse("grid_size: expected a grid of fewer than 2^63 bytes");
     }
   }
-  return bytes;
+  return result;
 }
 
 void set_grid(const VoxelizeOptions& options, const PointClouds& points, VoxelReduction& call) {
@@ -61,11 +61,11 @@ void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, 
   if (options.modes.empty()) refuse("mode: expected one or more, got none");
   std::optional<DType> features;
   if (arguments.features || points.features.count > 0) features = points.features.dtype;
-  uint32_t seen = 0;
+  uint32_t seen_modes = 0;
   for (const VoxelMode mode : options.modes) {
     const uint32_t bit = 1u << static_cast<int32_t>(mode);
-    if (seen & bit) refuse("mode: expected each once, got '", name_of(mode), "' twice");
-    seen |= bit;
+    if (seen_modes & bit) refuse("mode: expected each once, got '", name_of(mode), "' twice");
+    seen_modes |= bit;
     call.outputs[call.output_count++] = {mode, voxel_mode_dtype(mode, features), nullptr};
   }
 }
@@ -83,36 +83,37 @@ double rounded_fill(double fill, DType dtype) {
 }
 
 void set_fill(const VoxelizeOptions& options, DType features, VoxelReduction& call) {
-  const bool whole = std::holds_alternative<int64_t>(options.fill);
-  const double fill = whole ? static_cast<double>(std::get<int64_t>(options.fill)) : std::get<double>(options.fill);
+  const bool is_integer = std::holds_alternative<int64_t>(options.fill);
+  const double fill =
+      is_integer ? static_cast<double>(std::get<int64_t>(options.fill)) : std::get<double>(options.fill);
   if (!any_output(call, takes_fill) && fill != 0) {
     refuse("fill: goes with 'mean', 'min', 'max', 'first' and 'last', since the others hold 0, got ", number_text(fill),
            " with ", modes_text(options));
   }
   call.fill = rounded_fill(fill, features);
-  const bool by_integers =
+  const bool fills_integers =
       any_output(call, [&](VoxelMode mode) { return takes_fill(mode) && !is_floating(reduced_dtype(mode, features)); });
-  if (!by_integers) return;
+  if (!fills_integers) return;
   const int64_t bits = features == DType::kBool ? 1 : 8 * dtype_size(features);
   const bool is_signed =
       features == DType::kInt8 || features == DType::kInt16 || features == DType::kInt32 || features == DType::kInt64;
-  const double above = std::ldexp(1.0, static_cast<int>(is_signed ? bits - 1 : bits));
+  const double end = std::ldexp(1.0, static_cast<int>(is_signed ? bits - 1 : bits));
   // An int64 is below 2^63, even if its float64 is rounded to 2^63.
-  const bool in_range = (fill < above || (whole && features == DType::kInt64)) && fill >= (is_signed ? -above : 0.0);
+  const bool in_range = (fill < end || (is_integer && features == DType::kInt64)) && fill >= (is_signed ? -end : 0.0);
   if (!in_range || fill != std::floor(fill)) {
     refuse("fill: expected a whole number that ", dtype_name(features), " holds, got ",
-           whole ? std::to_string(std::get<int64_t>(options.fill)) : number_text(fill));
+           is_integer ? std::to_string(std::get<int64_t>(options.fill)) : number_text(fill));
   }
-  call.fill_integer = whole ? std::get<int64_t>(options.fill) : static_cast<int64_t>(fill);
+  call.fill_integer = is_integer ? std::get<int64_t>(options.fill) : static_cast<int64_t>(fill);
 }
 
 void set_quantum(const VoxelizeOptions& options, DType features, VoxelReduction& call) {
   call.quantum_exponent = kOwnQuantum;
   if (!options.quantum) return;
-  const bool sums = any_output(call, is_sum);
-  if (!sums || !is_floating(features)) {
+  const bool has_sums = any_output(call, is_sum);
+  if (!has_sums || !is_floating(features)) {
     refuse("quantum: goes with 'sum' and 'mean' of floats, got ", number_text(*options.quantum), " with ",
-           modes_text(options), sums ? " of " : "", sums ? dtype_name(features) : "");
+           modes_text(options), has_sums ? " of " : "", has_sums ? dtype_name(features) : "");
   }
   int exponent = 0;
   const double fraction = std::frexp(*options.quantum, &exponent);
@@ -186,6 +187,7 @@ VoxelizeCall prepare_backward(const PointArguments& arguments, const VoxelizeOpt
   return call;
 }
 
+// Returns the bytes for the chosen row of each voxel and feature.
 int64_t chosen_bytes(const VoxelReduction& reduction) {
   if (!goes_to_one(reduction.outputs[0].mode)) return 0;
   return reduction.cells * reduction.features.count * int64_t{sizeof(int32_t)};

@@ -17,7 +17,7 @@
 //   count            int32                                  how many points
 //   sum              features', of integers int64           see below
 //   mean             features', of integers float32         the sum divided by the points, both exact, rounded once
-//   min, max         features'                              -0 is below +0; NaN where one is NaN
+//   min, max         features'                              -0 is below +0; NaN if any is NaN
 //   first, last      features'                              features of the cloud's first or last point in the voxel
 //
 // A voxel without points holds `fill` (rounded to the dtype) in mean, min, max, first and last, else 0.

@@ -30,7 +30,7 @@ struct Assignment {
                                 // requested order
   int32_t* voxel_of_insertion;  // [voxels] the voxel with each index in the order of insertion
   uint32_t* list;               // [voxels, P] rows; the rest is kNoRow
-  Word* least;                  // [voxels]
+  Word* least;                  // [voxels] the least priority of the voxel's rows
   uint32_t* row_voxels[2];      // [rows]
   int32_t* rows[2];
   int32_t* start;  // [voxels] index of the voxel's first row among the sorted rows
@@ -83,12 +83,12 @@ cudaError_t assignment_of(const SparseCall& call, const Numbering& n, Assignment
   p = {};
   p.most_voxels = std::min(call.voxels, n.most);
   set_key_bits(call, p);
-  const bool ordered = p.key_bits > 0 && p.most_voxels > 0;
-  if (!ordered) p.key_bits = 0;
-  const bool keeps = !call.random && call.points_per_voxel != kUnlimited && n.rows > 0;
-  p.sorted = keeps && call.points_per_voxel > kLongList;
-  p.listed = keeps && !p.sorted;
-  if (ordered) {
+  const bool is_ordered = p.key_bits > 0 && p.most_voxels > 0;
+  if (!is_ordered) p.key_bits = 0;
+  const bool limits_rows = !call.random && call.points_per_voxel != kUnlimited && n.rows > 0;
+  p.sorted = limits_rows && call.points_per_voxel > kLongList;
+  p.listed = limits_rows && !p.sorted;
+  if (is_ordered) {
     size_t needed = 0;
     if (const cudaError_t code = sort_voxels(p, nullptr, needed, nullptr); code != cudaSuccess) return code;
     p.sort_bytes = needed;
@@ -100,13 +100,13 @@ cudaError_t assignment_of(const SparseCall& call, const Numbering& n, Assignment
   }
   WorkspaceParts parts(call.workspace);
   for (int i = 0; i < 2; ++i) {
-    parts.take(p.keys[i], p.most_voxels, ordered && !p.wide);
-    parts.take(p.wide_keys[i], p.most_voxels, ordered && p.wide);
-    parts.take(p.insertions[i], p.most_voxels, ordered);
+    parts.take(p.keys[i], p.most_voxels, is_ordered && !p.wide);
+    parts.take(p.wide_keys[i], p.most_voxels, is_ordered && p.wide);
+    parts.take(p.insertions[i], p.most_voxels, is_ordered);
     parts.take(p.row_voxels[i], n.rows, p.sorted);
     parts.take(p.rows[i], n.rows, p.sorted);
   }
-  parts.take(p.voxel_of_insertion, p.most_voxels, ordered);
+  parts.take(p.voxel_of_insertion, p.most_voxels, is_ordered);
   if (p.listed) {
     p.list = reinterpret_cast<uint32_t*>(call.rows_of_voxel);
     parts.take(p.list, call.voxels * call.points_per_voxel, p.list == nullptr);
@@ -139,21 +139,21 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= p.most_voxels) return;
   p.insertions[0][i] = static_cast<int32_t>(i);
-  const bool found = i < found_voxels(call, n);
+  const bool is_found = i < found_voxels(call, n);
   SparseCell cell{};
-  if (found) first_row_of(call, n, i, cell);
+  if (is_found) first_row_of(call, n, i, cell);
   if (p.wide) {
     const SparseKey wide = sort_key(call.order, cell);
-    p.wide_keys[0][i] = found ? static_cast<WideKey>(wide.high) << 64 | wide.low : ~WideKey{0};
+    p.wide_keys[0][i] = is_found ? static_cast<WideKey>(wide.high) << 64 | wide.low : ~WideKey{0};
     return;
   }
   Word bits = ~Word{0};
-  if (found && call.order == VoxelOrder::kLinear) {
+  if (is_found && call.order == VoxelOrder::kLinear) {
     const auto* shape = call.grid.shape;
     bits = static_cast<Word>(((cell.cloud * shape[0] + cell.x) * shape[1] + cell.y) * shape[2] + cell.z);
-  } else if (found) {
-    const int axes = p.key_bits - static_cast<int>(64 - __clzll(static_cast<long long>(call.clouds.count)));
-    bits = static_cast<Word>(cell.cloud) << axes | spread_bits(static_cast<uint64_t>(cell.x)) |
+  } else if (is_found) {
+    const int code_bits = p.key_bits - static_cast<int>(64 - __clzll(static_cast<long long>(call.clouds.count)));
+    bits = static_cast<Word>(cell.cloud) << code_bits | spread_bits(static_cast<uint64_t>(cell.x)) |
            spread_bits(static_cast<uint64_t>(cell.y)) << 1 | spread_bits(static_cast<uint64_t>(cell.z)) << 2;
   }
   p.keys[0][i] = bits;
@@ -202,17 +202,17 @@ __global__ void __launch_bounds__(kThreads)
 // lesser row, and the i-th least row, for i < k, never moves past entry i. So the P least rows end in their own
 // entries. A row may skip an entry that showed a lesser row, because an entry's row only decreases.
 __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_t* count) {
-  const auto seen = [&](int64_t entry) { return *static_cast<const volatile uint32_t*>(list + entry); };
-  if (most == 1 || seen(most - 1) < row) return;
+  const auto read_entry = [&](int64_t entry) { return *static_cast<const volatile uint32_t*>(list + entry); };
+  if (most == 1 || read_entry(most - 1) < row) return;
   int64_t entry = 1;
-  while (entry < most - 1 && seen(entry) < row) ++entry;
+  while (entry < most - 1 && read_entry(entry) < row) ++entry;
   for (; entry < most; ++entry) {
-    const uint32_t before = atomicMin(list + entry, row);
-    if (before == kNoRow) {  // once per entry
+    const uint32_t old_row = atomicMin(list + entry, row);
+    if (old_row == kNoRow) {  // once per entry
       if (count != nullptr) atomicAdd(count, 1);
       return;
     }
-    if (before > row) row = before;
+    if (old_row > row) row = old_row;
   }
 }
 
@@ -223,11 +223,11 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int32_t block_cloud;
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   int32_t cloud = 0;
-  const bool point = row < n.rows && cloud_of_row(call, n, row, cloud);
+  const bool is_point = row < n.rows && cloud_of_row(call, n, row, cloud);
   if (threadIdx.x == 0) block_cloud = cloud;
   int64_t voxel = -1;
   Word slot = kFreeSlot;
-  if (point && n.slot_of_row[row] != kNoSlot) {
+  if (is_point && n.slot_of_row[row] != kNoSlot) {
     slot = n.table[n.slot_of_row[row]];
     voxel = voxel_of_insertion(call, n, insertion_of_slot(slot), cloud);
     if (voxel >= found_voxels(call, n)) voxel = -1;
@@ -251,10 +251,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (call.dropped == nullptr) return;
   __syncthreads();
-  const bool lost = point && voxel < 0;
-  const bool here = lost && cloud == block_cloud;
-  if (lost && !here) atomicAdd(reinterpret_cast<Word*>(call.dropped + cloud), Word{1});
-  const int dropped = __syncthreads_count(here);
+  const bool is_dropped = is_point && voxel < 0;
+  const bool is_in_block_cloud = is_dropped && cloud == block_cloud;
+  if (is_dropped && !is_in_block_cloud) atomicAdd(reinterpret_cast<Word*>(call.dropped + cloud), Word{1});
+  const int dropped = __syncthreads_count(is_in_block_cloud);
   if (threadIdx.x == 0 && dropped > 0) {
     atomicAdd(reinterpret_cast<Word*>(call.dropped + block_cloud), static_cast<Word>(dropped));
   }

@@ -12,12 +12,12 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_work_before();
   const Index i = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= pieces) return;
-  const Index at = i / pieces_a_row;
-  const int32_t row = call.row[at];
+  const Index out_row = i / pieces_a_row;
+  const int32_t row = call.row[out_row];
   Piece piece{};
   if (row >= 0) {
     const int64_t offset = row_offset(call.rows, call.cloud_stride, call.row_stride, row) * call.element_bytes;
-    piece = reinterpret_cast<const Piece*>(static_cast<const char*>(call.data) + offset)[i - at * pieces_a_row];
+    piece = reinterpret_cast<const Piece*>(static_cast<const char*>(call.data) + offset)[i - out_row * pieces_a_row];
   }
   static_cast<Piece*>(call.out)[i] = piece;
 }

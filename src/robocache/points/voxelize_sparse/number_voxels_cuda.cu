@@ -89,23 +89,23 @@ __device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, co
     const auto* shape = call.grid.shape;
     tag = static_cast<uint32_t>(((cell.cloud * shape[0] + cell.x) * shape[1] + cell.y) * shape[2] + cell.z);
   }
-  const Word mine = static_cast<Word>(tag) << 32 | row;
+  const Word claim = static_cast<Word>(tag) << 32 | row;
   const auto mask = static_cast<uint32_t>(n.slots - 1);
   for (uint32_t slot = static_cast<uint32_t>(hash) & mask;; slot = (slot + 1) & mask) {
-    Word seen = *static_cast<const volatile Word*>(n.table + slot);
-    if (seen == kFreeSlot) {
-      seen = atomicCAS(n.table + slot, kFreeSlot, mine);
-      if (seen == kFreeSlot) return slot;
+    Word word = *static_cast<const volatile Word*>(n.table + slot);
+    if (word == kFreeSlot) {
+      word = atomicCAS(n.table + slot, kFreeSlot, claim);
+      if (word == kFreeSlot) return slot;
     }
-    if (static_cast<uint32_t>(seen >> 32) != tag) continue;
+    if (static_cast<uint32_t>(word >> 32) != tag) continue;
     if (!n.tag_is_cell) {
       SparseCell other;
-      if (!cloud_of_row(call, n, row_of_slot(seen), other.cloud)) continue;
-      if (!cell_of_row(call, row_of_slot(seen), other)) continue;
-      if (!same_cell(call, other, row_of_slot(seen), cell, row)) continue;
+      if (!cloud_of_row(call, n, row_of_slot(word), other.cloud)) continue;
+      if (!cell_of_row(call, row_of_slot(word), other)) continue;
+      if (!same_cell(call, other, row_of_slot(word), cell, row)) continue;
     }
     // The tags are equal, so the smaller word has the smaller row.
-    if (row < row_of_slot(seen)) atomicMin(n.table + slot, mine);
+    if (row < row_of_slot(word)) atomicMin(n.table + slot, claim);
     return slot;
   }
 }
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(kThreads)
   SparseCell cell;
   uint32_t slot = kNoSlot;
   if (cloud_of_row(call, n, row, cell.cloud)) {
-    int64_t beyond[3];
+    int64_t wide_coordinates[3];
     if (cell_of_row(call, row, cell)) {
       slot = find_or_claim(call, n, cell, static_cast<uint32_t>(row));
-    } else if (!call.bounded && !call.wide && wide_cell_of_row(call, row, beyond)) {
+    } else if (!call.bounded && !call.wide && wide_cell_of_row(call, row, wide_coordinates)) {
       n.sizes->sizes.beyond = true;  // every thread writes the same value
     }
   }
@@ -188,20 +188,20 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
     const int64_t b = base + threadIdx.x;
     int64_t inserted = 0;
-    int64_t mine = 0;
+    int64_t cloud_voxels = 0;
     if (b <= call.clouds.count) inserted = inserted_before_cloud(b);
     if (b < call.clouds.count) {
-      mine = inserted_before_cloud(b + 1) - inserted;
-      if (mine > call.max_voxels) mine = call.max_voxels;
+      cloud_voxels = inserted_before_cloud(b + 1) - inserted;
+      if (cloud_voxels > call.max_voxels) cloud_voxels = call.max_voxels;
     }
     int64_t before = 0;
-    int64_t all = 0;
-    Scan(storage).ExclusiveSum(mine, before, all);
+    int64_t group_voxels = 0;
+    Scan(storage).ExclusiveSum(cloud_voxels, before, group_voxels);
     if (b <= call.clouds.count) {
       n.cloud_inserted[b] = inserted;
       n.cloud_voxels[b] = voxels + before;
     }
-    voxels += all;
+    voxels += group_voxels;
     __syncthreads();
   }
   if (threadIdx.x == 0) n.sizes->sizes.voxels = voxels;

@@ -28,7 +28,7 @@ struct SparseCall {
   bool wide;           // unbounded, with int64 cell numbers: SparseCell then holds their low 32 bits
   double upper[3];     // if bounded: a point at or beyond it along an axis is in no cell
   bool batched;        // coords begin with the index of the cloud
-  bool largest_count;  // whether it is requested
+  bool largest_count;  // whether SparseSizes::largest_count is requested
   VoxelOrder order;
   CoordOrder coord_order;
   int64_t max_voxels;  // per cloud, or kUnlimited
@@ -100,19 +100,19 @@ ROBOCACHE_HD bool wide_cell(const SparseCall& call, const Real* p, int64_t (&cel
 // Finds the cell of a point. Returns false for a point that is in no cell.
 template <class Real>
 ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell& cell) {
-  int64_t found[3];
-  if (!wide_cell(call, p, found)) return false;
+  int64_t wide_coordinates[3];
+  if (!wide_cell(call, p, wide_coordinates)) return false;
   for (int axis = 0; axis < 3; ++axis) {
-    const int64_t c = found[axis];
+    const int64_t c = wide_coordinates[axis];
     if (call.bounded) {
       if (c < 0 || c >= call.grid.shape[axis] || !(p[axis] < static_cast<Real>(call.upper[axis]))) return false;
     } else if (!call.wide && (c < INT32_MIN || c > INT32_MAX)) {
       return false;
     }
   }
-  cell.x = static_cast<int32_t>(found[0]);
-  cell.y = static_cast<int32_t>(found[1]);
-  cell.z = static_cast<int32_t>(found[2]);
+  cell.x = static_cast<int32_t>(wide_coordinates[0]);
+  cell.y = static_cast<int32_t>(wide_coordinates[1]);
+  cell.z = static_cast<int32_t>(wide_coordinates[2]);
   return true;
 }
 
@@ -143,11 +143,11 @@ ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t 
 ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t row_a, const SparseCell& b,
                             int64_t row_b) {
   if (!(a == b) || !call.wide) return a == b;
-  int64_t of_a[3] = {};
-  int64_t of_b[3] = {};
-  wide_cell_of_row(call, row_a, of_a);
-  wide_cell_of_row(call, row_b, of_b);
-  return of_a[0] == of_b[0] && of_a[1] == of_b[1] && of_a[2] == of_b[2];
+  int64_t wide_a[3] = {};
+  int64_t wide_b[3] = {};
+  wide_cell_of_row(call, row_a, wide_a);
+  wide_cell_of_row(call, row_b, wide_b);
+  return wide_a[0] == wide_b[0] && wide_a[1] == wide_b[1] && wide_a[2] == wide_b[2];
 }
 
 // Writes a row of call.coords, if coords are requested.
@@ -155,10 +155,10 @@ ROBOCACHE_HD void write_coords(const SparseCall& call, int64_t voxel, const Spar
   if (call.coords == nullptr) return;
   int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
   if (call.batched) *coords++ = cell.cloud;
-  const bool xyz = call.coord_order == CoordOrder::kXyz;
-  coords[0] = xyz ? cell.x : cell.z;
+  const bool is_xyz = call.coord_order == CoordOrder::kXyz;
+  coords[0] = is_xyz ? cell.x : cell.z;
   coords[1] = cell.y;
-  coords[2] = xyz ? cell.z : cell.x;
+  coords[2] = is_xyz ? cell.z : cell.x;
 }
 
 ROBOCACHE_HD uint64_t hash_of(const SparseCell& cell) {

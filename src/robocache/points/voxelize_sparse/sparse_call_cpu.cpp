@@ -14,7 +14,7 @@ namespace robocache {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // lookups of rows that are worth waking a thread
-constexpr uint32_t kFree = UINT32_MAX;
+constexpr uint32_t kFreeSlot = UINT32_MAX;
 
 // Returns the rows of cloud b that are points, as indices into the arrays that have an entry for each row.
 RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
@@ -39,14 +39,14 @@ struct Numbering {
 // A hash table of cells, which holds the first row of each cell.
 class FirstRows {
  public:
-  FirstRows() : slots_(1024, kFree) {}
+  FirstRows() : slots_(1024, kFreeSlot) {}
 
   void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
 
   // Returns the first row in the cell; if the cell is new, this is the given row.
   int32_t operator()(const SparseCall& call, const FoundCell& found) {
     uint64_t slot = found.hash & (slots_.size() - 1);
-    for (; slots_[slot] != kFree; slot = (slot + 1) & (slots_.size() - 1)) {
+    for (; slots_[slot] != kFreeSlot; slot = (slot + 1) & (slots_.size() - 1)) {
       const FoundCell& first = firsts_[slots_[slot]];
       if (same_cell(call, first.cell, first.row, found.cell, found.row)) return first.row;
     }
@@ -58,10 +58,10 @@ class FirstRows {
 
  private:
   void grow() {
-    slots_.assign(4 * slots_.size(), kFree);
+    slots_.assign(4 * slots_.size(), kFreeSlot);
     for (size_t number = 0; number < firsts_.size(); ++number) {
       uint64_t slot = firsts_[number].hash & (slots_.size() - 1);
-      while (slots_[slot] != kFree) slot = (slot + 1) & (slots_.size() - 1);
+      while (slots_[slot] != kFreeSlot) slot = (slot + 1) & (slots_.size() - 1);
       slots_[slot] = static_cast<uint32_t>(number);
     }
   }
@@ -73,7 +73,7 @@ class FirstRows {
 constexpr int64_t kBlock = 16384;             // rows whose cells fit in a core's cache
 constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are in memory at a time
 constexpr uint32_t kAhead = 16;               // rows between a prefetch and its use
-constexpr int32_t kAsBefore = -2;             // the row is in the same cell as the previous row
+constexpr int32_t kSameCell = -2;             // the row is in the same cell as the previous row
 
 // The cells of rows, divided into parts by their hashes. Each block holds one part after another, with the rows of a
 // part in order.
@@ -98,17 +98,17 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
   int64_t b = 0;  // the first cloud that ends after `first`
   for (int64_t clouds = call.clouds.count; clouds > 0;) {
     const int64_t half = clouds / 2;
-    const bool behind = rows_of_cloud(call.clouds, b + half).end > first;
-    if (!behind) b += half + 1;
-    clouds = behind ? half : clouds - half - 1;
+    const bool ends_later = rows_of_cloud(call.clouds, b + half).end > first;
+    if (!ends_later) b += half + 1;
+    clouds = ends_later ? half : clouds - half - 1;
   }
   for (; b < call.clouds.count; ++b) {
     const RowRange rows = rows_of_cloud(call.clouds, b);
-    const int64_t from = std::max(rows.begin, first);
-    const int64_t in_cloud = std::min(rows.end, last) - from;
-    if (from >= last) break;
+    const int64_t begin = std::max(rows.begin, first);
+    const int64_t in_cloud = std::min(rows.end, last) - begin;
+    if (begin >= last) break;
     if (in_cloud <= 0) continue;
-    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), from, in_cloud, found.get() + count);
+    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), begin, in_cloud, found.get() + count);
     count += in_cloud;
   }
   const int64_t block = first % kRound / kBlock;
@@ -116,24 +116,24 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
   std::fill_n(begins, parts.count() + 1, 0u);
   std::fill(number + first, number + last, -1);
   // A row in the same cell as the previous row goes to no part. In scan order this is frequent.
-  const auto heads = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
-  int64_t all_heads = 0;
+  const auto new_cells = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
+  int64_t new_cell_count = 0;
   for (int64_t i = 0; i < count; ++i) {
     const FoundCell& f = found[static_cast<size_t>(i)];
-    const FoundCell& before = found[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
-    const bool inside = f.row >= 0;
-    bool repeats = inside & (f.row == before.row + 1) & (f.cell == before.cell);
-    if (call.wide) repeats = repeats && same_cell(call, f.cell, f.row, before.cell, before.row);
-    if (inside) number[f.row] = repeats ? kAsBefore : -1;
-    heads[static_cast<size_t>(all_heads)] = static_cast<uint16_t>(i);
-    all_heads += inside & !repeats;
-    begins[parts.part_of(f)] += inside & !repeats;
+    const FoundCell& previous = found[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
+    const bool has_cell = f.row >= 0;
+    bool is_repeat = has_cell & (f.row == previous.row + 1) & (f.cell == previous.cell);
+    if (call.wide) is_repeat = is_repeat && same_cell(call, f.cell, f.row, previous.cell, previous.row);
+    if (has_cell) number[f.row] = is_repeat ? kSameCell : -1;
+    new_cells[static_cast<size_t>(new_cell_count)] = static_cast<uint16_t>(i);
+    new_cell_count += has_cell & !is_repeat;
+    begins[parts.part_of(f)] += has_cell & !is_repeat;
   }
   uint32_t begin = 0;
   for (int64_t part = 0; part <= parts.count(); ++part) begin += std::exchange(begins[part], begin);
   FoundCell* const cells = parts.cells.get() + block * kBlock;
-  for (int64_t i = 0; i < all_heads; ++i) {
-    const FoundCell& f = found[heads[static_cast<size_t>(i)]];
+  for (int64_t i = 0; i < new_cell_count; ++i) {
+    const FoundCell& f = found[new_cells[static_cast<size_t>(i)]];
     cells[begins[parts.part_of(f)]++] = f;
   }
   // Each begin has moved to the end of its part, which is the begin of the next part.
@@ -208,7 +208,7 @@ void number_voxels_cpu(const SparseCall& call) {
     int32_t before = -1;
     for (int64_t row = begin; row < end; ++row) {
       const int32_t first = numbering.number[row];
-      if (first != kAsBefore) before = first < 0 ? -1 : voxel_of_row[static_cast<size_t>(first)];
+      if (first != kSameCell) before = first < 0 ? -1 : voxel_of_row[static_cast<size_t>(first)];
       numbering.number[row] = before;
     }
   });
@@ -226,7 +226,7 @@ SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
 
 namespace {
 
-// Returns the cells of the first voxels in the order of insertion.
+// Returns the cells of the first `voxels` voxels in the order of insertion.
 std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numbering& numbering, int64_t voxels) {
   std::vector<SparseCell> cells(static_cast<size_t>(voxels));
   int64_t b = 0;  // voxels are ordered by cloud
@@ -307,27 +307,27 @@ void assign_points_cpu(const SparseCall& call) {
   }
   for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
 
-  int64_t last_row = 0;
+  int64_t assigned_end = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);
-    std::fill(call.point_to_voxel + last_row, call.point_to_voxel + begin, -1);
-    last_row = end;
+    std::fill(call.point_to_voxel + assigned_end, call.point_to_voxel + begin, -1);
+    assigned_end = end;
     std::atomic<int64_t> dropped = 0;
     const int64_t from = begin;
     parallel_for(end - begin, kGrain, [&](int64_t first, int64_t last) {
-      int64_t missing = 0;
+      int64_t dropped_rows = 0;
       for (int64_t row = from + first; row < from + last; ++row) {
         int32_t voxel = numbering.number[row];
         if (voxel >= voxels) voxel = -1;
         if (voxel >= 0 && !voxel_of_insertion.empty()) voxel = voxel_of_insertion[static_cast<size_t>(voxel)];
         call.point_to_voxel[row] = voxel;
-        missing += voxel < 0;
+        dropped_rows += voxel < 0;
       }
-      dropped += missing;
+      dropped += dropped_rows;
     });
     if (call.dropped != nullptr) call.dropped[b] = dropped;
   }
-  std::fill(call.point_to_voxel + last_row, call.point_to_voxel + row_count(call.clouds), -1);
+  std::fill(call.point_to_voxel + assigned_end, call.point_to_voxel + row_count(call.clouds), -1);
   if (call.num_voxels != nullptr) *call.num_voxels = numbering.sizes->voxels;
   if (call.random) {
     keep_random_rows(call);

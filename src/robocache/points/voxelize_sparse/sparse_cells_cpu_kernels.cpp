@@ -8,7 +8,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-constexpr int64_t kTogether = 256;
+constexpr int64_t kRowsAtOnce = 256;
 
 // Does what sparse_cell does along one axis, for several points at a time, as vector code. It is not inlined: otherwise
 // only one of the three axes becomes vector code.
@@ -17,7 +17,7 @@ template <class Real>
                                        int32_t last, Real upper, int32_t* __restrict cell,
                                        uint32_t* __restrict axes_outside) {
   constexpr Real kEnd = 0x1p31;
-  for (int64_t i = 0; i < kTogether; ++i) {
+  for (int64_t i = 0; i < kRowsAtOnce; ++i) {
     const Real quotient = std::floor((position[i] - origin) / size);
     const Real below = quotient < kEnd ? quotient : -kEnd;  // false for NaN too
     const Real within = below > -kEnd ? below : -kEnd;
@@ -32,14 +32,14 @@ template <class Real>
 void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t count, FoundCell* found) {
   const Clouds& c = call.clouds;
   const Real* point = static_cast<const Real*>(c.points) + row_offset(c.rows, c.cloud_stride, c.row_stride, row);
-  Real position[3][kTogether] = {};
-  for (int64_t begin = 0; begin < count; begin += kTogether) {
-    const int64_t n = std::min(kTogether, count - begin);
+  Real position[3][kRowsAtOnce] = {};
+  for (int64_t begin = 0; begin < count; begin += kRowsAtOnce) {
+    const int64_t n = std::min(kRowsAtOnce, count - begin);
     for (int64_t i = 0; i < n; ++i, point += c.row_stride) {
       for (int axis = 0; axis < 3; ++axis) position[axis][i] = point[axis];
     }
-    int32_t cell[3][kTogether];
-    uint32_t axes_outside[kTogether] = {};
+    int32_t cell[3][kRowsAtOnce];
+    uint32_t axes_outside[kRowsAtOnce] = {};
     for (int axis = 0; axis < 3; ++axis) {
       const auto last = static_cast<int32_t>(std::min<int64_t>(call.grid.shape[axis] - 1, INT32_MAX));
       find_along_axis(position[axis], static_cast<Real>(call.grid.origin[axis]),
@@ -48,8 +48,8 @@ void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t coun
                       call.bounded ? static_cast<Real>(call.upper[axis]) : std::numeric_limits<Real>::infinity(),
                       cell[axis], axes_outside);
     }
-    uint32_t hash[kTogether];
-    for (int64_t i = 0; i < kTogether; ++i) {
+    uint32_t hash[kRowsAtOnce];
+    for (int64_t i = 0; i < kRowsAtOnce; ++i) {
       hash[i] = static_cast<uint32_t>(hash_of({cloud, cell[0][i], cell[1][i], cell[2][i]}));
     }
     for (int64_t i = 0; i < n; ++i, ++row) {

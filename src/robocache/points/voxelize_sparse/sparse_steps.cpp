@@ -11,7 +11,7 @@ namespace robocache {
 
 void check_row_count(const Clouds& clouds, Device device) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  // the table has twice as many slots, counted in 32 bits
+  // The table on CUDA has twice as many slots as rows, counted in 32 bits.
   const int64_t most = device.is_cuda() ? int64_t{1} << 30 : kMost;
   const int64_t rows = row_count(clouds);
   if (rows > most) {

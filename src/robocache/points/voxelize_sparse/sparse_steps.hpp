@@ -36,7 +36,7 @@ TensorView gather_rows(const Clouds& clouds, const Features& features, const int
 TensorView reduce_rows(const Clouds& clouds, const Features& features, VoxelMode mode, const int32_t* kept,
                        int64_t voxels, int32_t* counts, const Allocate& allocate, Device device, CudaStream stream);
 
-// Returns the columns after x, y, z as features.
+// Returns the first `columns` columns of points as features.
 Features columns_of(const TensorView& points, int64_t columns);
 
 }  // namespace robocache
