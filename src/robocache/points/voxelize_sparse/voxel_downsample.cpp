@@ -12,9 +12,9 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   const auto [batched, clouds, features_of_points] = check_points({points, features});
   const Device device = points.device;
   check_row_count(clouds, device);
-  const bool random = options.method == DownsampleMethod::kRandom;
-  if (random && !options.seed) refuse("seed: expected an int for method 'random'");
-  if (!random && options.seed) {
+  const bool is_random = options.method == DownsampleMethod::kRandom;
+  if (is_random && !options.seed) refuse("seed: expected an int for method 'random'");
+  if (!is_random && options.seed) {
     refuse("seed: goes with method 'random', got ", std::to_string(*options.seed), " with '",
            options.method == DownsampleMethod::kFirst ? "first" : "centroid", "'");
   }
@@ -37,29 +37,29 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
   }
 
   Downsampled result;
-  const bool centroid = options.method == DownsampleMethod::kCentroid;
+  const bool is_centroid = options.method == DownsampleMethod::kCentroid;
   result.point_to_voxel = allocate(DType::kInt32, {clouds.rows});
   call.voxels = sizes.voxels;
   call.point_to_voxel = static_cast<int32_t*>(result.point_to_voxel.data);
-  call.points_per_voxel = centroid ? kUnlimited : 1;
-  if (centroid) {
+  call.points_per_voxel = is_centroid ? kUnlimited : 1;
+  if (is_centroid) {
     result.counts = allocate(DType::kInt32, {sizes.voxels});
   } else {
     result.row = allocate(DType::kInt32, {sizes.voxels});
     call.rows_of_voxel = static_cast<int32_t*>(result.row->data);
-    call.random = random;
+    call.random = is_random;
     call.seed = static_cast<uint64_t>(options.seed.value_or(0));
   }
   assign_points(call, allocate, device, stream);
 
   const auto one_per_voxel = [&](const Features& source, int32_t* counts) {
-    return centroid ? reduce_rows(clouds, source, VoxelMode::kMean, call.point_to_voxel, sizes.voxels, counts, allocate,
-                                  device, stream)
-                    : gather_rows(clouds, source, call.rows_of_voxel, {sizes.voxels, source.count}, allocate, device,
-                                  stream);
+    return is_centroid ? reduce_rows(clouds, source, VoxelMode::kMean, call.point_to_voxel, sizes.voxels, counts,
+                                     allocate, device, stream)
+                       : gather_rows(clouds, source, call.rows_of_voxel, {sizes.voxels, source.count}, allocate, device,
+                                     stream);
   };
   result.points = one_per_voxel(columns_of(points, features ? 3 : points.shape[1]),
-                                centroid ? static_cast<int32_t*>(result.counts->data) : nullptr);
+                                is_centroid ? static_cast<int32_t*>(result.counts->data) : nullptr);
   if (features) result.features = one_per_voxel(features_of_points, nullptr);
   return result;
 }

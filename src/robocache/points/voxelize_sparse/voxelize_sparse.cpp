@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
-int64_t at_least_one(const std::optional<int64_t>& number, const char* argument) {
+int64_t checked_limit(const std::optional<int64_t>& number, const char* argument) {
   if (!number) return kUnlimited;
   if (*number < 1 || *number > kMost) {
     refuse(argument, ": expected 1 to 2^31 - 1, got ", std::to_string(*number));
@@ -61,15 +61,17 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   call.batched = batched;
   call.order = options.order;
   call.coord_order = options.coord_order;
-  call.max_voxels = at_least_one(options.max_voxels, "max_voxels");
-  const int64_t capacity = at_least_one(options.capacity, "capacity");
-  int64_t most_points = at_least_one(options.max_points_per_voxel, "max_points_per_voxel");
-  const bool gather = !options.reduce.has_value();
-  const bool limited = most_points != kUnlimited;
-  if (gather && !limited && options.capacity) {
-    refuse("max_points_per_voxel: expected a number with reduce None and capacity: nothing waits to learn it");
+  call.max_voxels = checked_limit(options.max_voxels, "max_voxels");
+  const int64_t capacity = checked_limit(options.capacity, "capacity");
+  int64_t most_points = checked_limit(options.max_points_per_voxel, "max_points_per_voxel");
+  const bool gathers = !options.reduce.has_value();
+  const bool is_limited = most_points != kUnlimited;
+  if (gathers && !is_limited && options.capacity) {
+    refuse(
+        "max_points_per_voxel: expected a number with reduce None and capacity: the call does not wait to learn the "
+        "largest count");
   }
-  call.largest_count = gather && !limited;
+  call.largest_count = gathers && !is_limited;
 
   SparseVoxels result;
   if (options.capacity) {
@@ -87,26 +89,26 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   result.coords = allocate(DType::kInt32, {call.voxels, batched ? 4 : 3});
   result.counts = allocate(DType::kInt32, {call.voxels});
   result.dropped = batched ? allocate(DType::kInt64, {clouds.count}) : allocate(DType::kInt64, {});
-  const auto map = [&] {
+  const auto row_map = [&] {
     return points.ndim == 3 ? allocate(DType::kInt32, {clouds.count, clouds.rows})
                             : allocate(DType::kInt32, {clouds.rows});
   };
-  result.kept = result.point_to_voxel = map();
+  result.kept = result.point_to_voxel = row_map();
   call.coords = static_cast<int32_t*>(result.coords.data);
   call.dropped = static_cast<int64_t*>(result.dropped.data);
   call.point_to_voxel = static_cast<int32_t*>(result.point_to_voxel.data);
   call.points_per_voxel = most_points;
-  if (gather) {
+  if (gathers) {
     result.rows_of_voxel = allocate(DType::kInt32, {call.voxels, most_points});
     call.rows_of_voxel = static_cast<int32_t*>(result.rows_of_voxel->data);
-  } else if (limited) {
-    result.kept = map();
+  } else if (is_limited) {
+    result.kept = row_map();
     call.kept = static_cast<int32_t*>(result.kept.data);
   }
-  if (gather || limited) call.counts = static_cast<int32_t*>(result.counts.data);
+  if (gathers || is_limited) call.counts = static_cast<int32_t*>(result.counts.data);
   assign_points(call, allocate, device, stream);
 
-  if (gather) {
+  if (gathers) {
     const Features source = features ? features_of_points : columns_of(points, points.shape[points.ndim - 1]);
     result.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count},
                                   allocate, device, stream);
@@ -115,7 +117,7 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
         static_cast<VoxelMode>(static_cast<int32_t>(VoxelMode::kSum) + static_cast<int32_t>(*options.reduce));
     result.features =
         reduce_rows(clouds, features_of_points, mode, static_cast<const int32_t*>(result.kept.data), call.voxels,
-                    limited ? nullptr : static_cast<int32_t*>(result.counts.data), allocate, device, stream);
+                    is_limited ? nullptr : static_cast<int32_t*>(result.counts.data), allocate, device, stream);
   }
   return result;
 }

@@ -32,9 +32,9 @@ ROBOCACHE_HD int64_t voxel_cell(const Real p[3], const VoxelGrid& grid) {
   int64_t cell = 0;
   for (int axis = 0; axis < 3; ++axis) {
     int64_t coordinate = 0;
-    const bool found =
+    const bool is_in_range =
         voxel_coordinate(p[axis], static_cast<Real>(grid.origin[axis]), static_cast<Real>(grid.size[axis]), coordinate);
-    if (!found || coordinate < 0 || coordinate >= grid.shape[axis]) return -1;
+    if (!is_in_range || coordinate < 0 || coordinate >= grid.shape[axis]) return -1;
     cell = cell * grid.shape[axis] + coordinate;
   }
   return cell;

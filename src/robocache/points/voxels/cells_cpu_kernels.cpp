@@ -14,13 +14,13 @@ namespace {
 template <class Real>
 inline constexpr int64_t kExactIntegers = sizeof(Real) == 4 ? int64_t{1} << 24 : int64_t{1} << 30;
 
-constexpr int64_t kTogether = 256;
+constexpr int64_t kPointsAtOnce = 256;
 
 template <class Real>
 void add_axis(const Real* __restrict position, Real origin, Real size, uint32_t extent, uint32_t* __restrict cell,
               uint32_t* __restrict axes_outside) {
   const Real shape = static_cast<Real>(extent);
-  for (int64_t i = 0; i < kTogether; ++i) {
+  for (int64_t i = 0; i < kPointsAtOnce; ++i) {
     const Real quotient = std::floor((position[i] - origin) / size);
     const Real below = quotient < shape ? quotient : shape;  // false for NaN too
     const Real within = below > Real{-1} ? below : Real{-1};
@@ -34,18 +34,18 @@ void add_axis(const Real* __restrict position, Real origin, Real size, uint32_t 
 // points at a time it handles one axis after the other, so that the loops become vector code.
 template <class Real, class Row>
 int64_t cells_together(const Row& row_of, int64_t count, const VoxelGrid& grid, uint32_t* cells) {
-  Real position[3][kTogether] = {};
+  Real position[3][kPointsAtOnce] = {};
   int64_t inside_count = 0;
-  for (int64_t begin = 0; begin < count; begin += kTogether) {
-    const int64_t n = std::min(kTogether, count - begin);
+  for (int64_t begin = 0; begin < count; begin += kPointsAtOnce) {
+    const int64_t n = std::min(kPointsAtOnce, count - begin);
     for (int64_t i = 0; i < n; ++i) {
       const Real* const row = row_of(begin + i);
       position[0][i] = row[0];
       position[1][i] = row[1];
       position[2][i] = row[2];
     }
-    uint32_t cell[kTogether] = {};
-    uint32_t axes_outside[kTogether] = {};
+    uint32_t cell[kPointsAtOnce] = {};
+    uint32_t axes_outside[kPointsAtOnce] = {};
     for (int axis = 0; axis < 3; ++axis) {
       add_axis(position[axis], static_cast<Real>(grid.origin[axis]), static_cast<Real>(grid.size[axis]),
                static_cast<uint32_t>(grid.shape[axis]), cell, axes_outside);

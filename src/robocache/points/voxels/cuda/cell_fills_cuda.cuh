@@ -25,8 +25,8 @@ inline Fills fills_of(const VoxelReduction& call) {
     const auto add = [&](const VoxelOutput& output, auto element) {
       Fills::Fill& fill = fills.list[fills.count++];
       fill = {static_cast<char*>(output.data), sizeof(element), 0};
-      for (size_t at = 0; at < 8; at += sizeof(element)) {
-        std::memcpy(reinterpret_cast<char*>(&fill.pattern) + at, &element, sizeof(element));
+      for (size_t offset = 0; offset < 8; offset += sizeof(element)) {
+        std::memcpy(reinterpret_cast<char*>(&fill.pattern) + offset, &element, sizeof(element));
       }
     };
     for (const VoxelOutput* output = call.outputs; output != call.outputs + call.output_count; ++output) {

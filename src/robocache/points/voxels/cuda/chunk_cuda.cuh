@@ -9,9 +9,9 @@
 
 namespace robocache::voxels_cuda {
 
-inline constexpr int kSlabFeatures = 8;
-inline constexpr int kChunkBlocks = 2;  // per multiprocessor
-inline constexpr uint32_t kCleared = 0x80000000u;
+inline constexpr int kSlabFeatures = 8;            // that a chunk handles at once
+inline constexpr int kChunkBlocks = 2;             // per multiprocessor
+inline constexpr uint32_t kCleared = 0x80000000u;  // a bit of ChunkSums::counts
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
@@ -30,7 +30,7 @@ struct Chunk {
   static constexpr int kSlotBits = 11;
   static constexpr int kSlots = 1 << kSlotBits;
   static_assert(kSlots >= kChunkRows);
-  static constexpr int kMine = kSlots / kChunkThreads;  // slots per thread
+  static constexpr int kSlotsPerThread = kSlots / kChunkThreads;
 
   union {
     // A hash table of the chunk's cells.
@@ -59,30 +59,30 @@ struct Chunk {
   // Sets the entries of four neighbouring rows of each thread: (rank among the rows of the cell) << 16 | slot, or
   // kNoCell.
   __device__ void tally(const uint32_t (&cells)[4], uint32_t (&entries)[4]) {
-    uint32_t found[4];
-    bool open[4];
+    uint32_t previous[4];
+    bool is_searching[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       entries[i] = hash_of(cells[i], kSlotBits);
-      open[i] = cells[i] != kNoCell;
+      is_searching[i] = cells[i] != kNoCell;
     }
     do {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (open[i]) found[i] = atomicCAS(&table.cells[entries[i]], kNoCell, cells[i]);
+        if (is_searching[i]) previous[i] = atomicCAS(&table.cells[entries[i]], kNoCell, cells[i]);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        open[i] = open[i] && found[i] != kNoCell && found[i] != cells[i];
-        if (open[i]) entries[i] = (entries[i] + 1) % kSlots;
+        is_searching[i] = is_searching[i] && previous[i] != kNoCell && previous[i] != cells[i];
+        if (is_searching[i]) entries[i] = (entries[i] + 1) % kSlots;
       }
-    } while (open[0] | open[1] | open[2] | open[3]);
+    } while (is_searching[0] | is_searching[1] | is_searching[2] | is_searching[3]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (cells[i] != kNoCell) found[i] = atomicAdd(&table.tallies[entries[i]], 1u);
+      if (cells[i] != kNoCell) previous[i] = atomicAdd(&table.tallies[entries[i]], 1u);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) entries[i] = cells[i] == kNoCell ? kNoCell : found[i] << 16 | entries[i];
+    for (int i = 0; i < 4; ++i) entries[i] = cells[i] == kNoCell ? kNoCell : previous[i] << 16 | entries[i];
   }
 
   // Sorts by the cells of four neighbouring rows of each thread. Row i will be at slab + i * row_bytes. Calls count(k,
@@ -93,22 +93,22 @@ struct Chunk {
     tally(cells, entries);
     __syncthreads();
     const uint4 four = reinterpret_cast<const uint4*>(table.tallies)[threadIdx.x];
-    const uint32_t tallies[kMine] = {four.x, four.y, four.z, four.w};
+    const uint32_t tallies[kSlotsPerThread] = {four.x, four.y, four.z, four.w};
     uint32_t sum = 0;  // segments << 16 | rows
 #pragma unroll
-    for (int k = 0; k < kMine; ++k) sum += tallies[k] | (tallies[k] ? 1u << 16 : 0);
+    for (int k = 0; k < kSlotsPerThread; ++k) sum += tallies[k] | (tallies[k] ? 1u << 16 : 0);
     uint32_t before = sum_before<kChunkThreads>(sum, warp_sums);
     if (threadIdx.x == kChunkThreads - 1) {
       rows = (before + sum) & 0xffff;
       segments = (before + sum) >> 16;
     }
 #pragma unroll
-    for (int k = 0; k < kMine; ++k) {
+    for (int k = 0; k < kSlotsPerThread; ++k) {
       if (tallies[k] == 0) continue;
-      const uint32_t cell = table.cells[threadIdx.x * kMine + k];
+      const uint32_t cell = table.cells[threadIdx.x * kSlotsPerThread + k];
       count(k, cell, tallies[k]);
       first_entries[before >> 16] = cell * features;
-      table.tallies[threadIdx.x * kMine + k] = before;
+      table.tallies[threadIdx.x * kSlotsPerThread + k] = before;
       before += tallies[k] | 1u << 16;
     }
     __syncthreads();
@@ -117,9 +117,9 @@ struct Chunk {
       if (entries[i] == kNoCell) continue;
       const uint32_t segment = table.tallies[entries[i] & 0xffff];
       const uint32_t rank = entries[i] >> 16;
-      const uint32_t at = (segment & 0xffff) + rank;
-      ordered[at] = OrderedRow(slab + (threadIdx.x * 4 + i) * row_bytes, rank == 0 && at % kMostShare != 0).bits;
-      if (at % kShare == 0) starts[at / kShare] = static_cast<uint16_t>(segment >> 16);
+      const uint32_t index = (segment & 0xffff) + rank;
+      ordered[index] = OrderedRow(slab + (threadIdx.x * 4 + i) * row_bytes, rank == 0 && index % kMostShare != 0).bits;
+      if (index % kShare == 0) starts[index / kShare] = static_cast<uint16_t>(segment >> 16);
     }
     const OrderedRow zeros(slab + kChunkRows * row_bytes, false);
     for (uint32_t i = rows + threadIdx.x; i < kChunkRows; i += kChunkThreads) ordered[i] = zeros.bits;

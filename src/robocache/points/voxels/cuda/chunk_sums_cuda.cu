@@ -159,20 +159,20 @@ __device__ void clear_sums(const VoxelReduction& call, const ChunkSums& plan, ui
 // Sorts a chunk and counts its rows. When a warp returns, the sums of its segments in global memory are 0.
 __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Chunk& chunk, const uint32_t (&cells)[4],
                            uint32_t slab, uint32_t row_bytes) {
-  uint32_t before[Chunk::kMine] = {kCleared, kCleared, kCleared, kCleared};
+  uint32_t before[Chunk::kSlotsPerThread] = {kCleared, kCleared, kCleared, kCleared};
   chunk.sort(cells, static_cast<uint32_t>(call.features.count), slab, row_bytes,
              [&](int k, uint32_t cell, uint32_t rows) { before[k] = atomicAdd(plan.counts + cell, rows); });
-  // Clears everything before the first barrier.
-  const uint32_t* const mine = chunk.table.cells + threadIdx.x * Chunk::kMine;
+  // Clears all its cells before it waits for other threads, so that no two threads wait for each other.
+  const uint32_t* const mine = chunk.table.cells + threadIdx.x * Chunk::kSlotsPerThread;
   bool waits = false;
 #pragma unroll
-  for (int k = 0; k < Chunk::kMine; ++k) {
+  for (int k = 0; k < Chunk::kSlotsPerThread; ++k) {
     if (before[k] == 0) clear_sums(call, plan, mine[k]);
     waits |= before[k] != 0 && (before[k] & kCleared) == 0;
   }
   if (!__any_sync(~0u, waits)) return;  // later additions reach memory after the clearing
 #pragma unroll
-  for (int k = 0; k < Chunk::kMine; ++k) {
+  for (int k = 0; k < Chunk::kSlotsPerThread; ++k) {
     if (before[k] == 0 || (before[k] & kCleared)) continue;
     const volatile uint32_t* const state = plan.counts + mine[k];
     // polling without a pause would slow down the thread that clears
@@ -251,16 +251,16 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   uint32_t totals;
   uint32_t next_totals;  // of the chunk after the next one
   if constexpr (!kSorts) next_totals = blockIdx.x < plan.chunks ? plan.totals[blockIdx.x] : 0;
-  const auto load_ahead = [&](int64_t number) {
-    if (number >= plan.chunks) return;
+  const auto load_ahead = [&](int64_t chunk_index) {
+    if (chunk_index >= plan.chunks) return;
     if constexpr (!kSorts) {
       totals = next_totals;
-      ordered = four_of<uint2>(plan.ordered + number * kChunkRows);
-      if (threadIdx.x * 4 < totals >> 16) first_entries = four_of<uint4>(plan.first_entries + number * kChunkRows);
-      if (threadIdx.x < kStarts) start = plan.starts[number * kStarts + threadIdx.x];
-      if (number + gridDim.x < plan.chunks) next_totals = plan.totals[number + gridDim.x];
+      ordered = four_of<uint2>(plan.ordered + chunk_index * kChunkRows);
+      if (threadIdx.x * 4 < totals >> 16) first_entries = four_of<uint4>(plan.first_entries + chunk_index * kChunkRows);
+      if (threadIdx.x < kStarts) start = plan.starts[chunk_index * kStarts + threadIdx.x];
+      if (chunk_index + gridDim.x < plan.chunks) next_totals = plan.totals[chunk_index + gridDim.x];
     } else if constexpr (kFast) {
-      const int64_t first = number * kChunkRows;
+      const int64_t first = chunk_index * kChunkRows;
       load_points(call, first + threadIdx.x * 4, min(plan.rows, first + kChunkRows), points);
     }
   };
@@ -270,8 +270,8 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
     __syncthreads();
   }
   float most = 0;
-  for (int64_t number = blockIdx.x; number < plan.chunks; number += gridDim.x) {
-    const int64_t first = number * kChunkRows;
+  for (int64_t chunk_index = blockIdx.x; chunk_index < plan.chunks; chunk_index += gridDim.x) {
+    const int64_t first = chunk_index * kChunkRows;
     const int64_t end_row = min(plan.rows, first + kChunkRows);
     const int rows = static_cast<int>(end_row - first);
     copy_slab<T>(call, first, rows, 0, vectors_at(0), slab);
@@ -304,15 +304,16 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       const uint32_t in_cells = chunk.rows;
       if (base == 0) {
         if constexpr (kPass == Pass::kLook) {
-          four_of<uint2>(plan.ordered + number * kChunkRows) = packed<T>(four_of<uint4>(chunk.ordered), slab_address);
+          four_of<uint2>(plan.ordered + chunk_index * kChunkRows) =
+              packed<T>(four_of<uint4>(chunk.ordered), slab_address);
           if (threadIdx.x * 4 < chunk.segments) {
-            four_of<uint4>(plan.first_entries + number * kChunkRows) = four_of<uint4>(chunk.first_entries);
+            four_of<uint4>(plan.first_entries + chunk_index * kChunkRows) = four_of<uint4>(chunk.first_entries);
           }
-          if (threadIdx.x < kStarts) plan.starts[number * kStarts + threadIdx.x] = chunk.starts[threadIdx.x];
-          if (threadIdx.x == 0) plan.totals[number] = chunk.segments << 16 | in_cells;
+          if (threadIdx.x < kStarts) plan.starts[chunk_index * kStarts + threadIdx.x] = chunk.starts[threadIdx.x];
+          if (threadIdx.x == 0) plan.totals[chunk_index] = chunk.segments << 16 | in_cells;
         }
         if constexpr (kSorts) chunk.clear();
-        load_ahead(number + gridDim.x);
+        load_ahead(chunk_index + gridDim.x);
       }
 
       constexpr uint32_t kPerThread = kChunkRows / kChunkThreads;
@@ -493,21 +494,21 @@ bool may_sum_by_chunks(const VoxelReduction& call, int device) {
 }
 
 bool has_fast_sums(const VoxelReduction& call, const TilePlan& tiles) {
-  bool has = false;
+  bool is_called = false;
   const auto fast = [&](auto, auto) {
-    has = true;
+    is_called = true;
     return cudaSuccess;
   };
   with_fast_sums(call, tiles, wanted_of(call, Outputs(call)), fast, [] { return cudaSuccess; });
-  return has;
+  return is_called;
 }
 
 ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts) {
   ChunkSums plan{};
   plan.rows = row_count(call.clouds);
   plan.chunks = static_cast<int>((plan.rows + kChunkRows - 1) / kChunkRows);
-  const bool own = call.quantum_exponent == kOwnQuantum;
-  plan.factor = own ? 0 : std::ldexp(1.0f, -call.quantum_exponent);
+  const bool is_own_quantum = call.quantum_exponent == kOwnQuantum;
+  plan.factor = is_own_quantum ? 0 : std::ldexp(1.0f, -call.quantum_exponent);
   const int64_t rows = int64_t{plan.chunks} * kChunkRows;
   const int64_t entries = call.cells * call.features.count;
   parts.take(plan.scan_order, 1);
@@ -515,28 +516,28 @@ ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts) {
   parts.take(plan.counts, call.cells);
   parts.take(plan.touched, call.cells);
   parts.take(plan.sums, entries);
-  parts.take(plan.largest, entries, own);
-  parts.take(plan.exponents, entries, own);
-  parts.take(plan.ordered, rows, own);
-  parts.take(plan.starts, int64_t{plan.chunks} * kStarts, own);
-  parts.take(plan.first_entries, rows, own);
-  parts.take(plan.totals, plan.chunks, own);
+  parts.take(plan.largest, entries, is_own_quantum);
+  parts.take(plan.exponents, entries, is_own_quantum);
+  parts.take(plan.ordered, rows, is_own_quantum);
+  parts.take(plan.starts, int64_t{plan.chunks} * kStarts, is_own_quantum);
+  parts.take(plan.first_entries, rows, is_own_quantum);
+  parts.take(plan.totals, plan.chunks, is_own_quantum);
   return plan;
 }
 
 cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles, int device,
                               cudaStream_t stream) {
-  const int all = multiprocessors(device);
-  const bool fast = is_fast(call);
+  const int multiprocessor_count = multiprocessors(device);
+  const bool is_packed = is_fast(call);
   const FastGrid grid = fast_grid(call.grid);
   const Outputs outputs(call);
   VoxelReduction sampled = call;
   sampled.dropped = nullptr;
   VoxelReduction sorted = call;
   sorted.dropped = call.dropped ? plan.dropped : nullptr;  // tiles may have to count the dropped points again
-  cudaError_t code =
-      launch_tile_kernel(fast ? sample_chunks<true> : sample_chunks<false>, std::max(all, ScanOrder::kSamples),
-                         kChunkThreads, 0, stream, sampled, plan, grid);
+  cudaError_t code = launch_tile_kernel(is_packed ? sample_chunks<true> : sample_chunks<false>,
+                                        std::max(multiprocessor_count, ScanOrder::kSamples), kChunkThreads, 0, stream,
+                                        sampled, plan, grid);
   if (code != cudaSuccess) return code;
   return with_fast_sums(
       call, tiles, wanted_of(call, outputs),
@@ -544,21 +545,21 @@ cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan,
         using T = decltype(type);
         const Group group = group_of(call.features.count / kWide);
         const auto sum = [&](auto kernel) {
-          return launch_tile_kernel(kernel, kChunkBlocks * all, kChunkThreads, kSharedBytes<T>, stream, sorted, plan,
-                                    grid);
+          return launch_tile_kernel(kernel, kChunkBlocks * multiprocessor_count, kChunkThreads, kSharedBytes<T>, stream,
+                                    sorted, plan, grid);
         };
         if constexpr (own()) {
-          code = sum(fast ? sum_chunks<T, Pass::kLook, true> : sum_chunks<T, Pass::kLook, false>);
+          code = sum(is_packed ? sum_chunks<T, Pass::kLook, true> : sum_chunks<T, Pass::kLook, false>);
           if (code != cudaSuccess) return code;
-          code = launch_tile_kernel(settle_quanta<T>, 4 * all, kThreads, 0, stream, call, plan, group);
+          code = launch_tile_kernel(settle_quanta<T>, 4 * multiprocessor_count, kThreads, 0, stream, call, plan, group);
           if (code != cudaSuccess) return code;
           code = sum(sum_chunks<T, Pass::kAddOwn, false>);
         } else {
-          code = sum(fast ? sum_chunks<T, Pass::kAddGiven, true> : sum_chunks<T, Pass::kAddGiven, false>);
+          code = sum(is_packed ? sum_chunks<T, Pass::kAddGiven, true> : sum_chunks<T, Pass::kAddGiven, false>);
         }
         if (code != cudaSuccess) return code;
-        return launch_tile_kernel(write_sums<T>, kWriteBlocks * all, kThreads, 0, stream, call, plan, outputs,
-                                  fills_of(call), group);
+        return launch_tile_kernel(write_sums<T>, kWriteBlocks * multiprocessor_count, kThreads, 0, stream, call, plan,
+                                  outputs, fills_of(call), group);
       },
       [] { return cudaSuccess; });
 }

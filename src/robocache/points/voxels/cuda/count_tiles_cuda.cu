@@ -11,21 +11,21 @@ __global__ void __launch_bounds__(kCountThreads, 2)
     count_tiles(const __grid_constant__ TilePlan plan, const __grid_constant__ Outputs outputs, int64_t cells) {
   extern __shared__ __align__(16) unsigned char memory[];
   Runs& runs = *reinterpret_cast<Runs*>(memory);
-  Count* const held = reinterpret_cast<Count*>(memory + sizeof(Runs));  // one per cell, and one for padding keys
+  Count* const cell_counts = reinterpret_cast<Count*>(memory + sizeof(Runs));  // one per cell, and one for padding keys
   __shared__ uint32_t warp_sums[32];
   const int size = plan.tiling.tile_cells();
   let_work_after_begin();
   for (int i = threadIdx.x; i < size * static_cast<int>(sizeof(Count)) / 16; i += kCountThreads) {
-    reinterpret_cast<uint4*>(held)[i] = make_uint4(0, 0, 0, 0);
+    reinterpret_cast<uint4*>(cell_counts)[i] = make_uint4(0, 0, 0, 0);
   }
   wait_for_work_before();
   for_each_four<uint16_t, kCountThreads, 2>(plan, runs, warp_sums, [&](const uint32_t(&indices)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(Count) == 4) {
-        atomicAdd(&held[indices[i]], 1u);
+        atomicAdd(&cell_counts[indices[i]], 1u);
       } else {
-        held[indices[i]] = 1;
+        cell_counts[indices[i]] = 1;
       }
     }
   });
@@ -39,22 +39,22 @@ __global__ void __launch_bounds__(kCountThreads, 2)
   constexpr int kAtOnce = 16 / static_cast<int>(sizeof(Count));  // written as 16 bytes
   for (int index = threadIdx.x * kAtOnce; index < size; index += kCountThreads * kAtOnce) {
     const int64_t cell = cell_at(index);
-    const bool at_once = plan.aligned && cell + kAtOnce <= cells;
-    const uint4 vector = *reinterpret_cast<const uint4*>(held + index);
-    if (at_once && sizeof(Count) == 1) {
+    const bool fits_vector = plan.aligned && cell + kAtOnce <= cells;
+    const uint4 vector = *reinterpret_cast<const uint4*>(cell_counts + index);
+    if (fits_vector && sizeof(Count) == 1) {
       *reinterpret_cast<uint4*>(occupancy + cell) = vector;
       continue;
     }
-    if (at_once && counts) *reinterpret_cast<uint4*>(counts + cell) = vector;
-    if (at_once && !occupancy) continue;
+    if (fits_vector && counts) *reinterpret_cast<uint4*>(counts + cell) = vector;
+    if (fits_vector && !occupancy) continue;
     for (int k = 0; k < kAtOnce && cell + k < cells; ++k) {
-      if (!at_once && counts) counts[cell + k] = static_cast<int32_t>(held[index + k]);
-      if (occupancy) occupancy[cell + k] = held[index + k] != 0;
+      if (!fits_vector && counts) counts[cell + k] = static_cast<int32_t>(cell_counts[index + k]);
+      if (occupancy) occupancy[cell + k] = cell_counts[index + k] != 0;
     }
   }
   if (!bits) return;
   for (int index = threadIdx.x; index < size; index += kCountThreads) {
-    const uint32_t word = __ballot_sync(~0u, held[index] != 0);
+    const uint32_t word = __ballot_sync(~0u, cell_counts[index] != 0);
     const int64_t cell = cell_at(index);
     if (index % kLineCells == 0 && cell < cells) bits[cell / kLineCells] = word;
   }

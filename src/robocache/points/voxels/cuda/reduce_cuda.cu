@@ -120,12 +120,12 @@ __device__ void for_each_feature(const VoxelReduction& call, const Work& work, B
 
 // atomicMax and atomicMin that skip the write if it changes nothing, which is the most frequent case.
 template <class Integer>
-__device__ void raise(Integer* to, Integer value) {
-  if (*static_cast<volatile Integer*>(to) < value) atomicMax(to, value);
+__device__ void raise(Integer* target, Integer value) {
+  if (*static_cast<volatile Integer*>(target) < value) atomicMax(target, value);
 }
 template <class Integer>
-__device__ void lower(Integer* to, Integer value) {
-  if (*static_cast<volatile Integer*>(to) > value) atomicMin(to, value);
+__device__ void lower(Integer* target, Integer value) {
+  if (*static_cast<volatile Integer*>(target) > value) atomicMin(target, value);
 }
 
 template <class T>
@@ -144,7 +144,7 @@ __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid
 
 // Returns a feature of a cell with the exponent that `gather` found.
 template <class T>
-__device__ CellFeature<T> known(const Work& work, int64_t entry) {
+__device__ CellFeature<T> with_exponent(const Work& work, int64_t entry) {
   CellFeature<T> found;
   if (work.exponents) found.above = work.exponents[entry] - kExponentBias;
   return found;
@@ -160,7 +160,7 @@ __global__ void add(const __grid_constant__ VoxelReduction call, const __grid_co
       const FeatureWork<T> value = to_feature_work(feature);
       uint32_t mark = mark_of(value);
       const int32_t points = work.counts[entry / call.features.count];
-      const QuantumScale scale = quantum_scale(known<T>(work, entry).quantum(call, points));
+      const QuantumScale scale = quantum_scale(with_exponent<T>(work, entry).quantum(call, points));
       if (mark == 0 && !to_given_quanta(value, scale, quanta)) mark = kHasNan;
       if (mark != 0) {
         atomicOr(work.marks + entry / 4, mark << (entry % 4 * 8));
@@ -190,7 +190,7 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
       store_nothing<T>(call, outputs, entry);
       continue;
     }
-    CellFeature<T> found = known<T>(work, entry);
+    CellFeature<T> found = with_exponent<T>(work, entry);
     if (work.sums) found.sum = static_cast<int64_t>(work.sums[entry]);
     if (work.coarse_sums) found.coarse_sum = static_cast<int64_t>(work.coarse_sums[entry]);
     if (work.marks) found.marks = work.marks[entry / 4] >> (entry % 4 * 8) & 0xffu;
@@ -209,28 +209,30 @@ Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed
   Work work{};
   work.rows = row_count(call.clouds);
   const Outputs outputs(call);
-  const auto has = [&](VoxelMode mode) { return any_output(call, [&](VoxelMode one) { return one == mode; }); };
+  const auto has = [&](VoxelMode mode) { return any_output(call, [&](VoxelMode other) { return other == mode; }); };
   work.occupancy = static_cast<bool*>(outputs[VoxelMode::kOccupancy]);
   work.bits = static_cast<uint32_t*>(outputs[VoxelMode::kOccupancyBits]);
   work.counts = static_cast<int32_t*>(outputs[VoxelMode::kCount]);
-  const bool sums = has(VoxelMode::kSum) || has(VoxelMode::kMean);
-  const bool keys = has(VoxelMode::kMin) || has(VoxelMode::kMax);
-  const bool rows = has(VoxelMode::kFirst) || has(VoxelMode::kLast);
-  const bool floats = is_floating(call.features.dtype);
-  const bool own = call.quantum_exponent == kOwnQuantum;
+  const bool needs_sums = has(VoxelMode::kSum) || has(VoxelMode::kMean);
+  const bool needs_keys = has(VoxelMode::kMin) || has(VoxelMode::kMax);
+  const bool needs_rows = has(VoxelMode::kFirst) || has(VoxelMode::kLast);
+  const bool is_float = is_floating(call.features.dtype);
+  const bool is_own_quantum = call.quantum_exponent == kOwnQuantum;
   const int64_t entries = call.cells * call.features.count;
-  workspace.take(work.counts, call.cells, !has(VoxelMode::kCount) && (sums || keys || rows));
-  workspace.take(work.exponents, entries, sums && floats && own && call.features.dtype != DType::kFloat16);
-  workspace.take(work.marks, (entries + 3) / 4, sums && floats);
-  workspace.take(work.sums, entries, sums);
-  workspace.take(work.coarse_sums, entries, sums && (floats ? !own : call.features.dtype == DType::kInt64));
+  workspace.take(work.counts, call.cells, !has(VoxelMode::kCount) && (needs_sums || needs_keys || needs_rows));
+  workspace.take(work.exponents, entries,
+                 needs_sums && is_float && is_own_quantum && call.features.dtype != DType::kFloat16);
+  workspace.take(work.marks, (entries + 3) / 4, needs_sums && is_float);
+  workspace.take(work.sums, entries, needs_sums);
+  workspace.take(work.coarse_sums, entries,
+                 needs_sums && (is_float ? !is_own_quantum : call.features.dtype == DType::kInt64));
   workspace.take(work.maxima, entries, has(VoxelMode::kMax));
   workspace.take(work.last_rows, call.cells, has(VoxelMode::kLast));
   zeroed = workspace.bytes();
   workspace.take(work.minima, entries, has(VoxelMode::kMin));
   workspace.take(work.first_rows, call.cells, has(VoxelMode::kFirst));
   set = workspace.bytes();
-  workspace.take(work.cell_of_row, work.rows, sums || keys);
+  workspace.take(work.cell_of_row, work.rows, needs_sums || needs_keys);
   return work;
 }
 

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   const uint32_t padding = plan.tiling.padding();
   uint32_t* const ends =
       reinterpret_cast<uint32_t*>(memory + sizeof(Runs));  // [size] counts, later starts, later ends of cells in `rows`
-  uint32_t* const listed = ends + size;
+  uint32_t* const listed_rows = ends + size;
   __shared__ uint32_t warp_sums[32];
   __shared__ Filled filled;
   let_work_after_begin();
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   if (threadIdx.x == 0 && (crowds || !fits)) reserve(plan, filled);
   __syncthreads();
   const uint32_t first_sorted = filled.rows;
-  uint32_t* const rows = fits ? listed : plan.sorted + first_sorted;
+  uint32_t* const rows = fits ? listed_rows : plan.sorted + first_sorted;
   for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&keys)[4], int chunk) {
     const uint32_t first_row = static_cast<uint32_t>(chunk) * plan.chunk;
 #pragma unroll
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   });
   __syncthreads();
   if (fits && crowds) {
-    for (uint32_t i = threadIdx.x; i < tile_rows; i += kTileThreads) plan.sorted[first_sorted + i] = listed[i];
+    for (uint32_t i = threadIdx.x; i < tile_rows; i += kTileThreads) plan.sorted[first_sorted + i] = listed_rows[i];
   }
 
   int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
@@ -165,10 +165,10 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
     }
     const bool is_few = points > 0 && points < kCrowd;
     const uint32_t few = __ballot_sync(~0u, is_few);
-    uint32_t at = 0;
-    if (lane == 0 && few) at = atomicAdd(&filled.few, static_cast<uint32_t>(__popc(few)));
-    at = __shfl_sync(~0u, at, 0) + __popc(few & ((1u << lane) - 1));
-    if (is_few) few_indices[at] = static_cast<uint16_t>(index);
+    uint32_t few_index = 0;
+    if (lane == 0 && few) few_index = atomicAdd(&filled.few, static_cast<uint32_t>(__popc(few)));
+    few_index = __shfl_sync(~0u, few_index, 0) + __popc(few & ((1u << lane) - 1));
+    if (is_few) few_indices[few_index] = static_cast<uint16_t>(index);
     if (points >= kCrowd) {
       list_crowded(plan, filled, {static_cast<uint32_t>(cell), first_sorted + start, points}, call.features.count);
     }
