@@ -1,4 +1,4 @@
-// A recording of every element type, and the memory of its batches.
+// A recording with streams of every element type, and the memory of its batches.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline constexpr int64_t kStart = 1'700'000'000'123'456'789;
 inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr unsigned char kUnwritten = 0xa5;
 
-// Returns the batch's memory after a fill.
+// Returns the memory of the batch at `position`, which the loader has filled.
 inline std::vector<unsigned char> filled(const Loader& loader, const BatchPosition& position) {
   const test::DeviceArray<uint8_t> memory(std::vector<uint8_t>(loader.batch_bytes(), kUnwritten), DType::kUInt8,
                                           {static_cast<int64_t>(loader.batch_bytes())}, loader.options().device);
@@ -46,8 +46,9 @@ inline std::string stream_name(DType dtype, int64_t features) {
   return std::string(dtype_name(dtype)) + "." + std::to_string(features);
 }
 
-// A recording with a stream for each float type and vector width, and one for each integer type. In its five episodes
-// some streams are missing or have one row. It is written once, because making files durable takes most of the time.
+// A recording with a stream for each float type and vector width, and one for each integer type. In each of its five
+// episodes some streams are missing or have one row. It is written once for all tests, because making files durable
+// takes most of the time.
 inline const std::shared_ptr<const Dataset>& every_type() {
   static const std::shared_ptr<const Dataset> dataset = [] {
     Random random(41);
@@ -55,15 +56,18 @@ inline const std::shared_ptr<const Dataset>& every_type() {
     for (int64_t episode = 0; episode < 5; ++episode) {
       const int64_t start = kStart + episode * 10'000 * kMillisecond;
       writer.begin_episode();
-      int64_t number = 0;
+      int64_t stream_number = 0;
       const auto append = [&](auto element, int64_t features, const std::vector<int64_t>& row_shape) {
-        ++number;
-        if ((number + episode) % 7 == 3) return;
-        std::vector<int64_t> times = jittered(random, start, 300 * kMillisecond, (3 + number % 17) * kMillisecond);
-        if ((number + episode) % 7 == 5) times.resize(1);
+        ++stream_number;
+        if ((stream_number + episode) % 7 == 3) return;
+        std::vector<int64_t> times =
+            jittered(random, start, 300 * kMillisecond, (3 + stream_number % 17) * kMillisecond);
+        if ((stream_number + episode) % 7 == 5) times.resize(1);
         const auto n = static_cast<int64_t>(times.size());
-        const bool wild = number % 4 == 1;  // with infinities and numbers of any size, which can hardly be normalised
-        const auto values = wild ? random.values(element, n * features) : random.everyday_values(element, n * features);
+        // Some streams also hold infinities and numbers of any size, which can hardly be normalised.
+        const bool any_size = stream_number % 4 == 1;
+        const auto values =
+            any_size ? random.values(element, n * features) : random.everyday_values(element, n * features);
         writer.append(stream_name(element.kDType, features), element, times, values, row_shape);
       };
       test::for_each_float([&](auto element) {

@@ -57,7 +57,7 @@ const std::shared_ptr<const Dataset>& recording() {
   static const std::shared_ptr<const Dataset> dataset = [] {
     Random random(61);
     for (int64_t episode = 0; episode < 3; ++episode) {
-      const auto times = [&](int64_t rows, int64_t period_ns) {
+      const auto times_of = [&](int64_t rows, int64_t period_ns) {
         std::vector<int64_t> stamps;
         for (int64_t i = 0; i < rows; ++i) {
           stamps.push_back(episode * 1'000'000'000 + i * period_ns + random.below(999));
@@ -65,15 +65,15 @@ const std::shared_ptr<const Dataset>& recording() {
         return stamps;
       };
       // No NaN, because bytes are compared and devices give a NaN different payloads.
-      const auto numbers = [&](auto element, int64_t count) {
+      const auto numbers_of = [&](auto element, int64_t count) {
         auto values = random.everyday_values(element, count);
         for (auto& value : values) value = std::isnan(value) ? 0 : value;
         return values;
       };
       writer().begin_episode();
-      writer().append("state", F32{}, times(40, 20'000), numbers(F32{}, 40 * 3), {3});
-      if (episode != 1) writer().append("force", F64{}, times(90, 9'000), numbers(F64{}, 90 * 2), {2});
-      writer().append("button", U8{}, times(17, 50'000), random.values(U8{}, 17));
+      writer().append("state", F32{}, times_of(40, 20'000), numbers_of(F32{}, 40 * 3), {3});
+      if (episode != 1) writer().append("force", F64{}, times_of(90, 9'000), numbers_of(F64{}, 90 * 2), {2});
+      writer().append("button", U8{}, times_of(17, 50'000), random.values(U8{}, 17));
       writer().end_episode();
     }
     return writer().dataset();
@@ -85,28 +85,29 @@ using Bytes = std::vector<unsigned char>;
 using Arrays = std::map<std::string, Bytes>;  // the arrays of a batch by name
 
 Bytes on_host(const void* memory, size_t bytes, Device device) {
-  Bytes read(bytes);
+  Bytes copy(bytes);
   if (device.is_cuda()) {
-    check_cuda(cuda_backend().copy_to_host(device.index, read.data(), memory, bytes, nullptr), "read");
+    check_cuda(cuda_backend().copy_to_host(device.index, copy.data(), memory, bytes, nullptr), "read");
     check_cuda(cuda_backend().synchronize(device.index, nullptr), "read");
   } else {
-    std::memcpy(read.data(), memory, bytes);
+    std::memcpy(copy.data(), memory, bytes);
   }
-  return read;
+  return copy;
 }
 
 Arrays arrays_of(const Loader& loader, int64_t samples, const void* memory) {
-  const Bytes read = on_host(memory, loader.batch_bytes(), loader.options().device);
+  const Bytes batch = on_host(memory, loader.batch_bytes(), loader.options().device);
   Arrays arrays;
   for (const BatchArray& array : loader.arrays()) {
     const auto bytes = static_cast<size_t>(loader.view(array, samples, nullptr).numel() * dtype_size(array.dtype));
-    const unsigned char* const first = read.data() + array.offset;
+    const unsigned char* const first = batch.data() + array.offset;
     arrays[array.name] = Bytes(first, first + bytes);
   }
   return arrays;
 }
 
-// Counts the memory of batches. Memory that is returned is overwritten and kept, so that a later write to it is found.
+// Allocates the memory of batches and counts it. Memory that is returned is overwritten and kept, so that a later write
+// to it is found.
 class Memories {
  public:
   explicit Memories(Device device) : device_(device) {}
@@ -120,7 +121,7 @@ class Memories {
       return {buffer->data(), [this, buffer](void*) {
                 --living_;
                 fill(*buffer);
-                left_.push_back(buffer);
+                returned_.push_back(buffer);
               }};
     };
   }
@@ -130,21 +131,21 @@ class Memories {
   int64_t living() const { return living_; }
 
   void expect_untouched() const {
-    for (const auto& buffer : left_) {
-      const Bytes read = on_host(buffer->data(), buffer->bytes(), device_);
-      EXPECT_TRUE(read == Bytes(read.size(), kFree));
+    for (const auto& buffer : returned_) {
+      const Bytes content = on_host(buffer->data(), buffer->bytes(), device_);
+      EXPECT_TRUE(content == Bytes(content.size(), kReturned));
     }
   }
 
  private:
-  static constexpr unsigned char kFree = 0xa5;
+  static constexpr unsigned char kReturned = 0xa5;
 
   void fill(DeviceBuffer& buffer) const {
     if (device_.is_cuda()) {
-      const Bytes free(buffer.bytes(), kFree);
-      buffer.fill_from_host(free.data(), free.size());
+      const Bytes marks(buffer.bytes(), kReturned);
+      buffer.fill_from_host(marks.data(), marks.size());
     } else {
-      std::memset(buffer.data(), kFree, buffer.bytes());
+      std::memset(buffer.data(), kReturned, buffer.bytes());
     }
   }
 
@@ -152,7 +153,7 @@ class Memories {
   int64_t fails_at_ = 0;
   int64_t allocations_ = 0;
   int64_t living_ = 0;
-  std::vector<std::shared_ptr<DeviceBuffer>> left_;
+  std::vector<std::shared_ptr<DeviceBuffer>> returned_;
 };
 
 class FeedTest : public testing::TestWithParam<Placements> {
@@ -179,19 +180,19 @@ class FeedTest : public testing::TestWithParam<Placements> {
   }
 
   // The same options for a loader on the CPU with all streams in memory.
-  static LoaderOptions plain(LoaderOptions options) {
+  static LoaderOptions in_memory_options(LoaderOptions options) {
     options.device = {};
     for (StreamRequest& request : options.streams) request.residency = kInMemory;
     return options;
   }
 
-  static std::shared_ptr<const Loader> loader(const LoaderOptions& loader_options = options()) {
+  static std::shared_ptr<const Loader> make_loader(const LoaderOptions& loader_options = options()) {
     return std::make_shared<const Loader>(recording(), loader_options);
   }
 
-  // Returns the batch as a plain loader makes it without a feed.
+  // Returns the batch as a loader on the CPU makes it, without a feed and with all streams in memory.
   static Arrays expected(const BatchPosition& position, const LoaderOptions& loader_options = options()) {
-    const Loader loader(recording(), plain(loader_options));
+    const Loader loader(recording(), in_memory_options(loader_options));
     DeviceBuffer memory({}, loader.batch_bytes());
     loader.fill(position, memory.data(), {});
     return arrays_of(loader, loader.samples_at(position), memory.data());
@@ -224,7 +225,7 @@ class FeedTest : public testing::TestWithParam<Placements> {
     }
   }
 
-  // The most batches that a feed holds besides the caller's; with reuse the caller's is included.
+  // The most batches that a feed holds: without reuse besides those of the caller, with reuse including the caller's.
   static int64_t most_memories(int64_t prefetch) { return prefetch + 2; }
 };
 
@@ -246,21 +247,21 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
       for (const bool reuse : {false, true}) {
         SCOPED_TRACE(std::to_string(prefetch) + (reuse ? " reused" : "") + (drop_last ? " drop_last" : ""));
         Memories memories(device());
-        const auto from = loader(loader_options);
+        const auto loader = make_loader(loader_options);
         std::vector<FedBatch> kept;
         std::vector<Arrays> kept_arrays;
         {
-          Feed feed(from, {.prefetch = prefetch, .reuse = reuse});
+          Feed feed(loader, {.prefetch = prefetch, .reuse = reuse});
           BatchPosition position{.seed = 5, .epoch = 2, .samples = 4};
-          for (; position.epoch < 5; position = next_position(*from, position)) {
+          for (; position.epoch < 5; position = next_position(*loader, position)) {
             const auto batch = feed.next(position, memories.allocate(), {});
             ASSERT_TRUE(batch);
-            ASSERT_EQ(batch->samples, from->samples_at(position));
-            const Arrays arrays = arrays_of(*from, batch->samples, batch->memory.get());
+            ASSERT_EQ(batch->samples, loader->samples_at(position));
+            const Arrays arrays = arrays_of(*loader, batch->samples, batch->memory.get());
             ASSERT_EQ(arrays, expected(position, loader_options)) << position.epoch << ' ' << position.samples;
-            // The feed makes the next batches meanwhile, in other memory.
+            // Meanwhile the feed makes the next batches, in other memory.
             if (position.samples % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), arrays);
+            EXPECT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()), arrays);
             if (reuse) {
               EXPECT_EQ(feed.memory(batch->slot), batch->memory);
             } else {
@@ -268,7 +269,7 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
               kept_arrays.push_back(arrays);
             }
           }
-          position = {.seed = 5, .epoch = 4, .samples = from->samples()};
+          position = {.seed = 5, .epoch = 4, .samples = loader->samples()};
           EXPECT_FALSE(feed.next(position, memories.allocate(), {}));
           if (reuse) {
             EXPECT_LE(memories.allocations(), most_memories(prefetch));
@@ -276,7 +277,7 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
           EXPECT_LE(memories.living() - static_cast<int64_t>(kept.size()), most_memories(prefetch));
         }
         for (size_t i = 0; i < kept.size(); ++i) {
-          EXPECT_EQ(arrays_of(*from, kept[i].samples, kept[i].memory.get()), kept_arrays[i]) << i;
+          EXPECT_EQ(arrays_of(*loader, kept[i].samples, kept[i].memory.get()), kept_arrays[i]) << i;
         }
         kept.clear();
         EXPECT_EQ(memories.living(), 0);
@@ -288,20 +289,20 @@ TEST_P(FeedTest, EqualsFillAcrossEpochs) {
 
 TEST_P(FeedTest, TakesPositionsInAnyOrder) {
   Random random(62);
-  const auto from = loader();
-  with_feeds(from, {0, 1, 3}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
+  const auto loader = make_loader();
+  with_feeds(loader, {0, 1, 3}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
     BatchPosition position;
     for (int step = 0; step < 60; ++step) {
-      if (random.one_in(3)) position.samples = random.below(from->samples());
+      if (random.one_in(3)) position.samples = random.below(loader->samples());
       if (random.one_in(7)) position.epoch = random.below(4);
       if (random.one_in(7)) position.seed = random.bits() >> 1;
       const auto batch = feed.next(position, memories.allocate(), {});
       ASSERT_TRUE(batch);
-      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
+      ASSERT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()), expected(position)) << step;
       if (random.one_in(9)) {
-        EXPECT_FALSE(feed.next({position.seed, position.epoch, from->samples()}, memories.allocate(), {}));
+        EXPECT_FALSE(feed.next({position.seed, position.epoch, loader->samples()}, memories.allocate(), {}));
       }
-      if (!random.one_in(5)) position = next_position(*from, position);  // else asks for the same position again
+      if (!random.one_in(5)) position = next_position(*loader, position);  // else asks for the same position again
     }
     if (reuse) {
       EXPECT_LE(memories.allocations(), most_memories(prefetch));
@@ -309,36 +310,36 @@ TEST_P(FeedTest, TakesPositionsInAnyOrder) {
   });
 }
 
-// Batches take about a millisecond, so that some are being made whenever the weights change.
+// A batch takes about a millisecond, so some are being made whenever the weights change.
 TEST_P(FeedTest, BatchesAheadWithOldWeightsAreMadeAgain) {
-  const auto mixed = [](LoaderOptions loader_options) {
+  const auto mixture_of = [](LoaderOptions loader_options) {
     loader_options.mixture = true;
     loader_options.sources = {{.dataset = recording(), .name = "a", .weight = 1},
                               {.dataset = recording(), .name = "b", .weight = 3}};
     return std::make_shared<const Loader>(loader_options);
   };
-  const auto without_feed = mixed(plain(options()));
+  const auto without_feed = mixture_of(in_memory_options(options()));
   for (int64_t prefetch = 0; prefetch <= 3; ++prefetch) {
     Memories memories(device());
-    const auto from = mixed(options());
-    Feed feed(from, {.prefetch = prefetch});
+    const auto loader = mixture_of(options());
+    Feed feed(loader, {.prefetch = prefetch});
     BatchPosition position{.seed = 5, .epoch = 2, .samples = 4};
-    BatchPosition same = position;  // its weights belong to the other loader
+    BatchPosition expected_position = position;  // its weights belong to the other loader
     for (int64_t step = 0; position.epoch < 4; ++step) {
       if (step % 3 == 1) {
         const auto b = static_cast<double>(step % 4);
-        position.weights = from->change_weights(position, {{"b", b}, {"a", 1}});
-        same.weights = without_feed->change_weights(same, {{"a", 1}, {"b", b}});
+        position.weights = loader->change_weights(position, {{"b", b}, {"a", 1}});
+        expected_position.weights = without_feed->change_weights(expected_position, {{"a", 1}, {"b", b}});
       }
       const auto batch = feed.next(position, memories.allocate(), {});
       ASSERT_TRUE(batch);
       const DeviceBuffer memory({}, without_feed->batch_bytes());
-      without_feed->fill(same, memory.data(), {});
-      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()),
+      without_feed->fill(expected_position, memory.data(), {});
+      ASSERT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()),
                 arrays_of(*without_feed, batch->samples, memory.data()))
           << step;
-      position = next_position(*from, position);
-      same = next_position(*without_feed, same);
+      position = next_position(*loader, position);
+      expected_position = next_position(*without_feed, expected_position);
     }
   }
 }
@@ -347,12 +348,12 @@ TEST_P(FeedTest, FinishesWorkBeforeItsMemoryIsFreed) {
   LoaderOptions loader_options = options();
   loader_options.batch_size = 119;
   loader_options.streams[1].delta_timestamps.resize(400, 1e-6);
-  const auto from = loader(loader_options);
-  const Arrays first = expected({}, loader_options);
+  const auto loader = make_loader(loader_options);
+  const Arrays expected_arrays = expected({}, loader_options);
   for (int round = 0; round < 40; round += kSanitized ? 5 : 1) {
-    with_feeds(from, {3}, [&](Feed& feed, Memories& memories, int64_t, bool) {
+    with_feeds(loader, {3}, [&](Feed& feed, Memories& memories, int64_t, bool) {
       const auto batch = feed.next({}, memories.allocate(), {});
-      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), first);
+      ASSERT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()), expected_arrays);
       if (round % 3 == 1) feed.next({.epoch = 1, .samples = 3}, memories.allocate(), {});
       if (round % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(50 * round));
     });
@@ -360,16 +361,16 @@ TEST_P(FeedTest, FinishesWorkBeforeItsMemoryIsFreed) {
 }
 
 TEST_P(FeedTest, ContinuesAfterAFailedAllocation) {
-  const auto from = loader();
+  const auto loader = make_loader();
   for (int64_t failing = 1; failing <= 6; ++failing) {
-    with_feeds(from, {2}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
+    with_feeds(loader, {2}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
       memories.fail_at(failing);
       BatchPosition position;
       for (int step = 0; step < 12;) {
         try {
           const auto batch = feed.next(position, memories.allocate(), {});
-          ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), expected(position)) << step;
-          position = next_position(*from, position);
+          ASSERT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()), expected(position)) << step;
+          position = next_position(*loader, position);
           ++step;
         } catch (const std::bad_alloc&) {
           memories.fail_at(0);
@@ -386,8 +387,8 @@ TEST_P(FeedTest, ContinuesAfterAFailedAllocation) {
 // The last batch of each loop stays valid while other loops take batches.
 TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
   Random random(63);
-  const auto from = loader();
-  with_feeds(from, {0, 2}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
+  const auto loader = make_loader();
+  with_feeds(loader, {0, 2}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool reuse) {
     constexpr int64_t kLoops = 3;
     std::vector<std::optional<FedBatch>> last(kLoops);
     std::vector<BatchPosition> positions;
@@ -399,10 +400,10 @@ TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
       last[i] = feed.next(positions[i], memories.allocate(), {}, {}, loop);
       ASSERT_TRUE(last[i]);
       last_positions[i] = positions[i];
-      positions[i] = next_position(*from, positions[i]);
+      positions[i] = next_position(*loader, positions[i]);
       for (size_t other = 0; other < last.size(); ++other) {
         if (!last[other]) continue;
-        ASSERT_EQ(arrays_of(*from, last[other]->samples, last[other]->memory.get()), expected(last_positions[other]))
+        ASSERT_EQ(arrays_of(*loader, last[other]->samples, last[other]->memory.get()), expected(last_positions[other]))
             << step;
       }
     }
@@ -410,7 +411,7 @@ TEST_P(FeedTest, LoopsInTurnsKeepTheirLastBatches) {
       EXPECT_LE(memories.allocations(), most_memories(prefetch) + kLoops - 1);
     }
   });
-  Feed feed(from, {.prefetch = 0, .reuse = true});
+  Feed feed(loader, {.prefetch = 0, .reuse = true});
   Memories memories(device());
   expect_refused<ArgumentError>([&] { feed.next({}, memories.allocate(), {}, {}, -1); }, "loop: ");
 }
@@ -419,23 +420,23 @@ TEST_P(FeedTest, ARangeForCoversTheRestOfAnEpoch) {
   for (const bool drop_last : {false, true}) {
     LoaderOptions loader_options = options();
     loader_options.drop_last = drop_last;
-    const auto from = loader(loader_options);
-    Feed feed(from, {.prefetch = 2});
+    const auto loader = make_loader(loader_options);
+    Feed feed(loader, {.prefetch = 2});
     std::vector<Batch> kept;
     for (const Batch& batch : feed.epoch({.seed = 5, .epoch = 1, .samples = 3})) kept.push_back(batch);
     BatchPosition position{.seed = 5, .epoch = 1, .samples = 3};
     for (const Batch& batch : kept) {
       EXPECT_EQ(batch.position, position);
-      EXPECT_EQ(batch.samples(), from->samples_at(position));
-      EXPECT_EQ(arrays_of(*from, batch.samples(), batch.fed.memory.get()), expected(position, loader_options));
+      EXPECT_EQ(batch.samples(), loader->samples_at(position));
+      EXPECT_EQ(arrays_of(*loader, batch.samples(), batch.fed.memory.get()), expected(position, loader_options));
       const TensorView state = batch["state"];
       EXPECT_EQ(state.shape[0], batch.samples());
       EXPECT_EQ(state.shape[1], 3);
-      position = from->after(position);
+      position = loader->after(position);
     }
-    EXPECT_EQ(from->samples_at(position), 0);
+    EXPECT_EQ(loader->samples_at(position), 0);
     expect_refused<ArgumentError>([&] { (void)kept.front()["stat"]; }, "name: expected one of ", "state");
-    for (const Batch& batch : feed.epoch({.samples = from->samples()})) ADD_FAILURE() << batch.samples();
+    for (const Batch& batch : feed.epoch({.samples = loader->samples()})) ADD_FAILURE() << batch.samples();
   }
 }
 
@@ -446,98 +447,102 @@ TEST_P(FeedTest, AnInterruptedWaitLosesNoBatch) {
   // A wait checks for signals every few milliseconds. On one thread a batch takes several times as long on any machine.
   const Threads one_thread(1);
   loader_options.streams[0].delta_timestamps.resize(kSanitized ? 10'000 : 20'000, 1e-6);
-  loader_options.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;  // makes the caller wait
-  const auto from = loader(loader_options);
-  const Arrays second = expected({.epoch = 1}, loader_options);
+  // On CUDA, mapped rows make the caller wait.
+  loader_options.streams[0].residency = device().is_cuda() ? Tier::kMapped : GetParam().state;
+  const auto loader = make_loader(loader_options);
+  const Arrays expected_arrays = expected({.epoch = 1}, loader_options);
   Memories memories(device());
-  Feed feed(from, {.prefetch = 1, .reuse = true});
+  Feed feed(loader, {.prefetch = 1, .reuse = true});
   int interrupts = 0;
   for (int tries = 0; tries < 40 && interrupts < 4; ++tries) {
     const auto start = std::chrono::steady_clock::now();
     auto batch = feed.next({}, memories.allocate(), {});
-    const auto took = std::chrono::steady_clock::now() - start;
+    const auto batch_time = std::chrono::steady_clock::now() - start;
     // The caller waits only while the feed's thread makes the next batch. On a busy machine the thread wakes late, and
     // on many cores it finishes early. So the tries start after different fractions of a batch's time, in eighths.
-    std::this_thread::sleep_for(took * (tries % 16) / 8);
+    std::this_thread::sleep_for(batch_time * (tries % 16) / 8);
     try {
       batch = feed.next({.epoch = 1}, memories.allocate(), {}, [] { throw Interrupt(); });
     } catch (const Interrupt&) {
-      if (++interrupts % 2 == 0) continue;  // every other time from the start, else
+      // After every other interrupt the first batch is asked for again; otherwise the wait goes on.
+      if (++interrupts % 2 == 0) continue;
       batch = feed.next({.epoch = 1}, memories.allocate(), {});
     }
-    ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), second);
+    ASSERT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()), expected_arrays);
   }
   EXPECT_LE(memories.allocations(), most_memories(1));
-  if (interrupts == 0 && device().is_cuda()) GTEST_SKIP() << "NOT TESTED: this host was never waited for";
+  if (interrupts == 0 && device().is_cuda()) GTEST_SKIP() << "NOT TESTED: no wait on this host could be interrupted";
   EXPECT_GT(interrupts, 0);
 }
 
 // With reuse, copies into a batch's memory wait for work that was queued earlier and reads the old batch there.
 TEST_P(FeedTest, CopiesWaitForReadersOfTheMemory) {
   if (!device().is_cuda()) GTEST_SKIP() << "nothing is queued on the CPU";
-  const auto from = loader();
+  const auto loader = make_loader();
   const OwnedCudaStream consumer(device());
   Memories memories(device());
-  Feed feed(from, {.prefetch = 1, .reuse = true});
+  Feed feed(loader, {.prefetch = 1, .reuse = true});
   BatchPosition position;
   const auto first = feed.next(position, memories.allocate(), consumer.get());
   ASSERT_TRUE(first);
   const DeviceBuffer large(device(), size_t{256} << 20);
-  const PinnedBuffer away(device(), large.bytes());
-  const PinnedBuffer read(device(), from->batch_bytes());
-  const auto copy = [&](const PinnedBuffer& to, const void* data) {
-    check_cuda(cuda_backend().copy_to_host(0, to.data(), data, to.bytes(), consumer.get().handle), "copy");
+  const PinnedBuffer unused_copy(device(), large.bytes());
+  const PinnedBuffer first_copy(device(), loader->batch_bytes());
+  const auto queue_copy = [&](const PinnedBuffer& buffer, const void* data) {
+    check_cuda(cuda_backend().copy_to_host(0, buffer.data(), data, buffer.bytes(), consumer.get().handle), "copy");
   };
-  for (int i = 0; i < 20; ++i) copy(away, large.data());  // takes about a tenth of a second
-  copy(read, first->memory.get());
+  // Keeps the stream busy for about a tenth of a second.
+  for (int i = 0; i < 20; ++i) queue_copy(unused_copy, large.data());
+  queue_copy(first_copy, first->memory.get());
   for (int step = 0; step < 3; ++step) {
-    position = next_position(*from, position);
+    position = next_position(*loader, position);
     ASSERT_TRUE(feed.next(position, memories.allocate(), consumer.get()));
   }
   consumer.wait();
   for (const auto& [name, bytes] : expected({})) {
-    const auto array = std::ranges::find(from->arrays(), name, &BatchArray::name);
-    EXPECT_EQ(std::memcmp(static_cast<const char*>(read.data()) + array->offset, bytes.data(), bytes.size()), 0)
+    const auto array = std::ranges::find(loader->arrays(), name, &BatchArray::name);
+    EXPECT_EQ(std::memcmp(static_cast<const char*>(first_copy.data()) + array->offset, bytes.data(), bytes.size()), 0)
         << name;
   }
 }
 
-// The loader has a copy of the cache, in which a file is then cut within the last episode.
+// The loader has a copy of the cache. One of its files is then cut within the last episode.
 TEST_P(FeedTest, ACutFileFailsOnlyBatchesThatNeedIt) {
   const auto dataset = recording();
   TemporaryFolder folder;
   std::filesystem::copy(dataset->path(), folder.path() + "/cache", std::filesystem::copy_options::recursive);
   const auto copied = Dataset::open(folder.path() + "/cache");
   const LoaderOptions loader_options = options();
-  const auto from = std::make_shared<const Loader>(copied, loader_options);
+  const auto loader = std::make_shared<const Loader>(copied, loader_options);
   const std::string file = folder.path() + "/cache/streams/state/values.npy";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 15 * 3 * sizeof(float) + 5);
-  const bool reads_it = GetParam().state == Tier::kMapped;
+  const bool reads_file = GetParam().state == Tier::kMapped;
   const Stream& state = dataset->stream("state");
-  const int64_t last_whole = state.time_ns[state.rows - 16];  // a window that reaches further mixes in the row after it
-  with_feeds(from, {0, 3}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool) {
-    int missed = 0;
+  // A window that ends later interpolates with the row after it, which is cut.
+  const int64_t last_whole = state.time_ns[state.rows - 16];
+  with_feeds(loader, {0, 3}, [&](Feed& feed, Memories& memories, int64_t prefetch, bool) {
+    int refused = 0;
     BatchPosition position{.seed = 9};
-    for (; position.epoch < 2; position = next_position(*from, position)) {
-      const Arrays right = expected(position, loader_options);
+    for (; position.epoch < 2; position = next_position(*loader, position)) {
+      const Arrays expected_arrays = expected(position, loader_options);
       const auto take = [&] {
         const auto batch = feed.next(position, memories.allocate(), {});
-        EXPECT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), right) << position.samples;
+        EXPECT_EQ(arrays_of(*loader, batch->samples, batch->memory.get()), expected_arrays) << position.samples;
       };
-      const auto* const episodes = reinterpret_cast<const int64_t*>(right.at("episode_index").data());
-      const auto* const times = reinterpret_cast<const int64_t*>(right.at("time_ns").data());
-      bool needs_it = false;
-      for (int64_t i = 0; reads_it && i < from->samples_at(position); ++i) {
-        needs_it |= episodes[i] == 2 && times[i] + 10'000 > last_whole;
+      const auto* const episodes = reinterpret_cast<const int64_t*>(expected_arrays.at("episode_index").data());
+      const auto* const times = reinterpret_cast<const int64_t*>(expected_arrays.at("time_ns").data());
+      bool needs_cut_rows = false;
+      for (int64_t i = 0; reads_file && i < loader->samples_at(position); ++i) {
+        needs_cut_rows |= episodes[i] == 2 && times[i] + 10'000 > last_whole;
       }
-      if (!needs_it) {
+      if (!needs_cut_rows) {
         take();
         continue;
       }
-      ++missed;
-      for (int i = 0; i < 2; ++i) expect_refused<FileError>(take, file, "it was cut short");  // every time
+      ++refused;
+      for (int i = 0; i < 2; ++i) expect_refused<FileError>(take, file, "it was cut short");  // also when asked again
     }
-    EXPECT_EQ(missed > 0, reads_it);
+    EXPECT_EQ(refused > 0, reads_file);
     EXPECT_LE(memories.living(), most_memories(prefetch));
   });
 }
@@ -545,29 +550,29 @@ TEST_P(FeedTest, ACutFileFailsOnlyBatchesThatNeedIt) {
 // A batch that any thread drops leaves its memory to a later one. A batch that is held keeps its memory.
 TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
   if (device().is_cuda()) GTEST_SKIP() << "the allocator of a CUDA device keeps memory";
-  const auto from = loader();
+  const auto loader = make_loader();
   for (const int64_t prefetch : {0, 1, 3}) {
     Memories memories(device());
     Random random(64);
     std::vector<std::pair<FedBatch, BatchPosition>> held;
     {
-      Feed feed(from, {.prefetch = prefetch});
+      Feed feed(loader, {.prefetch = prefetch});
       BatchPosition position;
       int64_t most_held = 0;
-      for (int step = 0; step < 200; ++step, position = next_position(*from, position)) {
+      for (int step = 0; step < 200; ++step, position = next_position(*loader, position)) {
         held.emplace_back(*feed.next(position, memories.allocate(), {}), position);
         most_held = std::max<int64_t>(most_held, std::ssize(held));
         if (held.size() < 4 && !random.one_in(2)) continue;
-        const auto any = held.begin() + random.below(std::ssize(held));
-        const auto& [batch, its_position] = *any;
-        ASSERT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(its_position)) << step;
-        std::thread([&] { held.erase(any); }).join();
+        const auto dropped = held.begin() + random.below(std::ssize(held));
+        const auto& [batch, batch_position] = *dropped;
+        ASSERT_EQ(arrays_of(*loader, batch.samples, batch.memory.get()), expected(batch_position)) << step;
+        std::thread([&] { held.erase(dropped); }).join();
       }
       EXPECT_LE(memories.allocations(), most_held + prefetch + 1);
       while (held.size() > 1) held.pop_back();
     }
-    const auto& [batch, its_position] = held.front();  // the feed is gone
-    EXPECT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(its_position));
+    const auto& [batch, batch_position] = held.front();  // stays valid without the feed
+    EXPECT_EQ(arrays_of(*loader, batch.samples, batch.memory.get()), expected(batch_position));
     held.clear();
     EXPECT_EQ(memories.living(), 0);
   }
@@ -577,15 +582,15 @@ TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
 
 TEST_P(FeedTest, ParentAndChildGoOnAfterAFork) {
   if (device().is_cuda()) GTEST_SKIP() << "CUDA does not survive a fork";
-  const auto from = loader();
+  const auto loader = make_loader();
   for (const bool reuse : {false, true}) {
     Memories memories(device());
-    auto feed = std::make_optional<Feed>(from, FeedOptions{.prefetch = 2, .reuse = reuse});
+    auto feed = std::make_optional<Feed>(loader, FeedOptions{.prefetch = 2, .reuse = reuse});
     BatchPosition position;
     const auto continues = [&] {
-      for (int step = 0; step < 9; ++step, position = next_position(*from, position)) {
+      for (int step = 0; step < 9; ++step, position = next_position(*loader, position)) {
         const auto batch = feed->next(position, memories.allocate(), {});
-        if (arrays_of(*from, batch->samples, batch->memory.get()) != expected(position)) return 1;
+        if (arrays_of(*loader, batch->samples, batch->memory.get()) != expected(position)) return 1;
       }
       return 0;
     };

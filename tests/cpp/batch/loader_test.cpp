@@ -47,10 +47,10 @@ TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
   const std::vector<SampleAnchor> drawn = loader.anchors_at({.seed = 7, .epoch = 2, .samples = 18});
   ASSERT_EQ(drawn.size(), 9u);
   for (int64_t i = 0; i < 9; ++i) expect(drawn[static_cast<size_t>(i)], order.at(18 + i), 18 + i);
-  const std::vector<int64_t> numbers = {std::ssize(moments) - 1, 0, 3};
-  const std::vector<SampleAnchor> gathered = loader.anchors_at({}, numbers);
-  ASSERT_EQ(gathered.size(), numbers.size());
-  for (size_t i = 0; i < numbers.size(); ++i) expect(gathered[i], numbers[i], numbers[i]);
+  const std::vector<int64_t> anchor_numbers = {std::ssize(moments) - 1, 0, 3};
+  const std::vector<SampleAnchor> gathered = loader.anchors_at({}, anchor_numbers);
+  ASSERT_EQ(gathered.size(), anchor_numbers.size());
+  for (size_t i = 0; i < anchor_numbers.size(); ++i) expect(gathered[i], anchor_numbers[i], anchor_numbers[i]);
   EXPECT_THROW(loader.anchors_at({}, std::vector<int64_t>{std::ssize(moments)}), ArgumentError);
 
   int64_t anchor = 0;
@@ -76,31 +76,32 @@ TEST_P(LoaderTest, WeightsChangeInOrderAndForOneSeed) {
     for (const SampleAnchor& anchor : loader.anchors_at(position)) ++drawn[static_cast<size_t>(anchor.source)];
     return drawn;
   };
-  const std::vector<int64_t> before = sources_at({.seed = 7, .epoch = 1});
+  const std::vector<int64_t> drawn_before = sources_at({.seed = 7, .epoch = 1});
   const WeightChange* const all_a = loader.change_weights({.seed = 7, .epoch = 1, .samples = 9}, {{"a", 1}, {"b", 0}});
   const WeightChange* const all_b =
       loader.change_weights({.seed = 7, .epoch = 2, .samples = 0, .weights = all_a}, {{"a", 0}, {"b", 1}});
-  EXPECT_EQ(sources_at({.seed = 7, .epoch = 1, .samples = 0, .weights = all_b}), before);
+  EXPECT_EQ(sources_at({.seed = 7, .epoch = 1, .samples = 0, .weights = all_b}), drawn_before);
   EXPECT_EQ(sources_at({.seed = 7, .epoch = 1, .samples = 9, .weights = all_b}), (std::vector<int64_t>{9, 0}));
   EXPECT_EQ(sources_at({.seed = 7, .epoch = 2, .samples = 0, .weights = all_a}), (std::vector<int64_t>{9, 0}));
   EXPECT_EQ(sources_at({.seed = 7, .epoch = 2, .samples = 0, .weights = all_b}), (std::vector<int64_t>{0, 9}));
-  const auto change = [&](const BatchPosition& from, std::vector<std::pair<std::string, double>> weights) {
-    return [&loader, from, weights = std::move(weights)] { loader.change_weights(from, weights); };
+  const auto change_at = [&](const BatchPosition& position, std::vector<std::pair<std::string, double>> weights) {
+    return [&loader, position, weights = std::move(weights)] { loader.change_weights(position, weights); };
   };
   const BatchPosition earlier{.seed = 7, .epoch = 1, .samples = 18, .weights = all_b};
-  expect_refused<ArgumentError>(change(earlier, {{"a", 1}, {"b", 1}}), "weights: ", "order");
-  expect_refused<ArgumentError>(change({.seed = 8, .epoch = 3, .samples = 0, .weights = all_b}, {{"a", 1}, {"b", 1}}),
-                                "seed: expected 7", "8");
+  expect_refused<ArgumentError>(change_at(earlier, {{"a", 1}, {"b", 1}}), "weights: ", "order");
+  expect_refused<ArgumentError>(
+      change_at({.seed = 8, .epoch = 3, .samples = 0, .weights = all_b}, {{"a", 1}, {"b", 1}}), "seed: expected 7",
+      "8");
   expect_refused<ArgumentError>([&] { loader.anchors_at({.seed = 8, .epoch = 3, .samples = 0, .weights = all_b}); },
                                 "seed: expected 7", "8");
-  expect_refused<ArgumentError>(change({.seed = 7}, {{"a", 1}, {"b", 1}, {"a", 2}}), "weights: ", "two for 'a'");
-  expect_refused<ArgumentError>(change({.seed = 7, .epoch = -1}, {{"a", 1}, {"b", 1}}), "epoch: ", "-1");
-  expect_refused<ArgumentError>(change({.seed = 7, .epoch = 0, .samples = loader.samples() + 1}, {{"a", 1}, {"b", 1}}),
-                                "samples: ");
+  expect_refused<ArgumentError>(change_at({.seed = 7}, {{"a", 1}, {"b", 1}, {"a", 2}}), "weights: ", "two for 'a'");
+  expect_refused<ArgumentError>(change_at({.seed = 7, .epoch = -1}, {{"a", 1}, {"b", 1}}), "epoch: ", "-1");
+  expect_refused<ArgumentError>(
+      change_at({.seed = 7, .epoch = 0, .samples = loader.samples() + 1}, {{"a", 1}, {"b", 1}}), "samples: ");
 }
 
-// Options with every method and normalization, and 33 streams: more than one group of segments holds. One window is
-// spread over several groups.
+// Options with every method and normalization. The 33 streams are more than one group of segments holds, and one window
+// is spread over several groups.
 LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType::kFloat32) {
   constexpr Normalize kNormalizations[] = {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax,
                                            Normalize::kQ01Q99};
@@ -111,13 +112,13 @@ LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType:
   loader_options.dtype = dtype;
   loader_options.batch_size = 150;
   loader_options.anchor = stream_name(DType::kFloat32, 4);
-  size_t turn = 0;
+  size_t stream_number = 0;
   for (const Stream& stream : dataset.streams()) {
     StreamRequest request{.stream = stream.name, .delta_timestamps = kDeltas};
     const bool floating = is_floating(stream.dtype);
-    if (++turn % 3 != 0) request.method = kMethods[floating ? turn % 5 : 1 + turn % 3];
-    if (floating) request.normalize = kNormalizations[turn % 4];
-    if (turn % 5 == 0) request.max_gap_s = 0.012;
+    if (++stream_number % 3 != 0) request.method = kMethods[floating ? stream_number % 5 : 1 + stream_number % 3];
+    if (floating) request.normalize = kNormalizations[stream_number % 4];
+    if (stream_number % 5 == 0) request.max_gap_s = 0.012;
     loader_options.streams.push_back(request);
   }
   for (int i = 0; i < 1300; ++i) loader_options.streams[0].delta_timestamps.push_back(0.0003 * (i - 650));

@@ -29,7 +29,7 @@ constexpr std::array kModes{Normalize::kMeanStd, Normalize::kMinMax, Normalize::
 struct OneFeature {
   double mean, std, min, max, q01 = kNan, q99 = kNan, q10 = kNan, q90 = kNan;
 
-  Affine by(Normalize normalize, bool wide, Constant constant = Constant::kCenter) const {
+  Affine affine(Normalize normalize, bool wide, Constant constant = Constant::kCenter) const {
     static const double unread = kNan;
     const auto span = [](const double& value) { return std::span<const double>(&value, 1); };
     const FeatureStats stats{span(mean), span(std),    span(min), span(max), span(q01),
@@ -51,19 +51,20 @@ void expect_the_constant_is_kept(double low, double distance = 0) {
   for (const Normalize normalize : kModes) {
     for (const Constant constant : {Constant::kLeRobot, Constant::kOpenPi}) {
       const double y = normalize == Normalize::kMeanStd ? 0 : -1;
-      const auto off = [&](double scale, double shift) {
+      const auto error_of = [&](double scale, double shift) {
         return std::abs(std::fma(x, static_cast<Work>(scale), static_cast<Work>(shift)) - static_cast<Work>(y));
       };
-      const Affine got = feature(low, distance).by(normalize, wide, constant);
-      ASSERT_LE(off(got.scale, got.shift), std::numeric_limits<Work>::epsilon()) << low;
-      // The slope equals the peer's, or is the steepest below it that keeps the constant.
-      const double theirs = (normalize == Normalize::kMeanStd ? 1 : 2) / (constant == Constant::kLeRobot ? 1e-8 : 1e-6);
-      if (std::abs(got.scale / theirs - 1) < 1e-12) continue;
-      ASSERT_EQ(std::exp2(std::round(std::log2(got.scale))), got.scale);
-      std::vector<double> steeper{theirs};
-      for (double power = got.scale * 2; power < theirs; power *= 2) steeper.push_back(power);
-      for (const double scale : steeper) {
-        ASSERT_GT(off(scale, y - scale * static_cast<double>(x)), std::numeric_limits<Work>::epsilon()) << low;
+      const Affine affine = feature(low, distance).affine(normalize, wide, constant);
+      ASSERT_LE(error_of(affine.scale, affine.shift), std::numeric_limits<Work>::epsilon()) << low;
+      // The scale equals the peer's, or is the greatest power of two below it that keeps the constant.
+      const double peer_scale =
+          (normalize == Normalize::kMeanStd ? 1 : 2) / (constant == Constant::kLeRobot ? 1e-8 : 1e-6);
+      if (std::abs(affine.scale / peer_scale - 1) < 1e-12) continue;
+      ASSERT_EQ(std::exp2(std::round(std::log2(affine.scale))), affine.scale);
+      std::vector<double> greater_scales{peer_scale};
+      for (double power = affine.scale * 2; power < peer_scale; power *= 2) greater_scales.push_back(power);
+      for (const double scale : greater_scales) {
+        ASSERT_GT(error_of(scale, y - scale * static_cast<double>(x)), std::numeric_limits<Work>::epsilon()) << low;
       }
     }
   }
@@ -82,7 +83,7 @@ TEST(PeersConstants, AFeatureWithoutSpreadEqualsThePeers) {
 }
 
 template <class Work>
-void expect_back(const Affine& affine, double value) {
+void expect_inverse(const Affine& affine, double value) {
   const Work x = static_cast<Work>(value);
   const Work y = std::fma(x, static_cast<Work>(affine.scale), static_cast<Work>(affine.shift));
   const Work back = std::fma(y, static_cast<Work>(affine.spread), static_cast<Work>(affine.centre));
@@ -100,8 +101,8 @@ TEST(Affine, TheInverseGivesTheValueWithinRule38) {
     const double x = low + random.between(-3, 3) * (random.below(3) == 0 ? 0 : std::max(distance, 1e-9));
     for (const Normalize normalize : kModes) {
       for (const Constant constant : {Constant::kCenter, Constant::kLeRobot, Constant::kOpenPi}) {
-        expect_back<float>(feature(low, distance).by(normalize, false, constant), x);
-        expect_back<double>(feature(low, distance).by(normalize, true, constant), x);
+        expect_inverse<float>(feature(low, distance).affine(normalize, false, constant), x);
+        expect_inverse<double>(feature(low, distance).affine(normalize, true, constant), x);
       }
     }
   }
@@ -129,10 +130,10 @@ TEST_P(Normalisation, NoNormalizationTurnsNumbersIntoNan) {
     for (const auto& [name, features] : {std::pair<std::string, size_t>{"float32", 4}, {"float64", 3}}) {
       loader_options.streams = {{.stream = name, .delta_timestamps = {0.0}, .normalize = normalize}};
       const Loader loader(dataset, loader_options);
-      std::vector<double> got(3 * features);
-      std::memcpy(got.data(), filled(loader, {}).data() + loader.arrays()[0].offset, got.size() * sizeof(double));
-      for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_FALSE(std::isnan(got[i])) << name << " element " << i << " by " << normalize_name(normalize);
+      std::vector<double> values(3 * features);
+      std::memcpy(values.data(), filled(loader, {}).data() + loader.arrays()[0].offset, values.size() * sizeof(double));
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_FALSE(std::isnan(values[i])) << name << " element " << i << " by " << normalize_name(normalize);
       }
     }
   }

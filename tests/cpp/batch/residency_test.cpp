@@ -19,7 +19,8 @@ namespace {
 
 constexpr Device kCuda{DeviceType::kCuda, 1};
 constexpr Device kCpu{};
-constexpr Tier X = Tier::kDecoded;
+// Short names for the tables of expected tiers.
+constexpr Tier X = Tier::kDecoded;  // pixels
 constexpr Tier D = Tier::kDevice;
 constexpr Tier P = Tier::kPinned;
 constexpr Tier M = Tier::kMapped;
@@ -31,24 +32,25 @@ std::vector<Tier> tiers(const std::vector<Residency>& decided) {
 }
 
 // Returns the tiers of keys "a", "b", ... of these sizes, all automatic.
-std::vector<Tier> automatic(const std::vector<int64_t>& bytes, Device device, MemoryBytes budget,
-                            MemoryBytes taken = {}) {
+std::vector<Tier> automatic_tiers(const std::vector<int64_t>& bytes, Device device, MemoryBytes budget,
+                                  MemoryBytes taken_bytes = {}) {
   std::vector<ResidencyRequest> requests;
   for (size_t i = 0; i < bytes.size(); ++i) requests.push_back({std::string(1, static_cast<char>('a' + i)), bytes[i]});
-  const std::vector<Residency> decided = decide_residency(requests, device, budget, taken);
+  const std::vector<Residency> decided = decide_residency(requests, device, budget, taken_bytes);
   for (const Residency& residency : decided) EXPECT_TRUE(residency.automatic);
   return tiers(decided);
 }
 
 TEST(DecideResidency, FillsTheDeviceThenPinnedMemory) {
-  EXPECT_EQ(automatic({}, kCuda, {0, 0}), (std::vector<Tier>{}));
-  EXPECT_EQ(automatic({60, 40}, kCuda, {100, 0}), (std::vector{D, D}));
-  EXPECT_EQ(automatic({0, 0}, kCuda, {0, 0}), (std::vector{D, D}));
-  EXPECT_EQ(automatic({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));  // equal streams stay in order
+  EXPECT_EQ(automatic_tiers({}, kCuda, {0, 0}), (std::vector<Tier>{}));
+  EXPECT_EQ(automatic_tiers({60, 40}, kCuda, {100, 0}), (std::vector{D, D}));
+  EXPECT_EQ(automatic_tiers({0, 0}, kCuda, {0, 0}), (std::vector{D, D}));
+  // Streams of equal size stay in order.
+  EXPECT_EQ(automatic_tiers({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));
   // Clocks and tables come before any stream.
-  EXPECT_EQ(automatic({60, 40}, kCuda, {100, 60}, {1, 0}), (std::vector{P, D}));
-  EXPECT_EQ(automatic({60, 40}, kCuda, {100, 60}, {1, 1}), (std::vector{M, D}));
-  EXPECT_EQ(automatic({1, 0}, kCuda, {100, 100}, {101, 101}), (std::vector{M, D}));
+  EXPECT_EQ(automatic_tiers({60, 40}, kCuda, {100, 60}, {1, 0}), (std::vector{P, D}));
+  EXPECT_EQ(automatic_tiers({60, 40}, kCuda, {100, 60}, {1, 1}), (std::vector{M, D}));
+  EXPECT_EQ(automatic_tiers({1, 0}, kCuda, {100, 100}, {101, 101}), (std::vector{M, D}));
 }
 
 TEST(DecideResidency, RequestedTiersComeFirst) {
@@ -62,29 +64,29 @@ TEST(DecideResidency, RequestedTiersComeFirst) {
 }
 
 TEST(DecideResidency, PixelsTakeTheRestOfTheBudget) {
-  const auto camera = [](int64_t stored, int64_t decoded) {
-    return ResidencyRequest{.key = "camera", .bytes = stored, .tier = {}, .decoded_bytes = decoded};
+  const auto camera = [](int64_t encoded_bytes, int64_t decoded_size) {
+    return ResidencyRequest{.key = "camera", .bytes = encoded_bytes, .tier = {}, .decoded_bytes = decoded_size};
   };
-  const auto decided = [](const std::vector<ResidencyRequest>& requests, Device device, MemoryBytes budget) {
+  const auto tiers_of = [](const std::vector<ResidencyRequest>& requests, Device device, MemoryBytes budget) {
     return tiers(decide_residency(requests, device, budget, {}));
   };
-  const ResidencyRequest numbers{"state", 40};
-  EXPECT_EQ(decided({camera(10, 60), numbers}, kCuda, {100, 0}), (std::vector{X, D}));
-  EXPECT_EQ(decided({camera(10, 61), numbers}, kCuda, {100, 0}), (std::vector{D, D}));
-  EXPECT_EQ(decided({camera(10, 60), numbers}, kCpu, {0, 100}), (std::vector{X, D}));
-  EXPECT_EQ(decided({camera(10, 61), numbers}, kCpu, {100, 100}), (std::vector{D, D}));
+  const ResidencyRequest state{"state", 40};
+  EXPECT_EQ(tiers_of({camera(10, 60), state}, kCuda, {100, 0}), (std::vector{X, D}));
+  EXPECT_EQ(tiers_of({camera(10, 61), state}, kCuda, {100, 0}), (std::vector{D, D}));
+  EXPECT_EQ(tiers_of({camera(10, 60), state}, kCpu, {0, 100}), (std::vector{X, D}));
+  EXPECT_EQ(tiers_of({camera(10, 61), state}, kCpu, {100, 100}), (std::vector{D, D}));
   // The fewest pixels come first, whatever their encoded size. Pixels never take what other streams need.
-  EXPECT_EQ(decided({camera(5, 90), camera(10, 80)}, kCuda, {100, 0}), (std::vector{D, X}));
-  EXPECT_EQ(decided({camera(5, 90), camera(10, 80)}, kCuda, {170, 0}), (std::vector{X, X}));
-  EXPECT_EQ(decided({camera(60, 70), {"wide", 90}}, kCuda, {130, 90}), (std::vector{X, P}));
+  EXPECT_EQ(tiers_of({camera(5, 90), camera(10, 80)}, kCuda, {100, 0}), (std::vector{D, X}));
+  EXPECT_EQ(tiers_of({camera(5, 90), camera(10, 80)}, kCuda, {170, 0}), (std::vector{X, X}));
+  EXPECT_EQ(tiers_of({camera(60, 70), {"wide", 90}}, kCuda, {130, 90}), (std::vector{X, P}));
   // Pixels may fit beside a stream that stays in its files, and can be requested by name.
-  ResidencyRequest png = camera(50, 60);
-  png.stays_in_files = true;
-  EXPECT_EQ(decided({png}, kCuda, {60, 0}), (std::vector{X}));
-  EXPECT_EQ(decided({png}, kCuda, {59, 100}), (std::vector{M}));
-  png.tier = X;
-  EXPECT_EQ(decided({png}, kCuda, {60, 0}), (std::vector{X}));
-  expect_refused<DeviceError>([&] { decided({png}, kCuda, {59, 100}); },
+  ResidencyRequest png_camera = camera(50, 60);
+  png_camera.stays_in_files = true;
+  EXPECT_EQ(tiers_of({png_camera}, kCuda, {60, 0}), (std::vector{X}));
+  EXPECT_EQ(tiers_of({png_camera}, kCuda, {59, 100}), (std::vector{M}));
+  png_camera.tier = X;
+  EXPECT_EQ(tiers_of({png_camera}, kCuda, {60, 0}), (std::vector{X}));
+  expect_refused<DeviceError>([&] { tiers_of({png_camera}, kCuda, {59, 100}); },
                               "memory.residency: 'camera' as 'decoded' needs 60 bytes of cuda:1");
   EXPECT_EQ(decide_residency(std::vector{camera(10, 61)}, kCuda, {60, 0}, {})[0].why,
             "a copy in the device's memory; pixels, 61 bytes, over budget (60 bytes of cuda:1)");
@@ -109,8 +111,7 @@ TEST_F(ResidencyOnCuda, TheDevicesBudgetIsAShareOfItsFreeMemory) {
 
 using F32 = Element<float, DType::kFloat32>;
 
-// A dataset of 8 MiB.
-std::shared_ptr<const Dataset> written() {
+std::shared_ptr<const Dataset> dataset_of_8_mib() {
   CacheWriter writer;
   constexpr int64_t kRows = 2048;
   std::vector<int64_t> times(kRows);
@@ -125,8 +126,8 @@ class LoadStreams : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(LoadStreams);
 
 TEST_P(LoadStreams, LoadsIntoTheDecidedTier) {
-  const auto dataset = written();
-  const std::vector<DatasetStream> streams{{dataset, 0}, {written(), 0}};
+  const auto dataset = dataset_of_8_mib();
+  const std::vector<DatasetStream> streams{{dataset, 0}, {dataset_of_8_mib(), 0}};
   for (const Tier tier : {D, P, M}) {
     Residency residency{tier, true, "why"};
     const auto loaded = load_streams(streams, device(), residency);
@@ -141,7 +142,7 @@ TEST_P(LoadStreams, LoadsIntoTheDecidedTier) {
 // The budget allows the device, but the allocation fails.
 TEST_F(ResidencyOnCuda, AStreamMovesDownIfAnAllocationFails) {
   const Device device{DeviceType::kCuda, 0};
-  const std::vector<DatasetStream> streams{{written(), 0}};
+  const std::vector<DatasetStream> streams{{dataset_of_8_mib(), 0}};
   const auto clock = ResidentClock::get(streams[0].dataset, 0, device);  // the clock is in memory already
   std::vector<DeviceBuffer> everything;
   for (size_t bytes = size_t{1} << 34; bytes >= size_t{1} << 20;) {

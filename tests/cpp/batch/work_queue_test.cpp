@@ -21,16 +21,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 TEST(WorkQueue, DoesWorkInTheOrderOfItsSubmission) {
-  for (const int64_t most : {1, 2, 5}) {
+  for (const int64_t most_pending : {1, 2, 5}) {
     WorkQueue queue;
     std::vector<int> done;
     for (int step = 0, next = 0; step < 60; ++step) {
-      for (; next < 60 && queue.pending() < most; ++next) {
+      for (; next < 60 && queue.pending() < most_pending; ++next) {
         queue.submit([&done, next](const std::atomic<bool>&) { done.push_back(next); });
       }
-      EXPECT_EQ(queue.pending(), std::min<int64_t>(most, 60 - step));
+      EXPECT_EQ(queue.pending(), std::min<int64_t>(most_pending, 60 - step));
       queue.take();
-      if (most == 1) {
+      if (most_pending == 1) {
         EXPECT_EQ(std::ssize(done), step + 1);
       }
     }
@@ -91,7 +91,7 @@ TEST(WorkQueue, CancelAndDestructionStopRunningWorkAndDropTheRest) {
     queue->submit([&done](const std::atomic<bool>& cancelled) { done = !cancelled; });
     queue->take();
     EXPECT_TRUE(done);
-    queue->cancel();  // without work
+    queue->cancel();  // the queue is empty
   }
   EXPECT_EQ(others, 0);
 }
@@ -100,20 +100,20 @@ struct Interrupt {};
 
 TEST(WorkQueue, AnInterruptedWaitKeepsTheWork) {
   WorkQueue queue;
-  std::atomic<bool> go = false;
+  std::atomic<bool> may_finish = false;
   bool done = false;
   queue.submit([&](const std::atomic<bool>&) {
-    while (!go) std::this_thread::yield();
+    while (!may_finish) std::this_thread::yield();
     done = true;
   });
   int checks = 0;
-  const auto third = [&] {
+  const auto interrupt_third = [&] {
     if (++checks == 3) throw Interrupt();
   };
-  EXPECT_THROW(queue.take(third), Interrupt);
+  EXPECT_THROW(queue.take(interrupt_third), Interrupt);
   EXPECT_EQ(checks, 3);
   EXPECT_EQ(queue.pending(), 1);
-  go = true;
+  may_finish = true;
   queue.take([] {});
   EXPECT_TRUE(done);
 }
@@ -140,14 +140,14 @@ TEST(WorkQueue, AWaitForLongWorkIsInterruptedAtOnce) {
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
 }
 
-// Both sides sleep and are woken, in every order.
+// The caller and the queue's thread sleep and wake each other, in every order.
 TEST(WorkQueue, DoesEachWorkOnce) {
   constexpr int kWorks = 20'000;
-  const auto times = std::make_unique<std::atomic<int>[]>(kWorks);
+  const auto run_counts = std::make_unique<std::atomic<int>[]>(kWorks);
   WorkQueue queue;
   for (int i = 0; i < kWorks; ++i) {
-    queue.submit([i, &times](const std::atomic<bool>&) {
-      ++times[static_cast<size_t>(i)];
+    queue.submit([i, &run_counts](const std::atomic<bool>&) {
+      ++run_counts[static_cast<size_t>(i)];
       if (i % 70 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 130));
     });
     if (i % 110 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 150));
@@ -158,29 +158,29 @@ TEST(WorkQueue, DoesEachWorkOnce) {
     while (queue.pending() > 3) queue.take();
   }
   while (queue.pending() > 0) queue.take();
-  for (int i = 0; i < kWorks; ++i) ASSERT_EQ(times[static_cast<size_t>(i)], 1) << i;
+  for (int i = 0; i < kWorks; ++i) ASSERT_EQ(run_counts[static_cast<size_t>(i)], 1) << i;
 }
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer does not follow threads that start after a fork.
 
 TEST(WorkQueue, IsEmptyInAForkedChild) {
   std::optional<WorkQueue> queue(std::in_place);
-  std::atomic<bool> go = false;
+  std::atomic<bool> may_finish = false;
   int done = 0;
   queue->submit([&](const std::atomic<bool>& cancelled) {
-    while (!go && !cancelled) std::this_thread::yield();
+    while (!may_finish && !cancelled) std::this_thread::yield();
   });
   queue->submit([&](const std::atomic<bool>&) { done = 1; });
-  const auto works = [&] {
+  const auto queue_works = [&] {
     if (queue->pending() != 0) return 1;
     queue->submit([&](const std::atomic<bool>&) { done = 7; });
     queue->take();
     return done == 7 ? 0 : 2;
   };
-  EXPECT_EQ(in_a_child(works), 0);
+  EXPECT_EQ(in_a_child(queue_works), 0);
   EXPECT_EQ(in_a_child([&] {
               queue->cancel();
-              return works() + in_a_child(works);
+              return queue_works() + in_a_child(queue_works);
             }),
             0);
   EXPECT_EQ(in_a_child([&] {
@@ -188,10 +188,10 @@ TEST(WorkQueue, IsEmptyInAForkedChild) {
               return 0;
             }),
             0);
-  go = true;
+  may_finish = true;
   queue->take();
   queue->take();
-  EXPECT_EQ(done, 1);  // counted in the parent
+  EXPECT_EQ(done, 1);  // the work of the children changed only their own memory
 }
 
 #endif

@@ -49,21 +49,20 @@ struct VoxelReduction {
   bool by_grid;                // the cell of cloud b is b * X * Y * Z + voxel_cell in `grid`; else cell_of_row holds it
   int32_t output_count;
   VoxelOutput outputs[kVoxelModes];
-  // The value of a cell without points in mean, min, max, first and last. Other modes use 0.
+  // What mean, min, max, first and last hold in a cell without points. Other modes hold 0 there.
   double fill;
   int64_t fill_integer;      // `fill` for integer outputs
-  int32_t quantum_exponent;  // sums count multiples of 2^quantum_exponent; kOwnQuantum: each cell and feature has its
-                             // own
+  int32_t quantum_exponent;  // sums count multiples of 2^quantum_exponent, or kOwnQuantum
   int64_t* dropped;          // [clouds.count] number of points in no cell; may be null; only with a grid
   void* workspace;           // reduce_workspace_bytes() bytes, aligned to 256, with any content
   int64_t workspace_bytes;
 };
-inline constexpr int32_t kOwnQuantum = INT32_MIN;
+inline constexpr int32_t kOwnQuantum = INT32_MIN;  // each cell and feature has a quantum of its own
 
-template <class Is>
-bool any_output(const VoxelReduction& call, Is is) {
+template <class Condition>
+bool any_output(const VoxelReduction& call, Condition condition) {
   return std::any_of(call.outputs, call.outputs + call.output_count,
-                     [&](const VoxelOutput& output) { return is(output.mode); });
+                     [&](const VoxelOutput& output) { return condition(output.mode); });
 }
 
 // The outputs by mode; null for modes that are not requested.

@@ -17,7 +17,7 @@ const T* features_of(const VoxelGradient& call, int64_t cloud, int64_t row) {
          row * call.features.row_stride;
 }
 
-// Calls visit(cloud, row, cell) for every point in a cell. `row` counts as in points_of_cloud.
+// Calls visit(cloud, row, cell) for every point that is in a cell. `row` counts as in points_of_cloud.
 template <class Real, class Visit>
 void visit_rows(const VoxelGradient& call, const Visit& visit) {
   const Clouds& clouds = call.clouds;
@@ -35,10 +35,12 @@ void visit_rows(const VoxelGradient& call, const Visit& visit) {
   }
 }
 
+// Makes `chosen` the lesser of itself and `row`, or the greater.
 void choose(int32_t& chosen, int32_t row, bool greatest) {
-  std::atomic_ref<int32_t> held(chosen);
-  int32_t now = held.load(std::memory_order_relaxed);
-  while ((greatest ? row > now : row < now) && !held.compare_exchange_weak(now, row, std::memory_order_relaxed)) {
+  std::atomic_ref<int32_t> atomic_chosen(chosen);
+  int32_t current = atomic_chosen.load(std::memory_order_relaxed);
+  while ((greatest ? row > current : row < current) &&
+         !atomic_chosen.compare_exchange_weak(current, row, std::memory_order_relaxed)) {
   }
 }
 
@@ -58,9 +60,9 @@ void backward(const VoxelGradient& call) {
     });
   }
   visit_rows<Real>(call, [&](int64_t cloud, int64_t row, int64_t cell) {
-    const int64_t number = call.clouds.offsets != nullptr ? row : cloud * call.clouds.rows + row;
-    auto* const into = static_cast<FeatureGradient<T>*>(call.features_gradient) + number * width;
-    for (int64_t f = 0; f < width; ++f) into[f] += gradient_of<T>(call, row, cell, cell * width + f);
+    const int64_t gradient_row = call.clouds.offsets != nullptr ? row : cloud * call.clouds.rows + row;
+    auto* const gradients = static_cast<FeatureGradient<T>*>(call.features_gradient) + gradient_row * width;
+    for (int64_t f = 0; f < width; ++f) gradients[f] += gradient_of<T>(call, row, cell, cell * width + f);
   });
 }
 

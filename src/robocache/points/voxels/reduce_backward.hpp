@@ -32,7 +32,8 @@ struct VoxelGradient {
 // Whether one point of a voxel gets the gradient of that mode.
 ROBOCACHE_HD bool goes_to_one(VoxelMode mode) { return mode >= VoxelMode::kMin; }
 
-// Returns the initial value of `chosen`. Then the least row wins; for `last`, the greatest.
+// Returns the initial value of `chosen`. Any row that may take the gradient replaces it: the least, or for `last` the
+// greatest.
 ROBOCACHE_HD int32_t no_row(VoxelMode mode) { return mode == VoxelMode::kLast ? -1 : INT32_MAX; }
 
 template <class T>

@@ -1,6 +1,6 @@
 // First, each block of rows is sorted into tiles of neighbouring cells. Blocks are independent and keep the order of
 // their rows. Then one thread reduces a tile, with its rows from every block. A tile's sums fit into the cache, and the
-// result does not depend on the thread.
+// result does not depend on which thread it is.
 #include "robocache/points/voxels/reduce_cpu.hpp"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ Buffer<T> uninitialized(int64_t count) {
   return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
 }
 
-// A domain is a set of cells that shares no rows with other cells: a cloud's grid, or all cells if the call has
-// cell_of_row.
+// A domain is a set of cells whose rows are in no cell of another domain: the grid of one cloud, or all cells if the
+// call has cell_of_row.
 struct Domain {
   int64_t first_cell;  // index in the outputs
   int64_t cells;
@@ -40,8 +40,8 @@ struct Domain {
   RowAddresses features;
 };
 
-// A domain of more cells gets larger tiles instead of more tiles. A core can write to about this many streams at a
-// time.
+// At most 2^kMostTileBits tiles: a core can write to about this many streams at a time. A domain of more cells gets
+// larger tiles instead.
 constexpr int32_t kMostTileBits = 11;
 
 int32_t tile_bits_of(int64_t cells) {
@@ -49,7 +49,7 @@ int32_t tile_bits_of(int64_t cells) {
   return std::max(std::clamp(bits - 9, 8, 16), bits - kMostTileBits);
 }
 
-// The rows of a domain by tile. Each block holds one tile after another, with the rows in their order.
+// The rows of a domain, sorted by tile. Each block holds one tile after another; a tile's rows keep their order.
 template <class Local>
 struct Partition {
   int32_t tile_bits;
@@ -61,26 +61,26 @@ struct Partition {
 };
 
 template <class Cell, class Local>
-void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<Local>& into) {
-  uint32_t* const begins = into.begins.get() + block * (into.tiles + 1);
-  std::fill_n(begins, into.tiles + 1, 0u);
-  const auto tile_of = [&](Cell cell) { return static_cast<int64_t>(cell >> into.tile_bits); };
+void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<Local>& partition) {
+  uint32_t* const begins = partition.begins.get() + block * (partition.tiles + 1);
+  std::fill_n(begins, partition.tiles + 1, 0u);
+  const auto tile_of = [&](Cell cell) { return static_cast<int64_t>(cell >> partition.tile_bits); };
   for (int64_t i = 0; i < count; ++i) {
     if (cells[i] != kNoCell<Cell>) ++begins[tile_of(cells[i])];
   }
   uint32_t begin = 0;
-  for (int64_t tile = 0; tile <= into.tiles; ++tile) begin += std::exchange(begins[tile], begin);
+  for (int64_t tile = 0; tile <= partition.tiles; ++tile) begin += std::exchange(begins[tile], begin);
   // Each begin moves to the end of its tile, which is the begin of the next tile. The begins are shifted back below.
-  const Cell mask = static_cast<Cell>((Cell{1} << into.tile_bits) - 1);
-  Local* const cell = into.cell.get() + block * kBlockRows;
-  uint16_t* const row = into.row ? into.row.get() + block * kBlockRows : nullptr;
+  const Cell mask = static_cast<Cell>((Cell{1} << partition.tile_bits) - 1);
+  Local* const cell = partition.cell.get() + block * kBlockRows;
+  uint16_t* const row = partition.row ? partition.row.get() + block * kBlockRows : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     if (cells[i] == kNoCell<Cell>) continue;
     const uint32_t slot = begins[tile_of(cells[i])]++;
     cell[slot] = static_cast<Local>(cells[i] & mask);
     if (row != nullptr) row[slot] = static_cast<uint16_t>(i);
   }
-  std::memmove(begins + 1, begins, static_cast<size_t>(into.tiles) * sizeof(uint32_t));
+  std::memmove(begins + 1, begins, static_cast<size_t>(partition.tiles) * sizeof(uint32_t));
   begins[0] = 0;
 }
 
@@ -94,14 +94,14 @@ int64_t find_cells(const VoxelReduction& call, const Domain& domain, int64_t fir
     return 0;
   }
   const int64_t row_bytes = call.clouds.row_stride * dtype_size(call.clouds.dtype);
-  CellsOfPoints<Cell>* const loop = [] {
+  CellsOfPoints<Cell>* const find = [] {
     if constexpr (sizeof(Cell) == 4) {
       return ROBOCACHE_SELECT_ISA(cells_of_points);
     } else {
       return ROBOCACHE_SELECT_ISA(wide_cells_of_points);
     }
   }();
-  return loop(domain.points + first * row_bytes, row_bytes, call.clouds.dtype, count, call.grid, cells);
+  return find(domain.points + first * row_bytes, row_bytes, call.clouds.dtype, count, call.grid, cells);
 }
 
 template <class Cell, class Local>

@@ -9,7 +9,7 @@ namespace robocache {
 
 void reduce_into_voxels_cpu(const VoxelReduction& call);
 
-// The address of each row by its number, with one stride, or with two strides for stacked clouds.
+// Gives the address of a row by its number. Rows have one stride; stacked clouds have two.
 struct RowAddresses {
   const char* base;
   int64_t row_bytes;
@@ -22,7 +22,7 @@ struct RowAddresses {
   }
 };
 
-// The cell of a row that is in none. Cell is 32 bits wide if all cells of the domain fit.
+// Stands for the cell of a row that is in no cell. Cell is 32 bits wide if the numbers of all cells of the domain fit.
 template <class Cell>
 inline constexpr Cell kNoCell = static_cast<Cell>(-1);
 

@@ -44,11 +44,11 @@ Results<T> results_of(const VoxelReduction& call, int64_t first_cell) {
 }
 
 template <class T>
-void fill_results(const VoxelReduction& call, const Results<T>& into, int64_t cells) {
+void fill_results(const VoxelReduction& call, const Results<T>& results, int64_t cells) {
   const int64_t n = cells * call.features.count;
-  if (into.sum != nullptr) std::fill_n(into.sum, n, FeatureSum<T>{});
-  if (into.mean != nullptr) std::fill_n(into.mean, n, fill_of<FeatureMean<T>>(call));
-  for (T* const output : {into.min, into.max, into.first, into.last}) {
+  if (results.sum != nullptr) std::fill_n(results.sum, n, FeatureSum<T>{});
+  if (results.mean != nullptr) std::fill_n(results.mean, n, fill_of<FeatureMean<T>>(call));
+  for (T* const output : {results.min, results.max, results.first, results.last}) {
     if (output != nullptr) std::fill_n(output, n, fill_of<T>(call));
   }
 }
@@ -85,7 +85,7 @@ struct FixedPointSums {
   }
 
   void add_floats(const CellFeatures<T, kWidth>& cell, int32_t given_exponent) {
-    const bool own = given_exponent == kOwnQuantum;
+    const bool has_own_quantum = given_exponent == kOwnQuantum;
     int32_t above[kWidth];
     std::fill_n(above, kWidth, kNoExponent);
     for (int64_t i = 0; i < cell.points; ++i) {
@@ -100,7 +100,8 @@ struct FixedPointSums {
     QuantumScale scale[kWidth];
     for (int f = 0; f < kWidth; ++f) {
       if (std::is_same_v<T, Float16>) above[f] = kExponentAboveFloat16;
-      exponent[f] = own ? own_quantum(above[f], cell.points, least_exponent(kFeatureDType<T>)) : given_exponent;
+      exponent[f] =
+          has_own_quantum ? own_quantum(above[f], cell.points, least_exponent(kFeatureDType<T>)) : given_exponent;
       scale[f] = quantum_scale(exponent[f]);
     }
     for (int64_t i = 0; i < cell.points; ++i) {
@@ -111,14 +112,14 @@ struct FixedPointSums {
         int64_t quanta = 0;
         if (!to_given_quanta(value, scale[f], quanta)) marks[f] |= kHasNan;
         add(f, quanta);
-        if (!own) coarse_sum[f] += coarse(quanta);
+        if (!has_own_quantum) coarse_sum[f] += coarse(quanta);
       }
     }
   }
 
   // Does what add_floats does, for float64 in the cell's own quantum, if all values are finite and the quantum is at
   // least 2^-1022, so that one factor counts quanta. Otherwise returns false and adds nothing.
-  bool add_ordinary(const CellFeatures<T, kWidth>& cell) {
+  bool add_in_normal_range(const CellFeatures<T, kWidth>& cell) {
     uint64_t highest[kWidth] = {};
     for (int64_t i = 0; i < cell.points; ++i) {
       const T* const row = cell.row_at(i);
@@ -142,16 +143,16 @@ struct FixedPointSums {
 
   void write(int64_t points, FeatureSum<T>* sums, FeatureMean<T>* means) const {
     for (int f = 0; f < kWidth; ++f) {
-      const uint32_t all = sum_overflows(sum[f], coarse_sum[f]) ? marks[f] | kHasNan : marks[f];
+      const uint32_t all_marks = sum_overflows(sum[f], coarse_sum[f]) ? marks[f] | kHasNan : marks[f];
       if (means != nullptr) {
-        means[f] = all != 0 ? from_feature_work<FeatureMean<T>>(marked_sum(all))
-                            : rounded_quotient<FeatureMean<T>>(sum[f], exponent[f], points);
+        means[f] = all_marks != 0 ? from_feature_work<FeatureMean<T>>(marked_sum(all_marks))
+                                  : rounded_quotient<FeatureMean<T>>(sum[f], exponent[f], points);
       }
       if (sums == nullptr) continue;
       if constexpr (std::is_integral_v<T>) {
         sums[f] = sum[f];
       } else {
-        sums[f] = all != 0 ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum[f], exponent[f]);
+        sums[f] = all_marks != 0 ? from_feature_work<T>(marked_sum(all_marks)) : rounded_sum<T>(sum[f], exponent[f]);
       }
     }
   }
@@ -184,18 +185,18 @@ bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, do
     // Sums whole numbers of quanta, each of at most 53 - k digits.
     const double scale = power_of_two(-given_exponent);
     const double most = power_of_two(53 - k);
-    uint32_t fit = 1;
+    uint32_t fits = 1;
     for (int64_t i = 0; i < cell.points; ++i) {
       const T* const row = cell.row_at(i);
       for (int f = 0; f < kWidth; ++f) {
         const double x = static_cast<double>(to_feature_work(row[f])) * scale;
-        fit &= static_cast<uint32_t>(std::fabs(x) < most);  // false for NaN
+        fits &= static_cast<uint32_t>(std::fabs(x) < most);  // false for NaN
         sums[f] += std::nearbyint(x);
       }
     }
     const double quantum = power_of_two(given_exponent);
     for (int f = 0; f < kWidth; ++f) sums[f] *= quantum;
-    return fit != 0;
+    return fits != 0;
   }
   // The biased exponents of values other than 0. The exponent of a value's last digit is smaller by kDigits - 1. The
   // limit on their distance also keeps every value above the quantum, which is 2^(62 - k) below the largest value.
@@ -213,10 +214,10 @@ bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, do
       sums[f] += static_cast<double>(value);
     }
   }
-  uint32_t fit = 1;
+  uint32_t fits = 1;
   const uint32_t most = static_cast<uint32_t>(53 - kDigits<T> - k);
-  for (int f = 0; f < kWidth; ++f) fit &= static_cast<uint32_t>(highest[f] <= std::min(lowest[f] + most, 0xfeu));
-  return fit != 0;
+  for (int f = 0; f < kWidth; ++f) fits &= static_cast<uint32_t>(highest[f] <= std::min(lowest[f] + most, 0xfeu));
+  return fits != 0;
 }
 
 template <class T>
@@ -259,7 +260,7 @@ void write_sums(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, Fea
   if constexpr (std::is_integral_v<T>) {
     sums.add_integers(cell);
   } else if constexpr (std::is_same_v<T, double>) {
-    if (given_exponent != kOwnQuantum || !sums.add_ordinary(cell)) sums.add_floats(cell, given_exponent);
+    if (given_exponent != kOwnQuantum || !sums.add_in_normal_range(cell)) sums.add_floats(cell, given_exponent);
   } else {
     sums.add_floats(cell, given_exponent);
   }
@@ -295,36 +296,38 @@ void write_extremes(const CellFeatures<T, kWidth>& cell, T* min, T* max) {
   }
 }
 
-// Reduces the features [f, features) of a cell, kWidth at a time; for the rest kWidth is halved repeatedly. Loops of a
-// fixed length become vector code.
+// Reduces the features of a cell from cell.offset on, kWidth at a time; for the rest kWidth is halved repeatedly. Loops
+// of a fixed length become vector code.
 template <class T, int kWidth>
-void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t entry) {
+void reduce_cell(const VoxelReduction& call, const Results<T>& results, CellFeatures<T, kWidth> cell, int64_t entry) {
   const int64_t features = call.features.count;
-  const auto at = [&](auto* output) { return output == nullptr ? nullptr : output + entry + cell.offset; };
+  const auto output_of = [&](auto* output) { return output == nullptr ? nullptr : output + entry + cell.offset; };
   for (; cell.offset + kWidth <= features; cell.offset += kWidth) {
-    if (into.sum != nullptr || into.mean != nullptr) {
-      write_sums<T, kWidth>(cell, call.quantum_exponent, at(into.sum), at(into.mean));
+    if (results.sum != nullptr || results.mean != nullptr) {
+      write_sums<T, kWidth>(cell, call.quantum_exponent, output_of(results.sum), output_of(results.mean));
     }
-    if (into.min != nullptr || into.max != nullptr) write_extremes<T, kWidth>(cell, at(into.min), at(into.max));
+    if (results.min != nullptr || results.max != nullptr)
+      write_extremes<T, kWidth>(cell, output_of(results.min), output_of(results.max));
   }
   if constexpr (kWidth == 4) {
     if (cell.offset + 3 == features) {  // x, y, z
-      return reduce_cell<T, 3>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, entry);
+      return reduce_cell<T, 3>(call, results, {cell.tile, cell.rows, cell.points, cell.offset}, entry);
     }
   }
   if constexpr (kWidth > 1) {
     if (cell.offset < features) {
-      reduce_cell<T, kWidth / 2>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, entry);
+      reduce_cell<T, kWidth / 2>(call, results, {cell.tile, cell.rows, cell.points, cell.offset}, entry);
     }
   }
 }
 
 template <class T>
 void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
-  const Results<T> into = results_of<T>(call, tile.first_cell);
+  const Results<T> results = results_of<T>(call, tile.first_cell);
   const int64_t features = call.features.count;
-  const bool reduces = into.sum != nullptr || into.mean != nullptr || into.min != nullptr || into.max != nullptr;
-  fill_results(call, into, tile.cells);
+  const bool needs_values =
+      results.sum != nullptr || results.mean != nullptr || results.min != nullptr || results.max != nullptr;
+  fill_results(call, results, tile.cells);
   const uint32_t* const end = tile.rows + tile.starts[tile.cells];
   for (int64_t cell = 0; cell < tile.cells; ++cell) {
     const uint32_t* const rows = tile.rows + tile.starts[cell];
@@ -335,12 +338,12 @@ void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
       __builtin_prefetch(tile.features[*ahead], 0, 3);
     }
     const int64_t entry = cell * features;
-    const auto copy_row = [&](T* to, uint32_t row) {
-      if (to != nullptr) std::memcpy(to + entry, tile.features[row], static_cast<size_t>(features) * sizeof(T));
+    const auto copy_row = [&](T* output, uint32_t row) {
+      if (output != nullptr) std::memcpy(output + entry, tile.features[row], static_cast<size_t>(features) * sizeof(T));
     };
-    copy_row(into.first, rows[0]);
-    copy_row(into.last, rows[points - 1]);
-    if (reduces) reduce_cell<T, 8>(call, into, {tile, rows, points, 0}, entry);
+    copy_row(results.first, rows[0]);
+    copy_row(results.last, rows[points - 1]);
+    if (needs_values) reduce_cell<T, 8>(call, results, {tile, rows, points, 0}, entry);
   }
 }
 

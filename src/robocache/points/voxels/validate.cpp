@@ -24,22 +24,22 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
     refuse("batch_offsets: expected [B + 1], with B >= 1 if there are points, got ", shape_string(offsets));
   }
   check_dense(offsets, "batch_offsets");
-  if (offsets.device.is_cuda()) return;  // the kernel clamps them to the rows
+  if (offsets.device.is_cuda()) return;  // the kernel clamps the offsets to the rows
   const int64_t last = offsets.shape[0] - 1;
-  int64_t before = 0;
+  int64_t previous = 0;
   for (int64_t b = 0; b <= last; ++b) {
     const int64_t offset = length_at(offsets.data, offsets.dtype, b, 0);
-    const int64_t least = b == last ? rows : before;
+    const int64_t least = b == last ? rows : previous;
     const int64_t most = b == 0 ? 0 : rows;
     if (offset < least || offset > most) {
       refuse("batch_offsets: expected ascending values from 0 to ", std::to_string(rows), ", got ",
              std::to_string(offset), " at ", std::to_string(b));
     }
-    before = offset;
+    previous = offset;
   }
 }
 
-double in_type_of(DType points, double x) {
+double rounded_to(DType points, double x) {
   return points == DType::kFloat32 ? static_cast<double>(static_cast<float>(x)) : x;
 }
 
@@ -66,14 +66,14 @@ PointClouds check_points(const PointArguments& arguments) {
   }
   check_columns_adjacent(points, "points");
   PointClouds checked{};
-  const bool stacked = points.ndim == 3;
-  const int row = stacked ? 1 : 0;
+  const bool is_stacked = points.ndim == 3;
+  const int row = is_stacked ? 1 : 0;
   Clouds& clouds = checked.clouds;
   clouds.points = points.data;
   clouds.dtype = points.dtype;
-  clouds.count = stacked ? points.shape[0] : 1;
+  clouds.count = is_stacked ? points.shape[0] : 1;
   clouds.rows = points.shape[row];
-  clouds.cloud_stride = stacked ? points.strides[0] : 0;
+  clouds.cloud_stride = is_stacked ? points.strides[0] : 0;
   clouds.row_stride = points.strides[row];
   if (clouds.rows > std::numeric_limits<int32_t>::max()) {
     refuse("points: expected at most 2^31 - 1 points a cloud, got ", std::to_string(clouds.rows));
@@ -81,7 +81,7 @@ PointClouds check_points(const PointArguments& arguments) {
 
   if (arguments.lengths) {
     const TensorView& lengths = *arguments.lengths;
-    if (!stacked) refuse("lengths: goes with points [B, N, 3], got ", shape_string(points));
+    if (!is_stacked) refuse("lengths: goes with points [B, N, 3], got ", shape_string(points));
     check_device(lengths, "lengths", points.device, {}, "points");
     check_lengths(lengths, "lengths", clouds.count, clouds.rows);
     check_dense(lengths, "lengths");
@@ -90,17 +90,17 @@ PointClouds check_points(const PointArguments& arguments) {
   }
   if (arguments.batch_offsets) {
     const TensorView& offsets = *arguments.batch_offsets;
-    if (stacked) refuse("batch_offsets: goes with points [N, 3], got ", shape_string(points));
+    if (is_stacked) refuse("batch_offsets: goes with points [N, 3], got ", shape_string(points));
     check_device(offsets, "batch_offsets", points.device, {}, "points");
     check_offsets(offsets, clouds.rows);
     clouds.offsets = offsets.data;
     clouds.offsets_dtype = offsets.dtype;
     clouds.count = offsets.shape[0] - 1;
   }
-  checked.batched = stacked || arguments.batch_offsets.has_value();
+  checked.batched = is_stacked || arguments.batch_offsets.has_value();
 
   if (!arguments.features) {
-    checked.features = features_of(points, stacked, 3);
+    checked.features = features_of(points, is_stacked, 3);
     return checked;
   }
   const TensorView& features = *arguments.features;
@@ -116,7 +116,7 @@ PointClouds check_points(const PointArguments& arguments) {
   }
   check_device(features, "features", points.device, {}, "points");
   check_columns_adjacent(features, "features");
-  checked.features = features_of(features, stacked, 0);
+  checked.features = features_of(features, is_stacked, 0);
   return checked;
 }
 
@@ -129,8 +129,8 @@ void check_apart(const TensorView& out, std::string_view argument, const PointAr
 
 void check_voxel_size(const double (&size)[3], DType points) {
   for (const double edge : size) {
-    const double used = in_type_of(points, edge);
-    if (!(used > 0 && std::isfinite(used))) {
+    const double rounded_edge = rounded_to(points, edge);
+    if (!(rounded_edge > 0 && std::isfinite(rounded_edge))) {
       refuse("voxel_size: expected positive and finite in ", dtype_name(points), ", got ", number_text(edge));
     }
   }
@@ -138,7 +138,7 @@ void check_voxel_size(const double (&size)[3], DType points) {
 
 void check_origin(const double (&origin)[3], std::string_view argument, DType points) {
   for (const double coordinate : origin) {
-    if (!std::isfinite(in_type_of(points, coordinate))) {
+    if (!std::isfinite(rounded_to(points, coordinate))) {
       refuse(argument, ": expected finite in ", dtype_name(points), ", got ", number_text(coordinate));
     }
   }

@@ -55,7 +55,7 @@ PointClouds check_points(const PointArguments& arguments);
 // Refuses an output that overlaps an input.
 void check_apart(const TensorView& out, std::string_view argument, const PointArguments& arguments);
 
-// Refuses a size that is not positive and finite after rounding to the points' dtype, in which cells are computed.
+// Refuses a size that is not positive and finite when rounded to the points' dtype. Cells are computed in that dtype.
 void check_voxel_size(const double (&size)[3], DType points);
 
 // Refuses an origin that is not finite after rounding to the points' dtype.

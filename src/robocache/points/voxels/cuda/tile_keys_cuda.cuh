@@ -1,4 +1,4 @@
-// Functions of a block: reading the keys of its tile, and turning counts into offsets.
+// Functions that the threads of a block call together: they read the keys of its tile, and turn counts into offsets.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace robocache::voxels_cuda {
 
-// Returns the sum over all threads before this one; `warp_sums` is scratch. All threads call it.
+// Returns the sum of `value` over all threads before this one; `warp_sums` is scratch. All threads call it.
 template <int kThreads>
-__device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
+__device__ uint32_t sum_before(uint32_t value, uint32_t* warp_sums) {
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp = threadIdx.x / 32;
-  uint32_t inclusive = mine;
+  uint32_t inclusive = value;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
     const uint32_t other = __shfl_up_sync(~0u, inclusive, d);
@@ -23,15 +23,15 @@ __device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
   __syncthreads();
   const uint32_t before = __reduce_add_sync(~0u, lane < warp ? warp_sums[lane] : 0);
   static_assert(kThreads <= 1024);
-  return before + inclusive - mine;
+  return before + inclusive - value;
 }
 
-// Returns the run that holds a number. The number must be below the last end.
-__device__ inline int run_of(const Runs& runs, uint32_t number) {
+// Returns the run that holds the group of four with that number, which must be below the last end.
+__device__ inline int run_of(const Runs& runs, uint32_t group) {
   int run = 0;
 #pragma unroll
   for (int step = kRuns / 2; step > 0; step /= 2) {
-    if (runs.ends[run + step - 1] <= number) run += step;
+    if (runs.ends[run + step - 1] <= group) run += step;
   }
   return run;
 }
@@ -49,21 +49,21 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
   static_assert(kPerThread * kThreads == kRuns);
   const uint32_t* const entries = plan.table + int64_t{blockIdx.x} * plan.chunks;
   for (int first = 0; first < plan.chunks; first += kRuns) {
-    uint32_t held[kPerThread];
+    uint32_t run_entries[kPerThread];
     uint32_t sum = 0;
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k) {
       const int chunk = first + static_cast<int>(threadIdx.x) * kPerThread + k;
-      held[k] = chunk < plan.chunks ? entries[chunk] : 0;
-      sum += held[k] & 0xffff;
+      run_entries[k] = chunk < plan.chunks ? entries[chunk] : 0;
+      sum += run_entries[k] & 0xffff;
     }
     __syncthreads();  // every thread has read the previous runs
     uint32_t end = sum_before<kThreads>(sum, warp_sums);
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k) {
       const int run = static_cast<int>(threadIdx.x) * kPerThread + k;
-      runs.offsets[run] = static_cast<uint32_t>(first + run) * (plan.capacity / 4) + (held[k] >> 16) - end;
-      end += held[k] & 0xffff;
+      runs.offsets[run] = static_cast<uint32_t>(first + run) * (plan.capacity / 4) + (run_entries[k] >> 16) - end;
+      end += run_entries[k] & 0xffff;
       runs.ends[run] = end;
     }
     __syncthreads();
@@ -73,15 +73,15 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
       int run[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        const uint32_t number = base + k * kApart;
-        if (number >= fours) continue;
+        const uint32_t group = base + k * kApart;
+        if (group >= fours) continue;
         if (k == 0 || !kNext) {
-          run[k] = run_of(runs, number);
+          run[k] = run_of(runs, group);
         } else {
           run[k] = run[k - 1];
-          while (runs.ends[run[k]] <= number) ++run[k];
+          while (runs.ends[run[k]] <= group) ++run[k];
         }
-        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.keys) + (number + runs.offsets[run[k]]));
+        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.keys) + (group + runs.offsets[run[k]]));
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {

@@ -1,4 +1,4 @@
-// The plan of a call by tiles, and the functions that queue its steps on the stream.
+// The plan of a call that reduces by tiles, and the functions that queue its steps on the stream.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ __host__ __device__ inline uint32_t pieces_of(uint32_t points) { return (points 
 // groups are numbered across the runs.
 inline constexpr int kRuns = 2048;
 struct Runs {
-  uint32_t ends[kRuns];     // one past the last number of the run
+  uint32_t ends[kRuns];     // one past the number of the run's last group
   uint32_t offsets[kRuns];  // offset of a group of four in TilePlan::keys, minus its number
 };
 
@@ -103,7 +103,7 @@ struct alignas(16) ScanOrder {
   }
 };
 
-// The division of a call into chunks and tiles.
+// How a call is divided into chunks and tiles.
 struct TilePlan {
   int64_t rows;
   Tiling tiling;
