@@ -68,12 +68,12 @@ class DeviceArray {
   // Whether every byte between the elements is unchanged.
   bool gaps_are_untouched() const {
     const std::vector<T> storage = read_memory();
-    std::string gap(storage.size(), 1);
+    std::string is_gap(storage.size(), 1);
     for_each_run([&](int64_t, int64_t offset, int64_t count, int64_t step) {
-      if (step == 1) return static_cast<void>(std::memset(gap.data() + offset, 0, static_cast<size_t>(count)));
-      for (int64_t k = 0; k < count; ++k) gap[static_cast<size_t>(offset + k * step)] = 0;
+      if (step == 1) return static_cast<void>(std::memset(is_gap.data() + offset, 0, static_cast<size_t>(count)));
+      for (int64_t k = 0; k < count; ++k) is_gap[static_cast<size_t>(offset + k * step)] = 0;
     });
-    for (size_t offset = gap.find(1); offset != std::string::npos; offset = gap.find(1, offset + 1)) {
+    for (size_t offset = is_gap.find(1); offset != std::string::npos; offset = is_gap.find(1, offset + 1)) {
       const auto* bytes = reinterpret_cast<const unsigned char*>(&storage[offset]);
       if (std::any_of(bytes, bytes + sizeof(T), [](unsigned char b) { return b != kGap; })) return false;
     }
@@ -83,8 +83,8 @@ class DeviceArray {
  private:
   static constexpr unsigned char kGap = 0xa5;
 
-  // Calls visit(row-major index, offset in memory, count, step) for all elements. One call covers as many as lie a step
-  // apart, for most arrays all of them: under a sanitizer few long copies are quick.
+  // Calls visit(row-major index, offset in memory, count, step) for all elements. One call covers all that lie one step
+  // apart, in most arrays all elements: a sanitizer slows down many short copies.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     const int64_t elements = view_.numel();

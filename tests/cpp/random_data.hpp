@@ -1,4 +1,4 @@
-// Random values and clocks that often include edge cases: special values, repeated times, targets on and between
+// Random values, clocks and targets, with many edge cases: special values, repeated times, targets on and between
 // samples.
 #pragma once
 
@@ -89,7 +89,7 @@ class Random {
     return values;
   }
 
-  // Returns floats of everyday size, now and then NaN; integers as above.
+  // Returns floats of everyday size, now and then NaN; integers like those of `values`.
   template <class E>
   std::vector<typename E::Type> everyday_values(E element, int64_t n) {
     using T = typename E::Type;
@@ -110,7 +110,7 @@ class Random {
     for (int64_t i = 0; i < n; ++i) {
       times.push_back(t);
       t += static_cast<Clock>(below(4)) * kQuarter<Clock>;
-      if (one_in(4)) t += little<Clock>();
+      if (one_in(4)) t += small_time<Clock>();
     }
     return times;
   }
@@ -121,25 +121,25 @@ class Random {
     std::vector<Clock> targets;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t samples = static_cast<int64_t>(times.size());
-      const auto at = [&](int64_t row) { return samples == 0 ? start<Clock>() : times[static_cast<size_t>(row)]; };
+      const auto time_of = [&](int64_t row) { return samples == 0 ? start<Clock>() : times[static_cast<size_t>(row)]; };
       const int64_t row = samples == 0 ? 0 : below(samples);
-      const Clock next = at(row + 1 < samples ? row + 1 : row);
+      const Clock next = time_of(row + 1 < samples ? row + 1 : row);
       switch (below(8)) {
         case 0:
         case 1:
-          targets.push_back(at(row));
+          targets.push_back(time_of(row));
           break;
         case 2:
-          targets.push_back(static_cast<Clock>(at(row) + (next - at(row)) / 2));
+          targets.push_back(static_cast<Clock>(time_of(row) + (next - time_of(row)) / 2));
           break;
         case 3:
-          targets.push_back(at(row) + (one_in(2) ? little<Clock>() : -little<Clock>()));
+          targets.push_back(time_of(row) + (one_in(2) ? small_time<Clock>() : -small_time<Clock>()));
           break;
         case 4:
           targets.push_back(start<Clock>() + static_cast<Clock>(below(6) - 5) * kQuarter<Clock>);
           break;
         case 5:
-          targets.push_back(at(samples - 1) + static_cast<Clock>(below(2000)) * kQuarter<Clock>);
+          targets.push_back(time_of(samples - 1) + static_cast<Clock>(below(2000)) * kQuarter<Clock>);
           break;
         default:
           if (std::is_floating_point_v<Clock> && one_in(8)) {
@@ -161,7 +161,7 @@ class Random {
     return std::is_floating_point_v<Clock> ? Clock(10) : static_cast<Clock>(1'700'000'000'123'456'789);
   }
   template <class Clock>
-  Clock little() {
+  Clock small_time() {
     return std::is_floating_point_v<Clock> ? static_cast<Clock>(between(0, 0.2)) : static_cast<Clock>(below(1000));
   }
 

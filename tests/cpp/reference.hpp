@@ -18,11 +18,11 @@
 
 namespace robocache::test {
 
-// The methods that this reference has.
+// The methods that this reference computes.
 inline constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
                                                    InterpolationMethod::kPrevious, InterpolationMethod::kNext};
 
-// A 16-bit float with kExponentBits, computed in double, which holds each value and the middle of any two exactly.
+// A 16-bit float with kExponentBits, computed in double. A double holds each value, and the middle of two, exactly.
 template <int kExponentBits>
 struct HalfFormat {
   static constexpr int kMantissaBits = 15 - kExponentBits;
@@ -40,7 +40,7 @@ struct HalfFormat {
     return sign * std::ldexp(mantissa + (1 << kMantissaBits), exponent - kBias - kMantissaBits);
   }
 
-  // Returns the pattern nearest to x, the even one of two, by comparing with the neighbours on both sides.
+  // Returns the pattern whose value is nearest to x, of two the even one, by comparing x with the values on both sides.
   static uint16_t nearest(double x) {
     if (std::isnan(x)) return 0x7fff;
     const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
@@ -50,18 +50,18 @@ struct HalfFormat {
     if (above == values.end()) return sign | kInfinity;
     const auto below = static_cast<uint16_t>(above - values.begin() - 1);
     const double middle = (values[below] + *above) / 2;
-    const bool up = magnitude > middle || (magnitude == middle && (below & 1) != 0);
-    return static_cast<uint16_t>(sign | (below + (up ? 1 : 0)));
+    const bool rounds_up = magnitude > middle || (magnitude == middle && (below & 1) != 0);
+    return static_cast<uint16_t>(sign | (below + (rounds_up ? 1 : 0)));
   }
 
  private:
   // Returns the magnitudes, ascending. Infinity is replaced by the next power of two.
   static const std::vector<double>& magnitudes() {
     static const std::vector<double> values = [] {
-      std::vector<double> all;
-      for (uint16_t bits = 0; bits < kInfinity; ++bits) all.push_back(value(bits));
-      all.push_back(std::ldexp(1, kBias + 1));
-      return all;
+      std::vector<double> ascending;
+      for (uint16_t bits = 0; bits < kInfinity; ++bits) ascending.push_back(value(bits));
+      ascending.push_back(std::ldexp(1, kBias + 1));
+      return ascending;
     }();
     return values;
   }
@@ -112,7 +112,7 @@ struct Choice {
   enum Kind { kNothing, kRow, kMixture } kind = kNothing;
   int64_t left = 0;
   int64_t right = 0;
-  double weight = 0;  // can hold a float32 weight exactly
+  double weight = 0;  // in float32 or float64
   bool valid = false;
 };
 
@@ -123,7 +123,7 @@ template <class Clock>
 using Span = std::conditional_t<std::is_same_v<Clock, int64_t>, __int128, Clock>;
 
 template <class Clock>
-Span<Clock> from_to(Clock from, Clock to) {
+Span<Clock> duration(Clock from, Clock to) {
   return static_cast<Span<Clock>>(static_cast<Span<Clock>>(to) - static_cast<Span<Clock>>(from));
 }
 
@@ -150,9 +150,9 @@ Choice choose(std::span<const Clock> times, Clock target, const InterpolationOpt
   };
   const auto mixture = [&](size_t left, size_t right, bool valid) {
     using Wide = std::conditional_t<std::is_same_v<Clock, float> && std::is_same_v<Work, float>, float, double>;
-    const auto into = static_cast<Wide>(detail::from_to(time(left), target));
-    const auto gap = static_cast<Wide>(detail::from_to(time(left), time(right)));
-    return Choice{Choice::kMixture, rows[left], rows[right], static_cast<Work>(into / gap), valid};
+    const auto elapsed = static_cast<Wide>(detail::duration(time(left), target));
+    const auto gap = static_cast<Wide>(detail::duration(time(left), time(right)));
+    return Choice{Choice::kMixture, rows[left], rows[right], static_cast<Work>(elapsed / gap), valid};
   };
 
   size_t next = 0;  // the first sample at or after the target
@@ -163,7 +163,7 @@ Choice choose(std::span<const Clock> times, Clock target, const InterpolationOpt
 
   if (options.causal) {
     if (before_all) return {};
-    const auto age = detail::from_to(time(next - 1), target);
+    const auto age = detail::duration(time(next - 1), target);
     const bool too_old = detail::exceeds<Clock>(age, options.max_gap) || detail::exceeds<Clock>(age, options.tolerance);
     return after_all || too_old ? invalid_row(next - 1) : row(next - 1, true);
   }
@@ -174,25 +174,25 @@ Choice choose(std::span<const Clock> times, Clock target, const InterpolationOpt
   }
 
   const size_t previous = next - 1;
-  const bool wide = detail::exceeds<Clock>(detail::from_to(time(previous), time(next)), options.max_gap);
+  const bool gap_too_long = detail::exceeds<Clock>(detail::duration(time(previous), time(next)), options.max_gap);
   if (options.method == InterpolationMethod::kLinear) {
-    return wide && options.extrapolate == Extrapolate::kNan ? Choice{} : mixture(previous, next, !wide);
+    return gap_too_long && options.extrapolate == Extrapolate::kNan ? Choice{} : mixture(previous, next, !gap_too_long);
   }
-  const auto to_previous = detail::from_to(time(previous), target);
-  const auto to_next = detail::from_to(target, time(next));
-  const bool forward = options.method == InterpolationMethod::kNext ||
-                       (options.method == InterpolationMethod::kNearest && to_next < to_previous);
-  const bool far = detail::exceeds<Clock>(forward ? to_next : to_previous, options.tolerance);
-  const size_t taken = forward ? next : previous;
-  return wide || far ? invalid_row(taken) : row(taken, true);
+  const auto to_previous = detail::duration(time(previous), target);
+  const auto to_next = detail::duration(target, time(next));
+  const bool takes_next = options.method == InterpolationMethod::kNext ||
+                          (options.method == InterpolationMethod::kNearest && to_next < to_previous);
+  const bool too_far = detail::exceeds<Clock>(takes_next ? to_next : to_previous, options.tolerance);
+  const size_t chosen = takes_next ? next : previous;
+  return gap_too_long || too_far ? invalid_row(chosen) : row(chosen, true);
 }
 
 // Computes fma(weight, b - a, a), each step in Work.
 template <class Work>
 Work mixed(double a, double b, double weight) {
-  const auto first = static_cast<Work>(a);
-  const auto step = static_cast<Work>(static_cast<Work>(b) - first);
-  return std::fma(static_cast<Work>(weight), step, first);
+  const auto left = static_cast<Work>(a);
+  const auto difference = static_cast<Work>(static_cast<Work>(b) - left);
+  return std::fma(static_cast<Work>(weight), difference, left);
 }
 
 }  // namespace robocache::test

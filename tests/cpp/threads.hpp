@@ -9,12 +9,12 @@ namespace robocache::test {
 class Threads {
  public:
   explicit Threads(int n) { set_num_threads(n); }
-  ~Threads() { set_num_threads(before_); }
+  ~Threads() { set_num_threads(previous_); }
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 
  private:
-  int before_ = num_threads();
+  int previous_ = num_threads();
 };
 
 }  // namespace robocache::test

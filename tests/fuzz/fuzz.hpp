@@ -1,5 +1,6 @@
-// A fuzz target: libFuzzer calls `LLVMFuzzerTestOneInput` with bytes that it changes to reach more of the code. A target must
-// not crash, read outside the bytes or throw anything but `Error`. `TARGET --seeds FOLDER` writes the initial inputs.
+// A fuzz target: libFuzzer calls `LLVMFuzzerTestOneInput` with bytes that it changes to reach more of the code. A target
+// must not crash, read outside the bytes or throw anything but `Error`. `TARGET --seeds FOLDER` writes the initial
+// inputs.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ std::vector<std::string> seeds();  // the initial inputs of the target
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
 
-// libFuzzer finds it by its name.
+// libFuzzer finds this function by its name.
 [[gnu::used]] inline int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (*argc != 3 || std::strcmp((*argv)[1], "--seeds") != 0) return 0;
   const std::filesystem::path folder = (*argv)[2];

@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-test::Decoded on_host(const Bytes& file) {
+test::Decoded decoded_on_host(const Bytes& file) {
   const std::vector<int64_t> offsets{0, std::ssize(file)}, rows{0};
   return test::decode_on_host(prepare_jpeg_frames(file, offsets, rows), rows);
 }
@@ -45,19 +45,20 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!fuzz::refusal([&] { shape = frame_shape(Codec::kJpeg, file); }).empty() || shape.bytes() > (1 << 20)) return 0;
   Bytes pixels(static_cast<size_t>(shape.bytes()));
   const bool is_whole = fuzz::refusal([&] { decode_frame(Codec::kJpeg, file, shape, pixels.data()); }).empty();
-  const std::string refused = fuzz::refusal([&] {
+  const std::string refusal = fuzz::refusal([&] {
     const Segmented segmented = segment_jpeg(file);
-    Bytes again(pixels.size());
-    decode_frame(Codec::kJpeg, segmented.blob, shape, again.data());
-    const test::Decoded decoded = on_host(segmented.blob);
-    fuzz::expect(decoded.status[0] == 0 && decoded.pixels == again,
+    Bytes stored_pixels(pixels.size());
+    decode_frame(Codec::kJpeg, segmented.blob, shape, stored_pixels.data());
+    const test::Decoded decoded = decoded_on_host(segmented.blob);
+    fuzz::expect(decoded.status[0] == 0 && decoded.pixels == stored_pixels,
                  "the kernels' loops give other pixels than libjpeg");
-    fuzz::expect(segmented.reencoded || !is_whole || again == pixels, "the form that is stored has other pixels");
+    fuzz::expect(segmented.reencoded || !is_whole || stored_pixels == pixels,
+                 "the form that is stored has other pixels");
   });
-  if (refused.find("inverse DCT") != std::string::npos) return 0;  // rule 40: decoders differ
-  fuzz::expect(refused.empty() || !is_whole, "decodes, but cannot be stored: " + refused);
+  if (refusal.find("inverse DCT") != std::string::npos) return 0;  // rule 40: decoders differ
+  fuzz::expect(refusal.empty() || !is_whole, "decodes, but cannot be stored: " + refusal);
   fuzz::refusal([&] {
-    const test::Decoded decoded = on_host(file);
+    const test::Decoded decoded = decoded_on_host(file);
     if (is_whole && decoded.status[0] == 0) {
       fuzz::expect(decoded.pixels == pixels,
                    "the kernels' loops give other pixels than libjpeg of the file as it came");

@@ -60,11 +60,12 @@ void check(std::string text) {
     text.resize(begin);
     text += std::string(kChecksum) + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
   }
-  std::string again;
-  const std::string refused = fuzz::refusal([&] { again = manifest_text(parse_manifest("m", text)); });
+  std::string written;
+  const std::string refused = fuzz::refusal([&] { written = manifest_text(parse_manifest("m", text)); });
   if (refused.empty()) {
-    const std::string third = manifest_text(parse_manifest("m", again));
-    fuzz::expect(third == again, "a manifest that is read and written twice changes:\n" + again + third);
+    const std::string written_again = manifest_text(parse_manifest("m", written));
+    fuzz::expect(written_again == written,
+                 "a manifest that is read and written twice changes:\n" + written + written_again);
   } else {
     fuzz::expect(refused.starts_with("m: "), "a refusal that does not name the file: " + refused);
   }
@@ -73,8 +74,8 @@ void check(std::string text) {
 void check_episode(std::string_view text) {
   fuzz::refusal([&] {
     const EpisodeMetadata first = check_metadata(text, automatic_columns());
-    const std::string again = check_metadata(first.json, first.columns).json;
-    fuzz::expect(again == first.json, "metadata that is read twice changes: " + first.json + again);
+    const std::string read_again = check_metadata(first.json, first.columns).json;
+    fuzz::expect(read_again == first.json, "metadata that is read twice changes: " + first.json + read_again);
     fuzz::expect(episode_line(0, std::nullopt, first.json).ends_with("\n"), "a line without its end");
   });
 }

@@ -13,26 +13,26 @@ struct Expected {
   std::vector<int64_t> shape;
 };
 
-const std::vector<Expected>& all_expected() {
+const std::vector<Expected>& expected_headers() {
   using robocache::DType;
-  static const std::vector<Expected> all = {{DType::kInt64, {3}},
-                                            {DType::kFloat32, {2, 7}},
-                                            {DType::kBFloat16, {1, 2, 3}},
-                                            {DType::kUInt8, {0}},
-                                            {DType::kFloat64, {int64_t{1} << 62, int64_t{1} << 62, 0}}};
-  return all;
+  static const std::vector<Expected> headers = {{DType::kInt64, {3}},
+                                                {DType::kFloat32, {2, 7}},
+                                                {DType::kBFloat16, {1, 2, 3}},
+                                                {DType::kUInt8, {0}},
+                                                {DType::kFloat64, {int64_t{1} << 62, int64_t{1} << 62, 0}}};
+  return headers;
 }
 
 }  // namespace
 
 std::vector<std::string> seeds() {
   std::vector<std::string> inputs;
-  for (const Expected& each : all_expected()) {
-    const std::vector<int64_t> rest(each.shape.begin() + 1, each.shape.end());
-    int64_t bytes = robocache::dtype_size(each.dtype);
-    for (const int64_t extent : each.shape) bytes = extent > 100 ? 0 : bytes * extent;
+  for (const Expected& expected : expected_headers()) {
+    const std::vector<int64_t> rest(expected.shape.begin() + 1, expected.shape.end());
+    int64_t bytes = robocache::dtype_size(expected.dtype);
+    for (const int64_t extent : expected.shape) bytes = extent > 100 ? 0 : bytes * extent;
     inputs.push_back(std::string(1, static_cast<char>(inputs.size())) +
-                     robocache::cache::npy_header(each.dtype, each.shape[0], rest) +
+                     robocache::cache::npy_header(expected.dtype, expected.shape[0], rest) +
                      std::string(static_cast<size_t>(bytes), '\0'));
   }
   return inputs;
@@ -40,7 +40,7 @@ std::vector<std::string> seeds() {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const Expected& expected = all_expected()[data[0] % all_expected().size()];
+  const Expected& expected = expected_headers()[data[0] % expected_headers().size()];
   const std::span<const std::byte> file = std::as_bytes(std::span(data + 1, size - 1));
   for (const bool grows : {false, true}) {
     robocache::fuzz::refusal([&] {

@@ -1,4 +1,4 @@
-// PNG files. The checksums of their chunks are corrected first, so that damaged chunks reach the decoder.
+// Decodes PNG files. The checksums of their chunks are corrected first, so that damaged chunks reach the decoder.
 #include <string>
 #include <vector>
 
@@ -31,9 +31,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string checking = fuzz::refusal([&] { check_png_frame(file, shape); });
   fuzz::expect(decoding == checking, "decoding says '" + decoding + "', checking '" + checking + "'");
   if (!decoding.empty()) return 0;
-  const std::vector<uint8_t> again = encode_frame(Codec::kPng, pixels.data(), shape);
-  std::vector<uint8_t> same(pixels.size());
-  decode_png_frame(again, shape, same.data());
-  fuzz::expect(same == pixels, "pixels that are encoded and decoded change");
+  const std::vector<uint8_t> encoded = encode_frame(Codec::kPng, pixels.data(), shape);
+  std::vector<uint8_t> decoded(pixels.size());
+  decode_png_frame(encoded, shape, decoded.data());
+  fuzz::expect(decoded == pixels, "pixels that are encoded and decoded change");
   return 0;
 }

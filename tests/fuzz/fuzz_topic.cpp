@@ -13,7 +13,7 @@ using namespace robocache;
 
 namespace {
 
-constexpr const char* kImage = R"({
+constexpr const char* kImagePlan = R"({
   "fields": [
     {"path": "sec", "kind": "number", "dtype": "int32", "use": "seconds"},
     {"path": "nanosec", "kind": "number", "dtype": "uint32", "use": "nanoseconds"},
@@ -26,12 +26,12 @@ constexpr const char* kImage = R"({
   "rows": [{"names": []}],
   "encodings": {"bgra8": {"dtype": "uint8", "channels": 4, "kept": [2, 1, 0]}}, "quality": 90})";
 
-std::shared_ptr<Ring> ring(DType dtype, std::vector<int64_t> shape, std::optional<Codec> codec = {}) {
+std::shared_ptr<Ring> make_ring(DType dtype, std::vector<int64_t> shape, std::optional<Codec> codec = {}) {
   return std::make_shared<Ring>(
       RingOptions{.dtype = dtype, .shape = std::move(shape), .span_ns = int64_t{1} << 40, .codec = codec});
 }
 
-void take(const char* plan, std::vector<std::shared_ptr<Ring>> rings, std::span<const uint8_t> message) {
+void take_two_messages(const char* plan, std::vector<std::shared_ptr<Ring>> rings, std::span<const uint8_t> message) {
   Topic topic(plan, std::move(rings));
   topic.take(message, {.arrival_ns = 6'000'000'000, .publisher = 1, .sequence = 3});
   topic.take(message, {.arrival_ns = 6'100'000'000, .publisher = 1, .sequence = 5});
@@ -48,26 +48,27 @@ std::string cdr(const std::vector<uint32_t>& words) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  const uint32_t a = 'a', b = 'b';  // texts of one letter and their NUL, padded to four bytes
+  const uint32_t a = 'a', b = 'b';  // a letter and a NUL, padded to four bytes
   const std::string numbers = cdr(
       {5, 7, 2, a, 2, 2, a, 2, b, 2, 0, 0, 0x3ff00000, 0, 0x40000000, 0x40800000, 0, 0, 1, 1, 2, a, 2, 0x00020001, 9});
   std::string image = cdr({5, 7, 4, 4, 6, 0x61726762, 0x00000038, 16, 64});
   for (const uint8_t pixel : test::picture(4, 4, 4)) image += static_cast<char>(pixel);
-  return {test::kPlan, kImage, numbers, image};
+  return {test::kPlan, kImagePlan, numbers, image};
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::vector<std::shared_ptr<Ring>> rows{ring(DType::kFloat64, {2}), ring(DType::kFloat32, {3}),
-                                                ring(DType::kFloat64, {2})};
+  const std::vector<std::shared_ptr<Ring>> rings{make_ring(DType::kFloat64, {2}), make_ring(DType::kFloat32, {3}),
+                                                 make_ring(DType::kFloat64, {2})};
   if (size > 0 && data[0] == '{') {
     const std::string plan(reinterpret_cast<const char*>(data), size);
     const std::string message = seeds()[2];
-    fuzz::refusal(
-        [&] { take(plan.c_str(), rows, {reinterpret_cast<const uint8_t*>(message.data()), message.size()}); });
+    fuzz::refusal([&] {
+      take_two_messages(plan.c_str(), rings, {reinterpret_cast<const uint8_t*>(message.data()), message.size()});
+    });
     return 0;
   }
-  take(test::kPlan, rows, {data, size});
+  take_two_messages(test::kPlan, rings, {data, size});
   for (const Codec codec : {Codec::kRaw, Codec::kJpeg})
-    take(kImage, {ring(DType::kUInt8, {4, 4, 3}, codec)}, {data, size});
+    take_two_messages(kImagePlan, {make_ring(DType::kUInt8, {4, 4, 3}, codec)}, {data, size});
   return 0;
 }

@@ -26,10 +26,10 @@ std::string noise(size_t size, unsigned seed) {
   return bytes;
 }
 
-// Runs each test with blocks written by the caller, and by a thread behind it.
+// Runs each test twice: the caller writes the blocks, or a thread writes them behind it.
 class BlockWriterTest : public testing::TestWithParam<bool> {
  protected:
-  WriteBehind* behind() { return GetParam() ? &behind_ : nullptr; }
+  WriteBehind* write_behind() { return GetParam() ? &write_behind_ : nullptr; }
   std::string path() const { return folder_.path() + "/file"; }
 
   // Expects the file and its record to hold `expected`. No checksum covers the first `header` bytes.
@@ -46,7 +46,7 @@ class BlockWriterTest : public testing::TestWithParam<bool> {
   }
 
   test::TemporaryFolder folder_;
-  WriteBehind behind_;
+  WriteBehind write_behind_;
 };
 
 INSTANTIATE_TEST_SUITE_P(, BlockWriterTest, testing::Bool(),
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(, BlockWriterTest, testing::Bool(),
 TEST_P(BlockWriterTest, PiecesOfAnySizeAddUp) {
   const auto block = static_cast<size_t>(kBlockBytes);
   for (const size_t piece : {size_t{0}, size_t{1000003}, block - 1, block, block + 1, 3 * block + 7}) {
-    BlockWriter writer(path(), "", behind());
+    BlockWriter writer(path(), "", write_behind());
     std::string expected;
     for (unsigned i = 0; i < 4; ++i) {
       const std::string bytes = noise(piece, i);
@@ -71,7 +71,7 @@ TEST_P(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
   const std::string bytes = noise(3 * static_cast<size_t>(kBlockBytes) + 500, 1);
   for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 1, kBlockBytes, 2 * kBlockBytes + 5,
                              3 * kBlockBytes, 3 * kBlockBytes + 499}) {
-    BlockWriter writer(path(), "", behind());
+    BlockWriter writer(path(), "", write_behind());
     writer.append(bytes);
     writer.truncate(size);
     EXPECT_EQ(writer.size(), size);
@@ -84,7 +84,7 @@ TEST_P(BlockWriterTest, TruncateGoesBackAcrossBlocksAndGoesOn) {
 TEST_P(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten) {
   for (const size_t size : {size_t{0}, size_t{100}, static_cast<size_t>(kBlockBytes) + 100}) {
     const std::string bytes = noise(size, 3);
-    BlockWriter writer(path(), "rows: 0", behind());
+    BlockWriter writer(path(), "rows: 0", write_behind());
     writer.append(bytes);
     expect_file(writer, "rows: 0" + bytes, 7);
     expect_file(writer, "rows: 0" + bytes, 7);  // finish() may be repeated
@@ -95,7 +95,7 @@ TEST_P(BlockWriterTest, TheHeaderIsReplacedBeforeAndAfterTheFirstBlockIsWritten)
 
 TEST_P(BlockWriterTest, TruncateIntoTheFirstBlockKeepsTheHeaderOutOfItsChecksum) {
   const std::string bytes = noise(2 * static_cast<size_t>(kBlockBytes), 4);
-  BlockWriter writer(path(), "header", behind());
+  BlockWriter writer(path(), "header", write_behind());
   writer.append(bytes);
   writer.truncate(16);
   expect_file(writer, "header" + bytes.substr(0, 10), 6);
@@ -104,25 +104,25 @@ TEST_P(BlockWriterTest, TruncateIntoTheFirstBlockKeepsTheHeaderOutOfItsChecksum)
 TEST_P(BlockWriterTest, ContinuesAFinishedFileAndKeepsItsContent) {
   for (const int64_t size : {int64_t{0}, int64_t{77}, kBlockBytes - 6, kBlockBytes, 2 * kBlockBytes + 5}) {
     const std::string bytes = noise(static_cast<size_t>(size), 5);
-    const std::string more = noise(static_cast<size_t>(kBlockBytes) + 9, 6);
-    const std::string held = "rows: 1" + bytes;
-    BlockWriter first(path(), "rows: 0", behind());
+    const std::string appended = noise(static_cast<size_t>(kBlockBytes) + 9, 6);
+    const std::string content = "rows: 1" + bytes;
+    BlockWriter first(path(), "rows: 0", write_behind());
     first.append(bytes);
     first.replace_header("rows: 1");
     const FileRecord record = first.finish();
-    test::write_file(path(), held + "what an append left that was killed");
+    test::write_file(path(), content + "what an append left that was killed");
 
-    BlockWriter writer(path(), 7, record, behind());
+    BlockWriter writer(path(), 7, record, write_behind());
     EXPECT_EQ(writer.size(), record.bytes);
-    EXPECT_EQ(test::read_file(path()), held);
-    writer.append(more);
+    EXPECT_EQ(test::read_file(path()), content);
+    writer.append(appended);
     writer.truncate(record.bytes);
-    EXPECT_TRUE(test::read_file(path()).starts_with(held));
-    expect_file(writer, held, 7);
-    writer.append(more);
-    EXPECT_TRUE(test::read_file(path()).starts_with(held));
+    EXPECT_TRUE(test::read_file(path()).starts_with(content));
+    expect_file(writer, content, 7);
+    writer.append(appended);
+    EXPECT_TRUE(test::read_file(path()).starts_with(content));
     writer.replace_header("rows: 2");
-    expect_file(writer, "rows: 2" + bytes + more, 7);
+    expect_file(writer, "rows: 2" + bytes + appended, 7);
   }
 }
 
@@ -150,32 +150,32 @@ TEST(WriteBehind, KeepsBlocksThatCannotBeWritten) {
   const test::TemporaryFolder folder;
   const auto block = static_cast<size_t>(kBlockBytes);
   const std::string bytes = noise(3 * block + 9, 8);
-  for (const size_t kept : {size_t{11}, block, block + 5, 2 * block + 500, 3 * block + 9}) {
-    WriteBehind behind;
-    const std::string path = folder.path() + "/" + std::to_string(kept);
-    BlockWriter writer(path, "", &behind);
-    BlockWriter other(path + " behind it", "", &behind);
-    const auto held = [&] { return bytes.substr(0, std::min(kept, static_cast<size_t>(writer.size()))); };
+  for (const size_t kept_size : {size_t{11}, block, block + 5, 2 * block + 500, 3 * block + 9}) {
+    WriteBehind write_behind;
+    const std::string path = folder.path() + "/" + std::to_string(kept_size);
+    BlockWriter writer(path, "", &write_behind);
+    BlockWriter other(path + " behind it", "", &write_behind);
+    const auto kept_bytes = [&] { return bytes.substr(0, std::min(kept_size, static_cast<size_t>(writer.size()))); };
     {
       const test::FileSizeLimit limit(block / 2);
       try {
         writer.append(bytes);
         other.append(bytes);
       } catch (const FileError&) {
-        // It may throw as soon as the first block has failed. Data that was appended before stays.
+        // An append may throw as soon as the first block has failed. What was appended before stays.
       }
       for (int tries = 0; tries < 3; ++tries) {
-        EXPECT_EQ(test::message_of<FileError>([&] { behind.settle(); }),
+        EXPECT_EQ(test::message_of<FileError>([&] { write_behind.settle(); }),
                   path + ": writing at byte 524288: File too large");
-        EXPECT_THROW(behind.check(), FileError);
+        EXPECT_THROW(write_behind.check(), FileError);
         EXPECT_THROW(writer.finish(), FileError);
       }
-      const std::string expected = held();
+      const std::string expected = kept_bytes();
       writer.truncate(std::ssize(expected));
-      EXPECT_EQ(held(), expected);
+      EXPECT_EQ(kept_bytes(), expected);
     }
-    const std::string expected = held() + "more";
-    EXPECT_NO_THROW(behind.check());
+    const std::string expected = kept_bytes() + "more";
+    EXPECT_NO_THROW(write_behind.check());
     writer.append("more");
     writer.finish();
     other.finish();
@@ -187,8 +187,8 @@ TEST(WriteBehind, KeepsBlocksThatCannotBeWritten) {
 TEST(WriteBehind, HoldsAtMostItsLimit) {
   const test::TemporaryFolder folder;
   const std::string bytes = noise(static_cast<size_t>(kBlockBytes), 9);
-  WriteBehind behind;
-  BlockWriter writer(folder.path() + "/file", "", &behind);
+  WriteBehind write_behind;
+  BlockWriter writer(folder.path() + "/file", "", &write_behind);
   {
     const test::FileSizeLimit limit(10);
     EXPECT_THROW(
@@ -198,7 +198,7 @@ TEST(WriteBehind, HoldsAtMostItsLimit) {
         FileError);
     EXPECT_LE(writer.size(), 100 * kBlockBytes);
     writer.forget_waiting();
-    EXPECT_NO_THROW(behind.settle());
+    EXPECT_NO_THROW(write_behind.settle());
   }
 }
 

@@ -41,7 +41,7 @@ class DatasetTest : public test::WriterFixture {
   std::string in_stream(const std::string& file) const { return path() + "/streams/joint.position/" + file; }
   std::string in_camera(const std::string& file) const { return path() + "/streams/camera/" + file; }
 
-  // Whether the file may be longer than the manifest says, and name more rows.
+  // Whether the file may be longer than the manifest says, and its header may name more rows.
   static bool grows(const fs::path& file) {
     return file.filename() == "time_ns.npy" || file.filename() == "values.npy" || file.filename() == "blob_offsets.npy";
   }
@@ -60,15 +60,17 @@ class DatasetTest : public test::WriterFixture {
   }
 
   // Changes a file and corrects its checksums in the manifest, so that only the other checks can find the damage.
-  void forge(const std::string& file, size_t at, const void* bytes, size_t size) const {
+  void forge(const std::string& file, size_t offset, const void* bytes, size_t size) const {
     std::string content = test::read_file(file);
     const size_t header = grows(file) ? kHeader : 0;
-    const auto crc = [&] { return cache::crc32_text(cache::crc32(content.data() + header, content.size() - header)); };
-    const std::string before = crc();
-    std::memcpy(content.data() + at, bytes, size);
+    const auto crc_of_content = [&] {
+      return cache::crc32_text(cache::crc32(content.data() + header, content.size() - header));
+    };
+    const std::string old_crc = crc_of_content();
+    std::memcpy(content.data() + offset, bytes, size);
     test::write_file(file, content);
     std::string manifest = test::read_file(path() + "/manifest.json");
-    manifest.replace(manifest.find(before, manifest.find(file.substr(path().size() + 1))), 8, crc());
+    manifest.replace(manifest.find(old_crc, manifest.find(file.substr(path().size() + 1))), 8, crc_of_content());
     manifest.resize(manifest.rfind("  \"crc32\""));
     manifest += "  \"crc32\": \"" + cache::crc32_text(cache::crc32(manifest.data(), manifest.size())) + "\"\n}\n";
     test::write_file(path() + "/manifest.json", manifest);
@@ -80,7 +82,7 @@ class DatasetTest : public test::WriterFixture {
 // A file that grows may name more rows than the manifest.
 TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
   ASSERT_EQ(files().size(), 14u);
-  int other_rows = 0;
+  int accepted_headers = 0;
   for (const fs::path& file : files()) {
     const std::string whole = test::read_file(file);
     const size_t rows_begin = grows(file) ? whole.find("'shape': (") + 10 : 0;
@@ -91,14 +93,14 @@ TEST_F(DatasetTest, EveryFlippedByteOfEveryFileIsRefused) {
       if (names_rows) {
         test::write_byte(file, i, whole[i] == '9' ? '1' : static_cast<char>(whole[i] + 1));
         EXPECT_NO_THROW(Dataset::open(path(), true));
-        ++other_rows;
+        ++accepted_headers;
       }
       test::write_byte(file, i, static_cast<char>(whole[i] ^ (1 << (i % 8))));
       expect_refused(file, "byte " + std::to_string(i) + " flipped");
       test::write_byte(file, i, whole[i]);
     }
   }
-  EXPECT_GT(other_rows, 0);
+  EXPECT_GT(accepted_headers, 0);
   EXPECT_NO_THROW(Dataset::open(path(), true));
 }
 
@@ -162,33 +164,34 @@ TEST_F(DatasetTest, DamageIsLocatedByBlock) {
 }
 
 TEST_F(DatasetTest, NumbersThatContradictEachOtherAreRefusedDespiteRightChecksums) {
-  const std::string rows = in_stream("row_offsets.npy");
-  const std::string blobs = in_camera("blob_offsets.npy");
-  const std::string files = in_camera("values.npy");
+  const std::string row_offsets_file = in_stream("row_offsets.npy");
+  const std::string blob_offsets_file = in_camera("blob_offsets.npy");
+  const std::string blobs_file = in_camera("values.npy");
   const std::string manifest = test::read_file(path() + "/manifest.json");
   for (const auto& [file, index, value, expected] :
        {std::tuple<std::string, size_t, int64_t, std::string>{
-            rows, 0, 1, rows + ": at byte 128: expected an offset from 0 to 0, got 1"},
-        {rows, 1, -1, rows + ": at byte 136: expected an offset from 0 to 6, got -1"},
-        {rows, 1, 7, rows + ": at byte 136: expected an offset from 0 to 6, got 7"},
-        {rows, 2, 5, rows + ": at byte 144: expected the number of rows, 6, got 5"},
-        {rows, 2, 2, rows + ": at byte 144: expected an offset from 3 to 6, got 2"},
-        {blobs, 0, 1, blobs + ": at byte 128: expected an offset from 0 to 0, got 1"},
-        {blobs, 2, 2, blobs + ": at byte 144: expected an offset from 3 to 18, got 2"},
-        {blobs, 2, 19, blobs + ": at byte 144: expected an offset from 3 to 18, got 19"},
-        {blobs, 6, -1, blobs + ": at byte 136: expected an offset from 0 to -1, got 3"},
-        {blobs, 6, 17, files + ": at byte 146: expected 17 bytes of elements, got 18"},
-        {blobs, 6, 19, files + ": at byte 146: expected 19 bytes of elements, got 18"},
-        {blobs, 6, INT64_MAX, files + ": at byte 146: expected 9223372036854775807 bytes of elements, got 18"}}) {
+            row_offsets_file, 0, 1, row_offsets_file + ": at byte 128: expected an offset from 0 to 0, got 1"},
+        {row_offsets_file, 1, -1, row_offsets_file + ": at byte 136: expected an offset from 0 to 6, got -1"},
+        {row_offsets_file, 1, 7, row_offsets_file + ": at byte 136: expected an offset from 0 to 6, got 7"},
+        {row_offsets_file, 2, 5, row_offsets_file + ": at byte 144: expected the number of rows, 6, got 5"},
+        {row_offsets_file, 2, 2, row_offsets_file + ": at byte 144: expected an offset from 3 to 6, got 2"},
+        {blob_offsets_file, 0, 1, blob_offsets_file + ": at byte 128: expected an offset from 0 to 0, got 1"},
+        {blob_offsets_file, 2, 2, blob_offsets_file + ": at byte 144: expected an offset from 3 to 18, got 2"},
+        {blob_offsets_file, 2, 19, blob_offsets_file + ": at byte 144: expected an offset from 3 to 18, got 19"},
+        {blob_offsets_file, 6, -1, blob_offsets_file + ": at byte 136: expected an offset from 0 to -1, got 3"},
+        {blob_offsets_file, 6, 17, blobs_file + ": at byte 146: expected 17 bytes of elements, got 18"},
+        {blob_offsets_file, 6, 19, blobs_file + ": at byte 146: expected 19 bytes of elements, got 18"},
+        {blob_offsets_file, 6, INT64_MAX,
+         blobs_file + ": at byte 146: expected 9223372036854775807 bytes of elements, got 18"}}) {
     const std::string whole = test::read_file(file);
     forge(file, kHeader + 8 * index, &value, 8);
     EXPECT_EQ(message_of<FileError>([&] { Dataset::open(path()); }), expected);
     test::write_file(file, whole);
     test::write_file(path() + "/manifest.json", manifest);
   }
-  test::write_byte(blobs, kHeader + 9, 1);
+  test::write_byte(blob_offsets_file, kHeader + 9, 1);
   EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }), "blob_offsets.npy: at byte 128: "));
-  test::write_byte(blobs, kHeader + 9, 0);
+  test::write_byte(blob_offsets_file, kHeader + 9, 0);
   forge(path() + "/episodes.jsonl", 5, "\n", 1);
   EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }),
                        "episodes.jsonl: at byte 136: expected 2 lines, one an episode, got 3"));
@@ -227,9 +230,9 @@ TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {
   for (const char* other : {"other stamp", "other episode"}) {
     EXPECT_FALSE(same_clock(state, dataset->stream(other))) << other;
     EXPECT_NE(state.clock_checksum, dataset->stream(other).clock_checksum) << other;
-    Stream chance = dataset->stream(other);
-    chance.clock_checksum = state.clock_checksum;
-    EXPECT_FALSE(same_clock(state, chance)) << other;
+    Stream colliding = dataset->stream(other);
+    colliding.clock_checksum = state.clock_checksum;
+    EXPECT_FALSE(same_clock(state, colliding)) << other;
   }
 }
 

@@ -75,8 +75,8 @@ class DurableTest : public test::WriterFixture {
     writer.close();
   }
 
-  // Returns the folder and everything below it, except locks.
-  static std::set<std::string> all_of(const std::string& folder) {
+  // Returns the paths of the folder and of everything below it.
+  static std::set<std::string> paths_in(const std::string& folder) {
     std::set<std::string> found{folder};
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) found.insert(entry.path().string());
     return found;
@@ -84,22 +84,22 @@ class DurableTest : public test::WriterFixture {
 };
 
 TEST_F(DurableTest, AllFilesAndFoldersComeBeforeTheManifest) {
-  disk.required = 5;  // the disk is waited for once, not hundreds of times
+  disk.required = 5;  // calls wait for each other, and only until the first five have come
   for (const WriteMode mode : {WriteMode::kNew, WriteMode::kAppend}) {
     disk.durable.clear();
     write_many(mode);
     const bool append = mode == WriteMode::kAppend;
-    const std::string home = append ? path() : partial();
-    const auto manifest =
-        std::find(disk.durable.begin(), disk.durable.end(), home + (append ? "/manifest.json.new" : "/manifest.json"));
+    const std::string written_folder = append ? path() : partial();
+    const auto manifest = std::find(disk.durable.begin(), disk.durable.end(),
+                                    written_folder + (append ? "/manifest.json.new" : "/manifest.json"));
     ASSERT_NE(manifest, disk.durable.end());
-    const std::set<std::string> before(disk.durable.begin(), manifest);
-    for (const std::string& there : all_of(path())) {
-      const std::string written = home + there.substr(path().size());
-      if (written == home || written == home + "/manifest.json") continue;
-      EXPECT_TRUE(before.contains(written)) << written;
+    const std::set<std::string> durable_before(disk.durable.begin(), manifest);
+    for (const std::string& final_path : paths_in(path())) {
+      const std::string written_path = written_folder + final_path.substr(path().size());
+      if (written_path == written_folder || written_path == written_folder + "/manifest.json") continue;
+      EXPECT_TRUE(durable_before.contains(written_path)) << written_path;
     }
-    EXPECT_NE(std::find(manifest, disk.durable.end(), home), disk.durable.end());
+    EXPECT_NE(std::find(manifest, disk.durable.end(), written_folder), disk.durable.end());
     EXPECT_EQ(disk.durable.back(), append ? path() : folder_.path());
   }
   EXPECT_GE(disk.most_at_once, 5);
@@ -121,7 +121,7 @@ TEST_F(DurableTest, AFailureNamesThePathAndLeavesNoCache) {
   EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 1);
 }
 
-// A second fsync reports success, even if the first lost data.
+// After an fsync that lost data, the next one reports success.
 TEST_F(DurableTest, AFailureStaysAFailure) {
   Writer writer(path());
   writer.begin_episode();

@@ -26,9 +26,9 @@ inline void write_file(const std::filesystem::path& path, const std::string& byt
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-inline void write_byte(const std::filesystem::path& path, size_t at, char byte) {
+inline void write_byte(const std::filesystem::path& path, size_t offset, char byte) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  file.seekp(static_cast<std::streamoff>(at)).put(byte);
+  file.seekp(static_cast<std::streamoff>(offset)).put(byte);
 }
 
 // Returns the message of the error that `action` throws; fails if it throws no error of that type.
@@ -50,12 +50,12 @@ std::string message_of(const std::function<void()>& action) {
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
+    getrlimit(RLIMIT_FSIZE, &previous_limit_);
+    const rlimit limit{bytes, previous_limit_.rlim_max};
     setrlimit(RLIMIT_FSIZE, &limit);
   }
   ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
+    setrlimit(RLIMIT_FSIZE, &previous_limit_);
     std::signal(SIGXFSZ, handler_);
   }
   FileSizeLimit(const FileSizeLimit&) = delete;
@@ -63,7 +63,7 @@ class FileSizeLimit {
 
  private:
   void (*handler_)(int);
-  rlimit before_{};
+  rlimit previous_limit_{};
 };
 
 inline testing::AssertionResult contains(const std::string& text, const std::string& part) {

@@ -46,16 +46,16 @@ Manifest example() {
                               .resized_json = R"({"size": [480, 640], "fit": "pad"})"};
   manifest.streams.push_back(camera);
   for (const auto& [name, ragged] : {std::pair{"cloud", Ragged::kArray}, {"text", Ragged::kText}}) {
-    Stream rows;
-    rows.name = name;
-    rows.dtype = ragged == Ragged::kText ? DType::kUInt8 : DType::kInt16;
-    rows.shape = ragged == Ragged::kText ? std::vector<int64_t>{} : std::vector<int64_t>{4};
-    rows.rows = 5;
-    rows.ragged = ragged;
-    rows.attributes_json = R"({"frame_id": "base", "bounds": [-1.5, {"z": null}]})";
-    manifest.streams.push_back(rows);
+    Stream ragged_stream;
+    ragged_stream.name = name;
+    ragged_stream.dtype = ragged == Ragged::kText ? DType::kUInt8 : DType::kInt16;
+    ragged_stream.shape = ragged == Ragged::kText ? std::vector<int64_t>{} : std::vector<int64_t>{4};
+    ragged_stream.rows = 5;
+    ragged_stream.ragged = ragged;
+    ragged_stream.attributes_json = R"({"frame_id": "base", "bounds": [-1.5, {"z": null}]})";
+    manifest.streams.push_back(ragged_stream);
     for (const char* file : {"time_ns", "values", "row_offsets", "blob_offsets"}) {
-      manifest.files["streams/" + rows.name + "/" + file + ".npy"] = {8, {0x56}};
+      manifest.files["streams/" + ragged_stream.name + "/" + file + ".npy"] = {8, {0x56}};
     }
   }
   manifest.files["episodes.jsonl"] = {10, {0x12}};
@@ -83,9 +83,9 @@ std::string refusal(const std::string& text) {
 // Returns the manifest with a part replaced and a new checksum, so that only the other checks can find the damage.
 std::string altered(const std::string& from, const std::string& to) {
   std::string text = manifest_text(example());
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  text.replace(at, from.size(), to);
+  const size_t begin = text.find(from);
+  EXPECT_NE(begin, std::string::npos) << from;
+  text.replace(begin, from.size(), to);
   text.resize(text.rfind("  \"crc32\""));
   return text + "  \"crc32\": \"" + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
 }
@@ -124,7 +124,7 @@ TEST(Manifest, EveryTruncationAndEveryFlippedByteIsRefused) {
 }
 
 TEST(Manifest, ImpossibleValuesAreRefusedByTheirField) {
-  const std::tuple<const char*, const char*, const char*> refused[] = {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
       {R"("rows": 7)", R"("rows": -7)", "'streams[0].rows'"},
       {R"("rows": 7)", R"("rows": 7.0)", "'streams[0].rows'"},
       {R"("rows": 7)", R"("rows": 18446744073709551615)", "'streams[0].rows'"},
@@ -179,7 +179,7 @@ TEST(Manifest, ImpossibleValuesAreRefusedByTheirField) {
       {"\"fit\": \"pad\"}\n      },\n      \"ragged\": null", "\"fit\": \"pad\"}\n      },\n      \"ragged\": \"text\"",
        "'cam': "},
   };
-  for (const auto& [from, to, field] : refused) {
+  for (const auto& [from, to, field] : cases) {
     const std::string message = refusal(altered(from, to));
     EXPECT_TRUE(contains(message, "m.json: ") && contains(message, field)) << to << ": " << message;
   }

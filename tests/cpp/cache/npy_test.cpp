@@ -20,7 +20,7 @@ namespace {
 using test::contains;
 using test::message_of;
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
 
 // Calls check_npy on a copy of exactly these bytes, so that AddressSanitizer sees a read past the end.
 int64_t check(const std::string& file, DType dtype, const std::vector<int64_t>& shape) {
@@ -31,9 +31,9 @@ int64_t check(const std::string& file, DType dtype, const std::vector<int64_t>& 
 
 // Returns a file as another program might write it.
 std::string npy(int version, const std::string& dictionary, size_t data_bytes, size_t header_multiple = 64) {
-  const size_t prefix = version == 1 ? 10 : 12;
+  const size_t prefix_bytes = version == 1 ? 10 : 12;
   std::string header = dictionary;
-  while ((prefix + header.size() + 1) % header_multiple != 0) header += ' ';
+  while ((prefix_bytes + header.size() + 1) % header_multiple != 0) header += ' ';
   header += '\n';
   std::string file = std::string("\x93NUMPY") + static_cast<char>(version) + '\0';
   for (size_t i = 0; i < (version == 1 ? 2U : 4U); ++i) file += static_cast<char>((header.size() >> (8 * i)) & 0xff);
@@ -54,7 +54,7 @@ TEST(Npy, HeaderHasOneLengthForAnyNumberOfRows) {
     const std::vector<int64_t> shape(dimensions, 1234567890123);
     const size_t length = npy_header(DType::kBFloat16, 0, shape).size();
     EXPECT_EQ(length % 64, 0u);
-    for (const int64_t rows : {int64_t{9}, int64_t{10}, int64_t{1} << 40, kMost}) {
+    for (const int64_t rows : {int64_t{9}, int64_t{10}, int64_t{1} << 40, kInt64Max}) {
       EXPECT_EQ(npy_header(DType::kBFloat16, rows, shape).size(), length);
     }
   }
@@ -127,8 +127,8 @@ TEST(Npy, RandomHeadersThrowAtMost) {
 TEST(Npy, OverflowingProductsAreErrorsUnlessEmpty) {
   EXPECT_EQ(checked_product("f", std::vector<int64_t>{}), 1);
   EXPECT_EQ(checked_product("f", std::vector<int64_t>{2, 3, 4}), 24);
-  EXPECT_EQ(checked_product("f", std::vector<int64_t>{kMost, 0, kMost}), 0);
-  EXPECT_THROW(checked_product("f", std::vector<int64_t>{kMost, 2}), FileError);
+  EXPECT_EQ(checked_product("f", std::vector<int64_t>{kInt64Max, 0, kInt64Max}), 0);
+  EXPECT_THROW(checked_product("f", std::vector<int64_t>{kInt64Max, 2}), FileError);
   EXPECT_THROW(checked_product("f", std::vector<int64_t>{3, -1}), FileError);
 }
 

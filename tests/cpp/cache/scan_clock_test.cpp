@@ -27,35 +27,35 @@ std::vector<double> edges() {
   return edges;
 }
 
-// Checks each fact against a plain computation from a list of all periods.
-void expect_scan(const std::vector<int64_t>& time, const std::vector<int64_t>& row_offsets, double p) {
-  std::vector<Period> all;
+// Compares every part of the scan with a plain computation from a list of all periods.
+void expect_scan(const std::vector<int64_t>& time, const std::vector<int64_t>& row_offsets, double period_ns) {
+  std::vector<Period> periods;
   for (size_t e = 0; e + 1 < row_offsets.size(); ++e) {
     for (int64_t row = row_offsets[e] + 1; row < row_offsets[e + 1]; ++row) {
-      const auto at = static_cast<size_t>(row);
-      all.push_back({row, e, static_cast<double>(time[at] - time[at - 1])});
+      const auto index = static_cast<size_t>(row);
+      periods.push_back({row, e, static_cast<double>(time[index] - time[index - 1])});
     }
   }
-  const ClockScan scan = scan_clock(time.data(), row_offsets, p, edges());
+  const ClockScan scan = scan_clock(time.data(), row_offsets, period_ns, edges());
 
-  EXPECT_EQ(scan.moving, std::ranges::count_if(all, [](const Period& x) { return x.ns > 0; }));
-  EXPECT_EQ(scan.zeros, std::ranges::count_if(all, [](const Period& x) { return x.ns == 0; }));
-  const auto zero = std::ranges::find_if(all, [](const Period& x) { return x.ns == 0; });
-  EXPECT_EQ(scan.first_zero_row, zero == all.end() ? 0 : zero->row);
-  double lost = 0;
+  EXPECT_EQ(scan.moving, std::ranges::count_if(periods, [](const Period& x) { return x.ns > 0; }));
+  EXPECT_EQ(scan.zeros, std::ranges::count_if(periods, [](const Period& x) { return x.ns == 0; }));
+  const auto zero = std::ranges::find_if(periods, [](const Period& x) { return x.ns == 0; });
+  EXPECT_EQ(scan.first_zero_row, zero == periods.end() ? 0 : zero->row);
+  double lost_ns = 0;
   std::vector<int64_t> long_gap_rows;
-  for (const Period& x : all) {
-    if (x.ns > 1.5 * p) lost += x.ns - p;
-    if (x.ns > 10 * p && long_gap_rows.size() < 400) long_gap_rows.push_back(x.row);
+  for (const Period& x : periods) {
+    if (x.ns > 1.5 * period_ns) lost_ns += x.ns - period_ns;
+    if (x.ns > 10 * period_ns && long_gap_rows.size() < 400) long_gap_rows.push_back(x.row);
   }
-  EXPECT_EQ(scan.lost_ns, lost);
+  EXPECT_EQ(scan.lost_ns, lost_ns);
   EXPECT_EQ(scan.long_gap_rows, long_gap_rows);
 
   ASSERT_EQ(scan.episodes.size() + 1, row_offsets.size());
   for (size_t e = 0; e < scan.episodes.size(); ++e) {
     EpisodePeriods expected;
-    for (const Period& x : all) {
-      if (x.episode != e || std::abs(x.ns - p) > 0.5 * p) continue;
+    for (const Period& x : periods) {
+      if (x.episode != e || std::abs(x.ns - period_ns) > 0.5 * period_ns) continue;
       ++expected.regular;
       expected.regular_ns += x.ns;
     }
@@ -68,15 +68,16 @@ void expect_scan(const std::vector<int64_t>& time, const std::vector<int64_t>& r
   int64_t burst_periods = 0;
   int64_t longest_burst = 0;
   int64_t longest_burst_row = 0;
-  for (size_t i = 0; i < all.size();) {
+  for (size_t i = 0; i < periods.size();) {
     size_t end = i;
-    while (end < all.size() && all[end].episode == all[i].episode && all[end].ns < 0.25 * p) ++end;
-    const auto periods = static_cast<int64_t>(end - i);
-    if (periods >= 3) {
+    while (end < periods.size() && periods[end].episode == periods[i].episode && periods[end].ns < 0.25 * period_ns)
+      ++end;
+    const auto burst_length = static_cast<int64_t>(end - i);
+    if (burst_length >= 3) {
       ++bursts;
-      burst_periods += periods;
-      if (periods > longest_burst) longest_burst_row = all[i].row - 1;
-      longest_burst = std::max(longest_burst, periods);
+      burst_periods += burst_length;
+      if (burst_length > longest_burst) longest_burst_row = periods[i].row - 1;
+      longest_burst = std::max(longest_burst, burst_length);
     }
     i = std::max(end, i + 1);
   }
@@ -86,26 +87,27 @@ void expect_scan(const std::vector<int64_t>& time, const std::vector<int64_t>& r
   EXPECT_EQ(scan.longest_burst_row, longest_burst_row);
 
   for (int64_t part = 0; part < kPictureParts; ++part) {
-    std::vector<double> inside;
-    for (const Period& x : all) {
-      if ((x.row - 1) * kPictureParts / std::max<int64_t>(row_offsets.back() - 1, 1) == part) inside.push_back(x.ns);
+    std::vector<double> part_periods;
+    for (const Period& x : periods) {
+      if ((x.row - 1) * kPictureParts / std::max<int64_t>(row_offsets.back() - 1, 1) == part)
+        part_periods.push_back(x.ns);
     }
     const PicturePart& picture = scan.parts[static_cast<size_t>(part)];
-    ASSERT_EQ(picture.count, std::ssize(inside)) << part;
-    if (inside.empty()) continue;
-    EXPECT_EQ(picture.least_ns, std::ranges::min(inside));
-    EXPECT_EQ(picture.greatest_ns, std::ranges::max(inside));
+    ASSERT_EQ(picture.count, std::ssize(part_periods)) << part;
+    if (part_periods.empty()) continue;
+    EXPECT_EQ(picture.least_ns, std::ranges::min(part_periods));
+    EXPECT_EQ(picture.greatest_ns, std::ranges::max(part_periods));
     double sum = 0;
-    for (const double ns : inside) sum += ns;
+    for (const double ns : part_periods) sum += ns;
     EXPECT_EQ(picture.sum_ns, sum);
   }
   const std::vector<double> bounds = edges();
   ASSERT_EQ(scan.histogram.size() + 1, bounds.size());
   for (size_t bin = 0; bin + 1 < bounds.size(); ++bin) {
-    const int64_t expected = std::ranges::count_if(all, [&](const Period& x) {
-      const bool above = bin == 0 || x.ns / p >= bounds[bin];
-      const bool below = bin + 2 == bounds.size() || x.ns / p < bounds[bin + 1];
-      return p > 0 && x.ns > 0 && above && below;
+    const int64_t expected = std::ranges::count_if(periods, [&](const Period& x) {
+      const bool above = bin == 0 || x.ns / period_ns >= bounds[bin];
+      const bool below = bin + 2 == bounds.size() || x.ns / period_ns < bounds[bin + 1];
+      return period_ns > 0 && x.ns > 0 && above && below;
     });
     EXPECT_EQ(scan.histogram[bin], expected) << bin;
   }
@@ -121,18 +123,18 @@ TEST(ScanClock, EveryKindOfClock) {
     std::ranges::sort(row_offsets);
     const int64_t jitter = std::vector<int64_t>{1, 1000, 400'000}[static_cast<size_t>(below(3))];
     std::vector<int64_t> time;
-    int64_t at = 1'700'000'000'000'000'000;
-    bool quick = false;
+    int64_t stamp = 1'700'000'000'000'000'000;
+    bool in_burst = false;
     for (int64_t row = 0; row < rows; ++row) {
-      if (below(12) == 0) quick = !quick && trial % 2 == 0;
-      int64_t period = quick ? below(300'000) : 1'000'000 + below(jitter) - jitter / 2;
+      if (below(12) == 0) in_burst = !in_burst && trial % 2 == 0;
+      int64_t period = in_burst ? below(300'000) : 1'000'000 + below(jitter) - jitter / 2;
       if (below(30) == 0)
         period =
             std::vector<int64_t>{
                 0, 1'500'000, 1'500'001, 3'000'000, 10'000'000, 10'000'001, 70'000'000, 250'000}[static_cast<size_t>(
                 below(8))];
       if (std::ranges::binary_search(row_offsets, row)) period = below(3'000'000'000) - 1'500'000'000;
-      time.push_back(at += period);
+      time.push_back(stamp += period);
     }
     expect_scan(time, row_offsets, 1'000'000);
     expect_scan(time, row_offsets, trial % 3 == 0 ? 0 : 999'999.5);

@@ -27,7 +27,7 @@ namespace {
 using test::kInfinity;
 using test::kNan;
 
-// The oracle: visits row after row, by the definitions in scan.hpp, without code of the scan.
+// The oracle: it visits row after row by the definitions in scan.hpp, and shares no code with the scan.
 struct Table {
   DType dtype = DType::kFloat64;
   int64_t features = 1;
@@ -73,26 +73,26 @@ std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64
     const int64_t first = std::max<int64_t>(begin, 1);
     const int64_t end = std::min(begin + chunk, table.rows());
     std::vector<double> steps;
-    std::vector<double> moved;
+    std::vector<double> moved_steps;
     for (int64_t row = first; row < end; ++row) {
       const double step = table.begins(row) ? 0 : table.step(row, f);
       steps.push_back(std::abs(step) < kInfinity ? step : 0);
-      if (steps.back() != 0) moved.push_back(std::abs(steps.back()));
+      if (steps.back() != 0) moved_steps.push_back(std::abs(steps.back()));
     }
-    if (moved.size() < 100 || 2 * moved.size() < steps.size()) continue;
-    std::ranges::sort(moved);
-    const double bound = 10 * moved[static_cast<size_t>(0.99 * static_cast<double>(moved.size() - 1))];
+    if (moved_steps.size() < 100 || 2 * moved_steps.size() < steps.size()) continue;
+    std::ranges::sort(moved_steps);
+    const double bound = 10 * moved_steps[static_cast<size_t>(0.99 * static_cast<double>(moved_steps.size() - 1))];
     for (size_t i = 0; i < steps.size(); ++i) {
       const double step_to = steps[i];
       if (std::abs(step_to) <= bound) continue;
-      const double back = i + 1 < steps.size() ? steps[i + 1] : 0;
+      const double step_back = i + 1 < steps.size() ? steps[i + 1] : 0;
       const int64_t row = first + static_cast<int64_t>(i);
-      if (std::abs(back) > bound && std::abs(step_to + back) < 0.2 * std::abs(step_to)) {
+      if (std::abs(step_back) > bound && std::abs(step_to + step_back) < 0.2 * std::abs(step_to)) {
         jumps.emplace_back(row, 0, step_to);
         ++i;
       } else {
-        const auto near = [&](double turn) { return std::abs(std::abs(step_to) / turn - 1) < 0.05; };
-        jumps.emplace_back(row, near(2 * std::numbers::pi) || near(360) ? 1 : 2, step_to);
+        const auto is_near = [&](double turn) { return std::abs(std::abs(step_to) / turn - 1) < 0.05; };
+        jumps.emplace_back(row, is_near(2 * std::numbers::pi) || is_near(360) ? 1 : 2, step_to);
       }
     }
   }
@@ -127,8 +127,8 @@ std::map<std::pair<int, int64_t>, Deviation> beyond_of(const Table& table) {
         square += table.at(row, part) * table.at(row, part);
         if (row > 0) dot += table.at(row, part) * table.at(row - 1, part);
       }
-      const double off = std::abs(std::sqrt(square) - 1);
-      if (off > 0.01) add_deviation(deviations, 1, q, row, off);
+      const double error = std::abs(std::sqrt(square) - 1);
+      if (error > 0.01) add_deviation(deviations, 1, q, row, error);
       if (!table.begins(row) && dot < -0.5) add_deviation(deviations, 2, q, row, -dot);
     }
   }
@@ -159,17 +159,17 @@ void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
   const double mean = table.stats[0][static_cast<size_t>(f)];
   const double centre = std::isfinite(mean) ? mean : 0;
   long double sum = 0;
-  long double squares = 0;
-  long double sizes = 0;
+  long double square_sum = 0;
+  long double size_sum = 0;
   for (const double x : finite) {
-    const long double off = static_cast<long double>(x) - centre;
-    sum += off;
-    squares += off * off;
-    sizes += std::abs(off);
+    const long double deviation = static_cast<long double>(x) - centre;
+    sum += deviation;
+    square_sum += deviation * deviation;
+    size_sum += std::abs(deviation);
   }
-  if (std::isfinite(static_cast<double>(squares))) {
-    EXPECT_NEAR(column.sum, static_cast<double>(sum), 1e-13 * static_cast<double>(sizes));
-    EXPECT_NEAR(column.squares, static_cast<double>(squares), 1e-13 * static_cast<double>(squares));
+  if (std::isfinite(static_cast<double>(square_sum))) {
+    EXPECT_NEAR(column.sum, static_cast<double>(sum), 1e-13 * static_cast<double>(size_sum));
+    EXPECT_NEAR(column.squares, static_cast<double>(square_sum), 1e-13 * static_cast<double>(square_sum));
   } else {
     EXPECT_FALSE(std::isfinite(column.squares));
   }
@@ -200,12 +200,14 @@ void expect_scan(Table table) {
     std::map<int64_t, std::vector<std::tuple<int64_t, int, double>>> jumps;
     for (const Jump& jump : scan.jumps())
       jumps[jump.feature].emplace_back(jump.row, static_cast<int>(jump.kind), jump.step);
-    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> bad;  // count and first row
-    for (const NotFinite& one : scan.not_finite()) {
-      auto& [count, first] = bad.try_emplace({one.feature, one.episode, one.is_nan}, 0, one.first_row).first->second;
-      count += one.count;
+    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> not_finite;  // count and first row
+    for (const NotFinite& finding : scan.not_finite()) {
+      auto& [count, first] =
+          not_finite.try_emplace({finding.feature, finding.episode, finding.is_nan}, 0, finding.first_row)
+              .first->second;
+      count += finding.count;
     }
-    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> expected_bad;
+    std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> expected_not_finite;
     for (int64_t f = 0; f < table.features; ++f) {
       SCOPED_TRACE(testing::Message() << "feature " << f << " of " << table.features << ", "
                                       << dtype_name(table.dtype));
@@ -215,14 +217,16 @@ void expect_scan(Table table) {
       for (int64_t row = 0; row < table.rows(); ++row) {
         const double x = table.at(row, f);
         if (std::isfinite(x)) continue;
-        ++expected_bad.try_emplace({f, table.episode(row), std::isnan(x)}, 0, row).first->second.first;
+        ++expected_not_finite.try_emplace({f, table.episode(row), std::isnan(x)}, 0, row).first->second.first;
       }
     }
-    EXPECT_EQ(bad, expected_bad);
+    EXPECT_EQ(not_finite, expected_not_finite);
     std::map<std::pair<int, int64_t>, Deviation> beyond;
-    for (const Beyond& one : scan.beyond()) {
-      EXPECT_TRUE(
-          beyond.try_emplace({static_cast<int>(one.kind), one.feature}, one.count, one.first_row, one.worst).second);
+    for (const Beyond& finding : scan.beyond()) {
+      EXPECT_TRUE(beyond
+                      .try_emplace({static_cast<int>(finding.kind), finding.feature}, finding.count, finding.first_row,
+                                   finding.worst)
+                      .second);
     }
     EXPECT_EQ(beyond, beyond_of(table));
   }
@@ -262,22 +266,22 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
     for (int64_t row = begin; row < end && below(2) == 0; ++row) number(row, f) = number(begin, f);
     for (int64_t row = begin; row < end; ++row) number(row, f) = number(begin, f);
     if (!is_floating(dtype)) continue;
-    const int64_t where = below(rows);
-    const double bad = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
-    number(where, f) = bad;
+    const int64_t fault_row = below(rows);
+    const double fault_value = std::array{kNan, kInfinity, -kInfinity, 30.0, 1e4, -0.0}[static_cast<size_t>(below(6))];
+    number(fault_row, f) = fault_value;
     if (below(3) == 0) {
-      for (int64_t row = begin; row < end; ++row) number(row, f) = bad;
+      for (int64_t row = begin; row < end; ++row) number(row, f) = fault_value;
     }
     if (below(3) == 0) {
-      for (int64_t row = where; row < rows; ++row)
+      for (int64_t row = fault_row; row < rows; ++row)
         number(row, f) += std::array{2 * std::numbers::pi, 50.0}[static_cast<size_t>(below(2))];
     }
   }
   for (size_t s = 0; s < table.stats.size(); ++s) {
     for (int64_t f = 0; f < features; ++f) {
-      // A float64 that no float32 equals, or a number that occurs.
-      const double exact = number(below(rows), f);
-      table.stats[s].push_back(below(2) == 0 ? exact : 0.3 + 1e-12);
+      // A number of the column, or a float64 that no float32 equals.
+      const double occurring = number(below(rows), f);
+      table.stats[s].push_back(below(2) == 0 ? occurring : 0.3 + 1e-12);
     }
   }
   if (below(2) == 0) {
@@ -311,7 +315,7 @@ TEST(ValueScan, FaultsAnywhere) {
   }
 }
 
-// A run and a step cross the borders of chunks and blocks; each chunk has its own percentile.
+// A run and a step cross the borders of chunks and blocks. The percentile of steps differs between chunks.
 TEST(ValueScan, Chunks) {
   constexpr int64_t kChunk = 1 << 15;
   std::mt19937_64 random(7);
@@ -354,9 +358,10 @@ TEST(ValueScan, LargestNumbers) {
   std::mt19937_64 random(8);
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     Table table = random_table(random, dtype, 1300, 6, 2);
-    const double most =
+    const double greatest =
         dtype == DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
-    for (const int64_t at : {10, 11, 700, 5000}) table.numbers[static_cast<size_t>(at)] = at % 2 == 0 ? most : -most;
+    for (const int64_t index : {10, 11, 700, 5000})
+      table.numbers[static_cast<size_t>(index)] = index % 2 == 0 ? greatest : -greatest;
     table.quaternions.clear();
     dtype == DType::kFloat32 ? expect_scan<float>(table) : expect_scan<double>(table);
   }

@@ -61,11 +61,11 @@ TEST_F(WriterPublishTest, ANameThatAppearsMeanwhileIsNotReplaced) {
 
 // The child lacks its parent's writing thread, which may have held a lock.
 TEST_F(WriterPublishTest, AForkedChildDestroysItsCopyOfTheWriter) {
-  const std::vector<float> many(size_t{1} << 22, 5.0f);
-  const std::vector<int64_t> times(many.size(), 0);
+  const std::vector<float> many_values(size_t{1} << 22, 5.0f);
+  const std::vector<int64_t> times(many_values.size(), 0);
   auto writer = std::make_unique<Writer>(path());
   writer->begin_episode();
-  append(*writer, "x", times, many);
+  append(*writer, "x", times, many_values);
   const int status = test::in_a_child([&] {
     writer.reset();
     return 0;
@@ -77,13 +77,13 @@ TEST_F(WriterPublishTest, AForkedChildDestroysItsCopyOfTheWriter) {
 }
 
 TEST_F(WriterPublishTest, AForkedChildDoesNotWaitForTheParentsThread) {
-  const std::vector<float> many(size_t{1} << 18, 5.0f);
-  const std::vector<int64_t> times(many.size(), 0);
+  const std::vector<float> many_values(size_t{1} << 18, 5.0f);
+  const std::vector<int64_t> times(many_values.size(), 0);
   Writer writer(path());
   writer.begin_episode();
   std::atomic<bool> done{false};
-  std::thread appends([&] {
-    while (!done) append(writer, "x", times, many);
+  std::thread appender([&] {
+    while (!done) append(writer, "x", times, many_values);
   });
   for (int fork = 0; fork < 40; ++fork) {
     const int status = test::in_a_child([&] {
@@ -95,7 +95,7 @@ TEST_F(WriterPublishTest, AForkedChildDoesNotWaitForTheParentsThread) {
     if (status != 0) break;
   }
   done = true;
-  appends.join();
+  appender.join();
 }
 
 TEST_F(WriterPublishTest, PathsWithSlashesMissingParentsAndLinks) {

@@ -45,16 +45,16 @@ TEST_F(WriterTest, StridedRowsLongerAndWiderThanAPiece) {
     writer.close();
   }
   const auto dataset = Dataset::open(path(), true);
-  std::vector<double> wanted(static_cast<size_t>(kRows * kColumns / 2));
-  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = values[2 * i];
+  std::vector<double> expected_values(static_cast<size_t>(kRows * kColumns / 2));
+  for (size_t i = 0; i < expected_values.size(); ++i) expected_values[i] = values[2 * i];
   const Stream& stream = dataset->stream("x");
   ASSERT_EQ(stream.rows, kRows);
   ASSERT_EQ(stream.shape, (std::vector<int64_t>{kColumns / 2}));
-  EXPECT_EQ(std::memcmp(stream.values, wanted.data(), wanted.size() * sizeof(double)), 0);
+  EXPECT_EQ(std::memcmp(stream.values, expected_values.data(), expected_values.size() * sizeof(double)), 0);
 }
 
 TEST_F(WriterTest, AcceptedJsonOfAnyDepthIsReadBack) {
-  int taken = 0;
+  int accepted = 0;
   for (int levels = 55; levels < 70; ++levels) {
     std::string json = "1";
     for (int level = 0; level < levels; ++level) json = R"({"a": )" + json + "}";
@@ -71,13 +71,13 @@ TEST_F(WriterTest, AcceptedJsonOfAnyDepthIsReadBack) {
     const auto dataset = Dataset::open(path());
     EXPECT_EQ(dataset->provenance_json(), json);
     EXPECT_EQ(dataset->stream("camera").frames->resized_json, json);
-    ++taken;
+    ++accepted;
   }
-  EXPECT_GT(taken, 5);
-  EXPECT_LT(taken, 15);
+  EXPECT_GT(accepted, 5);
+  EXPECT_LT(accepted, 15);
 }
 
-// As on file systems that ignore case: FAT, SMB.
+// The link stands for a file system that ignores case, such as FAT or SMB.
 TEST_F(WriterTest, TwoStreamsWithOneFolderAreRefused) {
   Writer writer(path());
   writer.begin_episode();
@@ -95,8 +95,8 @@ TEST_F(WriterTest, TwoStreamsWithOneFolderAreRefused) {
 
 // Without a writing thread the failing append throws; with one, a later append may throw.
 TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
-  const std::vector<float> many(size_t{1} << 20, 7.0f);
-  const std::vector<int64_t> times(many.size(), 100);
+  const std::vector<float> many_values(size_t{1} << 20, 7.0f);
+  const std::vector<int64_t> times(many_values.size(), 100);
   for (const int n : {1, 2}) {
     const test::Threads threads(n);
     Writer writer(path(), WriteMode::kOverwrite);
@@ -108,7 +108,7 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
     {
       const FileSizeLimit limit(3'500'000);
       const std::string message = message_of<FileError>([&] {
-        append(writer, "x", times, many);
+        append(writer, "x", times, many_values);
         for (int tries = 0; tries < 60'000; ++tries) {
           append(writer, "x", {100}, {7});
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -120,7 +120,7 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
       writer.abort_episode();
     }
     writer.begin_episode();
-    append(writer, "x", times, many);
+    append(writer, "x", times, many_values);
     writer.end_episode();
     {
       const FileSizeLimit limit(100'000);
@@ -129,11 +129,11 @@ TEST_F(WriterTest, AFailedWriteCostsOneEpisode) {
     writer.close();  // close() may be tried again
     const auto dataset = Dataset::open(path(), true);
     EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
-    EXPECT_EQ(values_of(dataset->stream("x"), 1), many);
+    EXPECT_EQ(values_of(dataset->stream("x"), 1), many_values);
   }
 }
 
-// The append throws although its rows would fit.
+// The append that throws is a later one, whose own rows would fit.
 TEST_F(WriterTest, TheNextAppendReportsAFailedWrite) {
   const test::Threads threads(2);
   Writer writer(path());
@@ -201,7 +201,7 @@ TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
   }
 }
 
-// The writing thread also reads values, while the next ones are made.
+// The writing thread also reads values, while the caller makes the next ones.
 TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
   constexpr int64_t kRows = 60'000;
   std::vector<int64_t> times;

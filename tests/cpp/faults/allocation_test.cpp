@@ -33,7 +33,7 @@
 
 namespace {
 
-// Allocations of all threads until one fails; below 0 none fails.
+// The number of allocations, of all threads, before one fails; below 0 none fails.
 std::atomic<int64_t> allocations_left{-1};
 
 void* allocated(size_t bytes, size_t alignment) {
@@ -51,14 +51,14 @@ constexpr size_t kDefault = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 
 }  // namespace
 
-// Not inline: the compiler would see `free` take memory of `new`.
+// Not inline: otherwise the compiler would see that `free` takes memory of `new`.
 [[gnu::noinline]] void* operator new(size_t bytes) { return allocated_or_thrown(bytes, kDefault); }
 [[gnu::noinline]] void* operator new[](size_t bytes) { return allocated_or_thrown(bytes, kDefault); }
-[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t to) {
-  return allocated_or_thrown(bytes, static_cast<size_t>(to));
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
+  return allocated_or_thrown(bytes, static_cast<size_t>(alignment));
 }
-[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t to) {
-  return allocated_or_thrown(bytes, static_cast<size_t>(to));
+[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return allocated_or_thrown(bytes, static_cast<size_t>(alignment));
 }
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
   return allocated(bytes, kDefault);
@@ -66,11 +66,13 @@ constexpr size_t kDefault = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 [[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
   return allocated(bytes, kDefault);
 }
-[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t to, const std::nothrow_t& /*unused*/) noexcept {
-  return allocated(bytes, static_cast<size_t>(to));
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment,
+                                     const std::nothrow_t& /*unused*/) noexcept {
+  return allocated(bytes, static_cast<size_t>(alignment));
 }
-[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t to, const std::nothrow_t& /*unused*/) noexcept {
-  return allocated(bytes, static_cast<size_t>(to));
+[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t alignment,
+                                       const std::nothrow_t& /*unused*/) noexcept {
+  return allocated(bytes, static_cast<size_t>(alignment));
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
@@ -88,6 +90,8 @@ constexpr size_t kDefault = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 namespace robocache::test {
 namespace {
 
+// How a child ended. kWentOn: the body returned without its allocation. kEnded: a library ended the process.
+// kThrewForNothing: no allocation failed. kHarmed: `is_whole` was false, or the process was ended otherwise.
 enum Outcome : int { kNoneFailed, kThrew, kWentOn, kEnded, kThrewForNothing, kHarmed };
 
 Outcome with_failure_at(int64_t number, const std::function<void()>& body, const std::function<bool()>& is_whole) {
@@ -109,25 +113,26 @@ Outcome with_failure_at(int64_t number, const std::function<void()>& body, const
 // std::filesystem and nlohmann's json end the process if they run out of memory while listing or destroying, because
 // libstdc++ then calls std::terminate. An exception that leaves a thread is our fault, and so is a thread that nobody
 // joined: its destructor calls this.
-void end() {
+void end_process() {
   void* frames[4];  // this function, two of libstdc++ that end a process, and their caller
-  Dl_info caller{}, here{};
-  const bool is_known = backtrace(frames, 4) == 4 && dladdr(frames[3], &caller) != 0 && dladdr(frames[0], &here) != 0;
-  const bool by_library = is_known && caller.dli_fbase != here.dli_fbase;
-  _exit(::gettid() == ::getpid() && by_library ? kEnded : kHarmed);
+  Dl_info caller{}, this_function{};
+  const bool is_known =
+      backtrace(frames, 4) == 4 && dladdr(frames[3], &caller) != 0 && dladdr(frames[0], &this_function) != 0;
+  const bool is_library_call = is_known && caller.dli_fbase != this_function.dli_fbase;
+  _exit(::gettid() == ::getpid() && is_library_call ? kEnded : kHarmed);
 }
 
 // Runs `body` repeatedly in children. The first allocation fails, then the second, until none fails. Afterwards
 // `is_whole` must hold and `body` must work. If a library ended the process, `is_whole` must hold.
 void fail_each_allocation(const std::function<void()>& body, const std::function<bool()>& is_whole) {
-  body();  // makes everything that a process makes once
+  body();  // makes what is made once in a process
   int64_t threw = 0, ended = 0;
-  for (int64_t number = 0; number < 1'000'000; number += 1 + number / 40) {  // later, steps of a fortieth
+  for (int64_t number = 0; number < 1'000'000; number += 1 + number / 40) {  // later ones are sampled
     SCOPED_TRACE("allocation " + std::to_string(number));
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);  // a child that hangs must not hang the test
-      std::set_terminate(end);
+      std::set_terminate(end_process);
       _exit(with_failure_at(number, body, is_whole));
     }
     int status = 0;
@@ -167,8 +172,8 @@ TEST(Allocation, ALoaderReturnsAllBatchesOrThrows) {
   const std::vector<std::byte> expected = batches_of(dataset);
   fail_each_allocation(
       [&] {
-        const std::vector<std::byte> got = batches_of(dataset);
-        if (got != expected) std::abort();
+        const std::vector<std::byte> batches = batches_of(dataset);
+        if (batches != expected) std::abort();
       },
       [] { return true; });
   EXPECT_EQ(batches_of(dataset), expected);
@@ -187,8 +192,8 @@ TEST(Allocation, AnOperationReturnsItsResultOrThrows) {
       return view;
     };
     const SparseVoxels result = voxelize_sparse(array.view(), std::nullopt, options, allocate, CudaStream{});
-    const auto* const first = static_cast<const int32_t*>(result.point_to_voxel.data);
-    return std::vector<int32_t>(first, first + 500);
+    const auto* const voxel_of_point = static_cast<const int32_t*>(result.point_to_voxel.data);
+    return std::vector<int32_t>(voxel_of_point, voxel_of_point + 500);
   };
   const std::vector<int32_t> expected = voxelize();
   fail_each_allocation(
@@ -202,10 +207,10 @@ TEST(Allocation, FramesAreDecodedOrNot) {
   const FrameShape shape{24, 32, 3, DType::kUInt8};
   const std::vector<uint8_t> pixels = picture(shape.height, shape.width, shape.channels);
   const std::vector<uint8_t> file = segment_jpeg(encode_frame(Codec::kJpeg, pixels.data(), shape)).blob;
-  std::vector<uint8_t> two = file;
-  two.insert(two.end(), file.begin(), file.end());
+  std::vector<uint8_t> two_files = file;
+  two_files.insert(two_files.end(), file.begin(), file.end());
   const auto bytes = std::ssize(file);
-  const DeviceArray<uint8_t> blobs(two, DType::kUInt8, {2 * bytes}, Device{});
+  const DeviceArray<uint8_t> blobs(two_files, DType::kUInt8, {2 * bytes}, Device{});
   const DeviceArray<int64_t> offsets({0, bytes, 2 * bytes}, DType::kInt64, {3}, Device{});
   const DeviceArray<uint8_t> out(std::vector<uint8_t>(2 * pixels.size()), DType::kUInt8, {2, 24, 32, 3}, Device{});
   fail_each_allocation([&] { decode_jpeg(blobs.view(), offsets.view(), out.view(), CudaStream{}); },

@@ -1,5 +1,6 @@
+// A cache and its loader, small enough to be made again for every call that may fail.
 #pragma once
-// A cache and its loader, small enough to be made once for every call that may fail.
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,7 +32,7 @@ inline void write_small_cache(const std::string& path, WriteMode mode) {
   writer.close();
 }
 
-// Returns the first batches, which a feed's thread makes ahead.
+// Returns the first three batches of a feed, whose thread makes them ahead.
 inline std::vector<std::byte> batches_of(const std::shared_ptr<const Dataset>& dataset) {
   LoaderOptions options;
   options.batch_size = 16;

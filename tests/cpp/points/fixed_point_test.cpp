@@ -29,13 +29,13 @@ int compare(Wide a, int p, Wide b, int q) {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-// Returns the number of the format nearest to magnitude * 2^exponent / divisor, ties to even. It halves the range of
-// bit patterns, and decides by exact comparison.
+// Returns the bits of the number nearest to magnitude * 2^exponent / divisor, ties to even. Finds it by bisection of the
+// bit patterns, with exact comparisons.
 template <class Out>
 uint64_t nearest_bits(uint64_t magnitude, int exponent, uint64_t divisor) {
   using Format = FloatFormat<Out>;
-  const auto against = [&](uint64_t bits,
-                           bool halfway) {  // compares the pattern's value, or the middle above it, with the true value
+  // Compares the value of a bit pattern, or the middle between it and the next value, with the true value.
+  const auto compare_with_true = [&](uint64_t bits, bool halfway) {
     const uint64_t field = bits >> (Format::digits - 1);
     const uint64_t hidden = uint64_t{1} << (Format::digits - 1);
     const uint64_t digits = (bits & (hidden - 1)) | (field == 0 ? 0 : hidden);
@@ -46,9 +46,9 @@ uint64_t nearest_bits(uint64_t magnitude, int exponent, uint64_t divisor) {
   uint64_t high = Format::infinity;
   while (high - low > 1) {
     const uint64_t middle = low + (high - low) / 2;
-    (against(middle, false) <= 0 ? low : high) = middle;
+    (compare_with_true(middle, false) <= 0 ? low : high) = middle;
   }
-  const int side = against(low, true);
+  const int side = compare_with_true(low, true);
   return side < 0 || (side == 0 && (low & 1) != 0) ? high : low;
 }
 
@@ -75,8 +75,8 @@ int64_t random_sum(test::Random& random) {
 
 template <class Out>
 class Rounding : public testing::Test {};
-using Outs = testing::Types<Float16, BFloat16, float, double>;
-TYPED_TEST_SUITE(Rounding, Outs);
+using RoundedTypes = testing::Types<Float16, BFloat16, float, double>;
+TYPED_TEST_SUITE(Rounding, RoundedTypes);
 
 TYPED_TEST(Rounding, SumsAreRoundedOnce) {
   test::Random random(1);
@@ -114,7 +114,7 @@ TYPED_TEST(Rounding, MeansBesideAMiddleRoundToTheirSide) {
   using Format = FloatFormat<TypeParam>;
   test::Random random(3);
   for (int i = 0; i < test::trials(50'000); ++i) {
-    // middle * points times a power of two, and that plus and minus one, if it fits.
+    // The sums are middle * points times a power of two, and one less and one more.
     const int bits_left = 62 - (Format::digits + 1);
     const int64_t points = 1 + (random.below((int64_t{1} << std::min(bits_left, 26)) - 1) >> random.below(20));
     const int64_t middle =

@@ -22,7 +22,7 @@ using test::Random;
 
 const std::vector<double> kIdentity{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
 
-TensorView numbers(const std::vector<double>& values, std::initializer_list<int64_t> shape) {
+TensorView float64_view(const std::vector<double>& values, std::initializer_list<int64_t> shape) {
   return TensorView::contiguous(const_cast<double*>(values.data()), DType::kFloat64, shape);
 }
 
@@ -33,9 +33,9 @@ class IntegrateTsdf : public test::OnDevice {
                         const TensorView& poses, const std::optional<TensorView>& intrinsics,
                         const TsdfOptions& options) {
     const int64_t bytes = tsdf_workspace_bytes(grid.view(), measured, poses, intrinsics);
-    const DeviceArray<uint8_t> memory(std::vector<uint8_t>(static_cast<size_t>(bytes), 0xa5), DType::kUInt8, {bytes},
-                                      device());
-    integrate_tsdf(grid.view(), weights.view(), measured, poses, intrinsics, options, CudaStream{}, memory.view());
+    const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(static_cast<size_t>(bytes), 0xa5), DType::kUInt8, {bytes},
+                                         device());
+    integrate_tsdf(grid.view(), weights.view(), measured, poses, intrinsics, options, CudaStream{}, workspace.view());
   }
 
   static DeviceArray<float> floats(const std::vector<float>& values, const std::vector<int64_t>& shape,
@@ -51,13 +51,13 @@ TEST_P(IntegrateTsdf, TheExampleOfTheHeader) {
   const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
   const std::vector<double> pose{1, 0, 0, 0.5, 0, 1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0, 1};
   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
-  integrate(grid, weights, points.view(), numbers(pose, {4, 4}), std::nullopt, options);
+  integrate(grid, weights, points.view(), float64_view(pose, {4, 4}), std::nullopt, options);
   EXPECT_EQ(grid.read(), (std::vector<float>{0.5f, -0.5f, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(weights.read(), (std::vector<float>{1, 1, 0, 0, 0, 0, 0, 0}));
 }
 
-// Many rays cross a few voxels, so every thread meets every other. The sums must equal those of one thread in another
-// order.
+// Many rays cross a few voxels, so all threads add to the same sums. These must equal the sums of one thread and of
+// another order.
 TEST_P(IntegrateTsdf, HasTheSameBitsOnAnyThreadsInAnyOrder) {
   Random random(32);
   constexpr int64_t kCount = 5000;
@@ -86,11 +86,11 @@ TEST_P(IntegrateTsdf, HasTheSameBitsOnAnyThreadsInAnyOrder) {
                                     .truncation = 0.02,
                                     .space_carving = carving};
           const DeviceArray<float> measured = floats(order, {kCount, 3});
-          integrate(grid, weights, measured.view(), numbers(kIdentity, {4, 4}), std::nullopt, options);
-          std::vector<float> both = grid.read();
-          const std::vector<float> seen = weights.read();
-          both.insert(both.end(), seen.begin(), seen.end());
-          results.push_back(both);
+          integrate(grid, weights, measured.view(), float64_view(kIdentity, {4, 4}), std::nullopt, options);
+          std::vector<float> grid_and_weights = grid.read();
+          const std::vector<float> weight_values = weights.read();
+          grid_and_weights.insert(grid_and_weights.end(), weight_values.begin(), weight_values.end());
+          results.push_back(grid_and_weights);
         }
       }
       float rays = 0;
@@ -107,14 +107,14 @@ TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {
   const DeviceArray<float> weights = floats(std::vector<float>(8), {2, 2, 2});
   const DeviceArray<float> points = floats({0, 0, 1}, {1, 3});
   const TsdfOptions options{.voxel_size = {1, 1, 1}, .truncation = 1};
-  const int64_t bytes = tsdf_workspace_bytes(grid.view(), points.view(), numbers(kIdentity, {4, 4}), std::nullopt);
+  const int64_t bytes = tsdf_workspace_bytes(grid.view(), points.view(), float64_view(kIdentity, {4, 4}), std::nullopt);
   EXPECT_EQ(bytes, 8 * 16);
-  const DeviceArray<uint8_t> small(std::vector<uint8_t>(static_cast<size_t>(bytes - 1)), DType::kUInt8, {bytes - 1},
-                                   device());
-  for (const auto& memory : {std::optional<TensorView>(), std::optional(small.view())}) {
+  const DeviceArray<uint8_t> too_small(std::vector<uint8_t>(static_cast<size_t>(bytes - 1)), DType::kUInt8, {bytes - 1},
+                                       device());
+  for (const auto& workspace : {std::optional<TensorView>(), std::optional(too_small.view())}) {
     try {
-      integrate_tsdf(grid.view(), weights.view(), points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options,
-                     CudaStream{}, memory);
+      integrate_tsdf(grid.view(), weights.view(), points.view(), float64_view(kIdentity, {4, 4}), std::nullopt, options,
+                     CudaStream{}, workspace);
       FAIL() << "expected an error";
     } catch (const ArgumentError& error) {
       EXPECT_EQ(std::string(error.what()).find("workspace: expected 128 bytes on "), 0) << error.what();

@@ -37,8 +37,8 @@ std::vector<TsdfRange> ranges_of(const TsdfParams& p) {
   return ranges;
 }
 
-// Makes a random matrix orthonormal by the Gram-Schmidt process.
-void turn(Random& random, double r[9]) {
+// Fills `r` with a random matrix, made orthonormal by the Gram-Schmidt process.
+void make_orthonormal(Random& random, double r[9]) {
   for (int i = 0; i < 9; ++i) r[i] = random.one_in(3) ? (i % 4 == 0 ? 1 : 0) : random.between(-1, 1);
   for (int i = 0; i < 9; i += 4) r[i] += 1.5;
   for (int i = 0; i < 3; ++i) {
@@ -79,7 +79,7 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
     p.truncation = size * random.between(0.5, 8);
     p.space_carving = random.one_in(2);
     TsdfSensor sensor{};
-    turn(random, sensor.rotation);
+    make_orthonormal(random, sensor.rotation);
     for (int axis = 0; axis < 3; ++axis) {
       const double extent = static_cast<double>(p.grid.shape[axis]) * p.grid.size[axis];
       sensor.origin[axis] = p.grid.origin[axis] + extent * random.between(-0.5, 1.5);
@@ -89,18 +89,19 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
     sensor.cx = static_cast<double>(p.columns) * random.between(-0.2, 1.2);
     sensor.cy = static_cast<double>(p.rows) * random.between(-0.2, 1.2);
     std::vector<float> image(static_cast<size_t>(p.rows * p.columns));
-    const double far = scale * random.between(0.1, 3);
-    double farther[10][15];  // factors of the depth, one for each square of 20 pixels
-    for (auto& row : farther) {
-      for (double& one : row) one = random.one_in(4) ? random.between(0.5, 2) : 1;
+    const double typical_depth = scale * random.between(0.1, 3);
+    double depth_factors[10][15];  // one for each square of 20 x 20 pixels
+    for (auto& row : depth_factors) {
+      for (double& factor : row) factor = random.one_in(4) ? random.between(0.5, 2) : 1;
     }
     for (int64_t i = 0; i < p.rows * p.columns; ++i) {
-      const double times = farther[i / p.columns / 20][i % p.columns / 20];
-      image[static_cast<size_t>(i)] = static_cast<float>(times * far * random.between(0.8, 1.1) / p.depth_scale);
+      const double depth_factor = depth_factors[i / p.columns / 20][i % p.columns / 20];
+      image[static_cast<size_t>(i)] =
+          static_cast<float>(depth_factor * typical_depth * random.between(0.8, 1.1) / p.depth_scale);
     }
     for (float& depth : image) {
-      const float none[] = {0, -1, std::nanf(""), kInfinity};
-      if (random.one_in(10)) depth = none[random.below(4)];
+      const float missing[] = {0, -1, std::nanf(""), kInfinity};
+      if (random.one_in(10)) depth = missing[random.below(4)];
     }
     p.measured = image.data();
     const int64_t first[3] = {0, 0, 0};
@@ -111,10 +112,10 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
       for (int64_t y = 0; y < p.grid.shape[1]; y += extent[1]) {
         for (int64_t z = 0; z < p.grid.shape[2]; z += extent[2]) {
           ++boxes;
-          const BoxVerdict box = box_verdict(p, view, random.one_in(10) ? nullptr : ranges.data(),
-                                             static_cast<float>(x), static_cast<float>(y), static_cast<float>(z));
-          if (box == BoxVerdict::kUnknown) continue;
-          ++(box == BoxVerdict::kFree ? free : empty);
+          const BoxVerdict verdict = box_verdict(p, view, random.one_in(10) ? nullptr : ranges.data(),
+                                                 static_cast<float>(x), static_cast<float>(y), static_cast<float>(z));
+          if (verdict == BoxVerdict::kUnknown) continue;
+          ++(verdict == BoxVerdict::kFree ? free : empty);
           for (int64_t i = x; i < std::min(x + extent[0], p.grid.shape[0]); ++i) {
             for (int64_t j = y; j < std::min(y + extent[1], p.grid.shape[1]); ++j) {
               for (int64_t k = z; k < std::min(z + extent[2], p.grid.shape[2]); ++k) {
@@ -123,7 +124,7 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
                                                     voxel_centre(p.grid, 2, k) - sensor.origin[2]);
                 const double depth = measured_depth(p, 0, projected);
                 const double sdf = depth_distance(p, projected, depth);
-                ASSERT_TRUE(box == BoxVerdict::kFree && depth > 0 ? sdf == p.truncation : std::isnan(sdf))
+                ASSERT_TRUE(verdict == BoxVerdict::kFree && depth > 0 ? sdf == p.truncation : std::isnan(sdf))
                     << "round " << round << ", voxel " << i << ", " << j << ", " << k;
               }
             }
@@ -140,8 +141,8 @@ TEST(TsdfBounds, ABoxJudgedEmptyHasNoMeasurement) {
 // Returns a first approximation of 1 / sqrt(x) or 1 / x as a device may give it, now and then a wrong one.
 float guess_near(Random& random, double value) {
   if (random.one_in(50)) return random.one_in(2) ? 0 : kInfinity;
-  const float off = static_cast<float>(random.between(-0x1p-21, 0x1p-21));
-  return static_cast<float>(value) * (1 + (random.one_in(20) ? 64 * off : off));
+  const float error = static_cast<float>(random.between(-0x1p-21, 0x1p-21));
+  return static_cast<float>(value) * (1 + (random.one_in(20) ? 64 * error : error));
 }
 
 TEST(TsdfBounds, Float64WithoutDivisionsEqualsRule32) {
@@ -155,8 +156,8 @@ TEST(TsdfBounds, Float64WithoutDivisionsEqualsRule32) {
     const double scale = std::ldexp(1.0, static_cast<int>(random.below(40)) - 20);
     p.truncation = scale * (random.one_in(4) ? 0.25 : random.between(0.01, 1));
     int exponent = 0;
-    const bool power = std::frexp(p.truncation, &exponent) == 0.5;
-    p.quantum = std::ldexp(1, exponent - (power ? 1 : 0) - 31);
+    const bool is_power_of_two = std::frexp(p.truncation, &exponent) == 0.5;
+    p.quantum = std::ldexp(1, exponent - (is_power_of_two ? 1 : 0) - 31);
     p.quanta_per_metre = 1 / p.quantum;
     p.free_quanta = in_quanta(p, p.truncation);
     p.space_carving = random.one_in(2);
@@ -167,30 +168,32 @@ TEST(TsdfBounds, Float64WithoutDivisionsEqualsRule32) {
     sensor.fy = random.between(10, 2000);
     sensor.cx = random.between(-100, 1000);
     sensor.cy = random.between(-100, 1000);
-    Projected c{scale * random.between(-3, 3), scale * random.between(-3, 3), scale * random.between(0.01, 3), 0, 0};
-    if (random.one_in(4)) {  // midway between pixels, or near that
+    Projected point{scale * random.between(-3, 3), scale * random.between(-3, 3), scale * random.between(0.01, 3), 0,
+                    0};
+    if (random.one_in(4)) {  // midway between two pixels, or close to it
       sensor.fx = 64;
       sensor.cx = static_cast<double>(random.below(300));
-      c.x = c.z * (static_cast<double>(random.below(200)) + 0.5) / 64;
+      point.x = point.z * (static_cast<double>(random.below(200)) + 0.5) / 64;
     }
-    Projected found = c;
-    Projected exact = c;
-    find_pixel(sensor, exact);
-    if (find_pixel_if_sure(sensor, found, [&](float z) { return guess_near(random, 1.0 / z); })) {
+    Projected sure_pixel = point;
+    Projected exact_pixel = point;
+    find_pixel(sensor, exact_pixel);
+    if (find_pixel_if_sure(sensor, sure_pixel, [&](float z) { return guess_near(random, 1.0 / z); })) {
       ++sure_pixels;
-      ASSERT_EQ(found.column, exact.column);
-      ASSERT_EQ(found.row, exact.row);
+      ASSERT_EQ(sure_pixel.column, exact_pixel.column);
+      ASSERT_EQ(sure_pixel.row, exact_pixel.row);
     }
 
     // Distances anywhere around the band, at its ends, and midway between quanta.
-    const double length = std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z);
-    const double wanted = random.one_in(4)   ? p.truncation * (random.one_in(2) ? 1 : -1)
-                          : random.one_in(4) ? (std::floor(random.between(-1, 1) * 0x1p31) + 0.5) * p.quantum
-                                             : 1.3 * p.truncation * random.between(-1, 1);
-    const double depth = c.z + wanted * c.z / length;
+    const double length = std::sqrt((point.x * point.x + point.y * point.y) + point.z * point.z);
+    const double wanted_distance = random.one_in(4)   ? p.truncation * (random.one_in(2) ? 1 : -1)
+                                   : random.one_in(4) ? (std::floor(random.between(-1, 1) * 0x1p31) + 0.5) * p.quantum
+                                                      : 1.3 * p.truncation * random.between(-1, 1);
+    const double depth = point.z + wanted_distance * point.z / length;
     if (!(depth > 0)) continue;
-    const double sdf = depth_distance(p, c, depth);
-    const Addend addend = addend_of(p, c, depth, [&](float x) { return guess_near(random, 1 / std::sqrt(double{x})); });
+    const double sdf = depth_distance(p, point, depth);
+    const Addend addend =
+        addend_of(p, point, depth, [&](float x) { return guess_near(random, 1 / std::sqrt(double{x})); });
     if (addend.sure) {
       ++sure_addends;
       ASSERT_EQ(addend.count, std::isnan(sdf) ? 0 : 1) << sdf / p.truncation;

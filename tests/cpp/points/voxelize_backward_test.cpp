@@ -20,9 +20,9 @@ using test::Random;
 class VoxelizeBackward : public test::OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(VoxelizeBackward);
 
-DeviceBuffer workspace_of(int64_t bytes, Device device, std::optional<TensorView>& view) {
+DeviceBuffer workspace_of(int64_t bytes, Device device, std::optional<TensorView>& workspace) {
   DeviceBuffer memory(device, static_cast<size_t>(bytes));
-  if (bytes > 0) view = TensorView::contiguous(memory.data(), DType::kUInt8, {bytes}, device);
+  if (bytes > 0) workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {bytes}, device);
   return memory;
 }
 
@@ -42,10 +42,10 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
     int64_t cell = 0;
     bool inside = true;
     for (size_t axis = 0; axis < 3; ++axis) {
-      const int64_t at = random.below(shape[axis] + 1);
-      xyz.push_back(static_cast<float>(at) + 0.5F);
-      inside = inside && at < shape[axis];
-      cell = cell * shape[axis] + at;
+      const int64_t index = random.below(shape[axis] + 1);
+      xyz.push_back(static_cast<float>(index) + 0.5F);
+      inside = inside && index < shape[axis];
+      cell = cell * shape[axis] + index;
     }
     cell_of.push_back(inside ? row / rows * cells + cell : -1);
     for (int64_t f = 0; f < width; ++f) features.push_back(static_cast<double>(random.below(4)));
@@ -58,9 +58,9 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
 
   const DeviceArray<float> points(xyz, DType::kFloat32, {clouds, rows, 3}, device(), {rows * 4 + 3, 4, 1});
   const DeviceArray<double> values(features, DType::kFloat64, {clouds, rows, width}, device(), {rows * 5, 5, 1});
-  const DeviceArray<int64_t> counts_of_rows(lengths, DType::kInt64, {clouds}, device());
+  const DeviceArray<int64_t> lengths_array(lengths, DType::kInt64, {clouds}, device());
   const PointArguments arguments = {
-      .points = points.view(), .features = values.view(), .lengths = counts_of_rows.view()};
+      .points = points.view(), .features = values.view(), .lengths = lengths_array.view()};
   const DeviceArray<double> gradient(out_gradients, DType::kFloat64, {clouds, 2, 3, 5, width}, device());
   for (const VoxelMode mode :
        {VoxelMode::kSum, VoxelMode::kMean, VoxelMode::kMin, VoxelMode::kMax, VoxelMode::kFirst, VoxelMode::kLast}) {
@@ -70,19 +70,20 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
                                   {clouds, 2, 3, 5, width}, device());
     const DeviceArray<int32_t> counts(std::vector<int32_t>(static_cast<size_t>(clouds * cells), 9), DType::kInt32,
                                       {clouds, 2, 3, 5}, device());
-    std::optional<TensorView> view;
-    const DeviceBuffer forward = workspace_of(voxelize_workspace_bytes(arguments, options), device(), view);
-    voxelize_pointcloud(arguments, options, {out.view(), counts.view()}, CudaStream{}, std::nullopt, view);
+    std::optional<TensorView> forward_workspace;
+    const DeviceBuffer forward_memory =
+        workspace_of(voxelize_workspace_bytes(arguments, options), device(), forward_workspace);
+    voxelize_pointcloud(arguments, options, {out.view(), counts.view()}, CudaStream{}, std::nullopt, forward_workspace);
 
     options.modes = {mode};
     const DeviceArray<double> features_gradient(std::vector<double>(features.size(), 0.25), DType::kFloat64,
                                                 {clouds, rows, width}, device());
-    std::optional<TensorView> backward_view;
-    const DeviceBuffer backward =
-        workspace_of(voxelize_gradient_workspace_bytes(arguments, options), device(), backward_view);
+    std::optional<TensorView> backward_workspace;
+    const DeviceBuffer backward_memory =
+        workspace_of(voxelize_gradient_workspace_bytes(arguments, options), device(), backward_workspace);
     voxelize_pointcloud_backward(arguments, options, gradient.view(),
                                  mode == VoxelMode::kMean ? counts.view() : out.view(), features_gradient.view(),
-                                 CudaStream{}, backward_view);
+                                 CudaStream{}, backward_workspace);
 
     std::vector<double> expected(features.size(), 0.25);  // the old content stays
     for (int64_t row = 0; row < clouds * rows; ++row) {
@@ -90,22 +91,22 @@ TEST_P(VoxelizeBackward, GoesToThePointsOfTheResult) {
       if (cell < 0 || !is_point(row)) continue;
       for (int64_t f = 0; f < width; ++f) {
         const double feature = features[static_cast<size_t>(row * width + f)];
-        bool takes = true;
-        int64_t points_here = 0;
+        bool gets_gradient = true;
+        int64_t points_in_cell = 0;
         for (int64_t other = 0; other < clouds * rows; ++other) {
           if (cell_of[static_cast<size_t>(other)] != cell || !is_point(other)) continue;
-          ++points_here;
+          ++points_in_cell;
           const double other_feature = features[static_cast<size_t>(other * width + f)];
           const bool tied_before = other_feature == feature && other < row;
-          if (mode == VoxelMode::kMin && (other_feature < feature || tied_before)) takes = false;
-          if (mode == VoxelMode::kMax && (other_feature > feature || tied_before)) takes = false;
-          if (mode == VoxelMode::kFirst && other < row) takes = false;
-          if (mode == VoxelMode::kLast && other > row) takes = false;
+          if (mode == VoxelMode::kMin && (other_feature < feature || tied_before)) gets_gradient = false;
+          if (mode == VoxelMode::kMax && (other_feature > feature || tied_before)) gets_gradient = false;
+          if (mode == VoxelMode::kFirst && other < row) gets_gradient = false;
+          if (mode == VoxelMode::kLast && other > row) gets_gradient = false;
         }
-        const double part = out_gradients[static_cast<size_t>(cell * width + f)];
-        if (!takes) continue;
+        const double cell_gradient = out_gradients[static_cast<size_t>(cell * width + f)];
+        if (!gets_gradient) continue;
         expected[static_cast<size_t>(row * width + f)] +=
-            mode == VoxelMode::kMean ? part / static_cast<double>(points_here) : part;
+            mode == VoxelMode::kMean ? cell_gradient / static_cast<double>(points_in_cell) : cell_gradient;
       }
     }
     ASSERT_EQ(features_gradient.read(), expected) << name_of(mode);

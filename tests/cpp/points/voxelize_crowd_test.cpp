@@ -1,5 +1,5 @@
 // Clouds that lead through each path of a backend: few and many rows, few and many cells, voxels with one point and
-// with more than 16 bits can count, outputs that are not aligned.
+// with more points than 16 bits can count. The outputs are aligned or not.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Layout {
   std::string name;
   int64_t rows;
   std::array<int64_t, 3> shape;
-  std::vector<int64_t> dense_rows;  // rows in the first voxels; the other rows lie anywhere, one in ten outside
+  std::vector<int64_t> dense_rows;  // rows in each of the first voxels; the others lie anywhere, one in ten outside
 };
 
 const std::vector<Layout> kLayouts = {
@@ -52,16 +52,17 @@ Cloud make_cloud(const Layout& layout, Random& random) {
   for (size_t cell = 0; cell < layout.dense_rows.size(); ++cell) {
     cells.insert(cells.end(), static_cast<size_t>(layout.dense_rows[cell]), static_cast<int64_t>(cell));
   }
-  const int64_t all = layout.shape[0] * layout.shape[1] * layout.shape[2];
-  while (static_cast<int64_t>(cells.size()) < layout.rows) cells.push_back(random.below(all + all / 10 + 1));
+  const int64_t cell_count = layout.shape[0] * layout.shape[1] * layout.shape[2];
+  while (static_cast<int64_t>(cells.size()) < layout.rows)
+    cells.push_back(random.below(cell_count + cell_count / 10 + 1));
   for (size_t i = cells.size(); i-- > 1;) {
     std::swap(cells[i], cells[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
   }
   for (const int64_t cell : cells) {
-    const std::array<int64_t, 3> at = {cell / (layout.shape[1] * layout.shape[2]),  // outside: past the end of x
-                                       cell / layout.shape[2] % layout.shape[1], cell % layout.shape[2]};
-    for (const int64_t c : at)
-      cloud.xyz.push_back(static_cast<float>(c) + static_cast<float>(random.between(0.1, 0.9)));
+    const std::array<int64_t, 3> position = {cell / (layout.shape[1] * layout.shape[2]),  // outside: past the end of x
+                                             cell / layout.shape[2] % layout.shape[1], cell % layout.shape[2]};
+    for (const int64_t index : position)
+      cloud.xyz.push_back(static_cast<float>(index) + static_cast<float>(random.between(0.1, 0.9)));
     for (int f = 0; f < 2; ++f) cloud.features.push_back(static_cast<float>(random.below(2001) - 1000));
   }
   return cloud;
@@ -74,7 +75,7 @@ struct ExpectedSums {
   int64_t dropped = 0;
 };
 
-ExpectedSums by_a_plain_loop(const Layout& layout, const Cloud& cloud) {
+ExpectedSums expected_sums(const Layout& layout, const Cloud& cloud) {
   const auto cells = static_cast<size_t>(layout.shape[0] * layout.shape[1] * layout.shape[2]);
   ExpectedSums expected{std::vector<int32_t>(cells), std::vector<double>(2 * cells), std::vector<float>(2 * cells),
                         std::vector<float>(2 * cells)};
@@ -101,7 +102,7 @@ ExpectedSums by_a_plain_loop(const Layout& layout, const Cloud& cloud) {
 class VoxelizeCrowds : public test::OnDevice {
  protected:
   // Only CUDA has another path for more than 2^20 rows.
-  static int64_t rows_here(int64_t rows) { return device().is_cuda() || rows <= kFewRows ? rows : rows / 16; }
+  static int64_t rows_on_device(int64_t rows) { return device().is_cuda() || rows <= kFewRows ? rows : rows / 16; }
 
   // Returns an output whose first element is `shift` elements after an aligned address.
   template <class T>
@@ -134,9 +135,9 @@ ROBOCACHE_ON_EACH_DEVICE(VoxelizeCrowds);
 TEST_P(VoxelizeCrowds, EqualAPlainLoop) {
   Random random(4);
   for (Layout layout : kLayouts) {
-    layout.rows = rows_here(layout.rows);
+    layout.rows = rows_on_device(layout.rows);
     const Cloud cloud = make_cloud(layout, random);
-    const ExpectedSums expected = by_a_plain_loop(layout, cloud);
+    const ExpectedSums expected = expected_sums(layout, cloud);
     const int64_t cells = layout.shape[0] * layout.shape[1] * layout.shape[2];
     const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {layout.rows, 3}, device());
     const DeviceArray<float> features(cloud.features, DType::kFloat32, {layout.rows, 2}, device());

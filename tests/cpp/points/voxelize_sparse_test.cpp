@@ -22,7 +22,7 @@ using test::DeviceArray;
 using test::Poisoned;
 using test::Random;
 
-// The expected results, computed by a loop over rows and a map of cells.
+// The expected results, which expected_of computes by a loop over rows and a map of cells.
 struct ExpectedVoxels {
   std::vector<SparseCell> cells;
   std::vector<int32_t> counts;
@@ -36,12 +36,12 @@ struct ExpectedVoxels {
 ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<int64_t>& offsets,
                            const SparseOptions& options) {
   const auto size = static_cast<float>(options.voxel_size[0]);
-  const auto keyed = [&](const SparseCell& cell) {
+  const auto key_of = [&](const SparseCell& cell) {
     const SparseKey key =
         sort_key(options.order == VoxelOrder::kMorton ? VoxelOrder::kMorton : VoxelOrder::kLinear, cell);
     return std::array<uint64_t, 2>{key.high, key.low};
   };
-  std::map<std::array<uint64_t, 2>, size_t> numbers;
+  std::map<std::array<uint64_t, 2>, size_t> voxel_of_key;
   std::vector<SparseCell> cells;
   std::vector<std::vector<int32_t>> rows_of;
   ExpectedVoxels expected;
@@ -49,44 +49,46 @@ ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<i
   for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
     int64_t inserted = 0;
     for (auto row = static_cast<size_t>(offsets[cloud]); row < static_cast<size_t>(offsets[cloud + 1]); ++row) {
-      int32_t at[3] = {};
+      int32_t index[3] = {};
       bool inside = true;
       for (size_t axis = 0; axis < 3; ++axis) {
         const float origin = options.point_range ? static_cast<float>((*options.point_range)[axis]) : 0;
         const float quotient = std::floor((points[row * 3 + axis] - origin) / size);
         inside = inside && quotient >= -0x1p31f && quotient < 0x1p31f;
-        if (inside) at[axis] = static_cast<int32_t>(quotient);
+        if (inside) index[axis] = static_cast<int32_t>(quotient);
         if (options.point_range) {
           const auto& range = *options.point_range;
-          inside = inside && at[axis] >= 0 && at[axis] < std::nearbyint((range[axis + 3] - range[axis]) / size) &&
+          inside = inside && index[axis] >= 0 && index[axis] < std::nearbyint((range[axis + 3] - range[axis]) / size) &&
                    points[row * 3 + axis] < static_cast<float>(range[axis + 3]);
         }
       }
       if (!inside) continue;
-      const SparseCell cell{static_cast<int32_t>(cloud), at[0], at[1], at[2]};
-      if (!numbers.contains(keyed(cell))) {
+      const SparseCell cell{static_cast<int32_t>(cloud), index[0], index[1], index[2]};
+      if (!voxel_of_key.contains(key_of(cell))) {
         if (options.max_voxels && inserted == *options.max_voxels) continue;
         ++inserted;
-        numbers.emplace(keyed(cell), cells.size());
+        voxel_of_key.emplace(key_of(cell), cells.size());
         cells.push_back(cell);
         rows_of.emplace_back();
       }
-      rows_of[numbers.at(keyed(cell))].push_back(static_cast<int32_t>(row));
+      rows_of[voxel_of_key.at(key_of(cell))].push_back(static_cast<int32_t>(row));
     }
   }
   expected.found = static_cast<int64_t>(cells.size());
   std::vector<size_t> order(std::min(cells.size(), static_cast<size_t>(options.capacity.value_or(INT32_MAX))));
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   if (options.order != VoxelOrder::kFirst) {
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keyed(cells[a]) < keyed(cells[b]); });
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key_of(cells[a]) < key_of(cells[b]); });
   }
   for (size_t voxel = 0; voxel < order.size(); ++voxel) {
     expected.cells.push_back(cells[order[voxel]]);
-    std::vector<int32_t> of_voxel = rows_of[order[voxel]];
-    for (const int32_t row : of_voxel) expected.point_to_voxel[static_cast<size_t>(row)] = static_cast<int32_t>(voxel);
-    of_voxel.resize(std::min(of_voxel.size(), static_cast<size_t>(options.max_points_per_voxel.value_or(INT32_MAX))));
-    expected.counts.push_back(static_cast<int32_t>(of_voxel.size()));
-    expected.rows.push_back(of_voxel);
+    std::vector<int32_t> voxel_rows = rows_of[order[voxel]];
+    for (const int32_t row : voxel_rows)
+      expected.point_to_voxel[static_cast<size_t>(row)] = static_cast<int32_t>(voxel);
+    voxel_rows.resize(
+        std::min(voxel_rows.size(), static_cast<size_t>(options.max_points_per_voxel.value_or(INT32_MAX))));
+    expected.counts.push_back(static_cast<int32_t>(voxel_rows.size()));
+    expected.rows.push_back(voxel_rows);
   }
   for (size_t cloud = 0; cloud + 1 < offsets.size(); ++cloud) {
     expected.dropped.push_back(std::count(expected.point_to_voxel.begin() + offsets[cloud],
@@ -98,11 +100,11 @@ ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<i
 std::vector<float> random_points(Random& random, int64_t rows) {
   std::vector<float> points;
   for (int64_t i = 0; i < rows * 3; ++i) {
-    const double at = random.between(-3, 3);
+    const double coordinate = random.between(-3, 3);
     points.push_back(static_cast<float>(random.one_in(100)   ? std::nan("")
                                         : random.one_in(100) ? 1e30
-                                        : random.one_in(5)   ? std::round(at * 2) / 2
-                                                             : at));
+                                        : random.one_in(5)   ? std::round(coordinate * 2) / 2
+                                                             : coordinate));
   }
   return points;
 }
@@ -113,11 +115,12 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
                       const SparseOptions& options, Device device) {
   const auto rows = static_cast<int64_t>(points.size() / 3);
   const DeviceArray<float> array(points, DType::kFloat32, {rows, 3}, device);
-  const DeviceArray<int64_t> clouds(offsets, DType::kInt64, {static_cast<int64_t>(offsets.size())}, device);
+  const DeviceArray<int64_t> offsets_array(offsets, DType::kInt64, {static_cast<int64_t>(offsets.size())}, device);
   const bool batched = offsets.size() > 2;
   Poisoned memory(device);
-  const SparseVoxels voxels = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{},
-                                              std::nullopt, batched ? std::optional(clouds.view()) : std::nullopt);
+  const SparseVoxels voxels =
+      voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{}, std::nullopt,
+                      batched ? std::optional(offsets_array.view()) : std::nullopt);
   ExpectedVoxels expected = expected_of(points, offsets, options);
   EXPECT_EQ(memory.read<int64_t>(voxels.dropped), expected.dropped);
   if (options.capacity) {
@@ -137,9 +140,9 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
   const auto columns = static_cast<size_t>(voxels.features.shape[1]);
   std::vector<float> gathered;
   std::vector<int32_t> rows_of_voxel;
-  for (const std::vector<int32_t>& of_voxel : expected.rows) {
+  for (const std::vector<int32_t>& voxel_rows : expected.rows) {
     for (size_t slot = 0; slot < columns; ++slot) {
-      const int32_t row = slot < of_voxel.size() ? of_voxel[slot] : -1;
+      const int32_t row = slot < voxel_rows.size() ? voxel_rows[slot] : -1;
       rows_of_voxel.push_back(row);
       for (size_t axis = 0; axis < 3; ++axis) {
         gathered.push_back(row < 0 ? 0 : points[static_cast<size_t>(row) * 3 + axis]);
@@ -156,7 +159,7 @@ TEST_P(VoxelizeSparse, EqualsTheReferenceForAllLimitsAndOrders) {
     const std::vector<float> points = random_points(random, rows);
     for (const std::vector<int64_t>& offsets :
          {std::vector<int64_t>{0, rows}, {0, 0, rows / 3, rows / 3, rows / 2, rows, rows}}) {
-      for (const auto& [max_voxels, most, capacity] :
+      for (const auto& [max_voxels, max_points, capacity] :
            {std::array<int64_t, 3>{0, 0, 0}, {0, 5, 0}, {100, 3, 0}, {0, 40, 0}, {0, 5, 50}, {30, 2, 2000}}) {
         SparseOptions options;
         options.voxel_size = {0.5, 0.5, 0.5};
@@ -164,11 +167,11 @@ TEST_P(VoxelizeSparse, EqualsTheReferenceForAllLimitsAndOrders) {
         options.order = std::array{VoxelOrder::kFirst, VoxelOrder::kLinear, VoxelOrder::kMorton}[random.bits() % 3];
         if (random.one_in(2)) options.point_range = {-2, -2, -2.5, 2, 1, 2.5};
         if (max_voxels > 0) options.max_voxels = max_voxels;
-        if (most > 0) options.max_points_per_voxel = most;
+        if (max_points > 0) options.max_points_per_voxel = max_points;
         if (capacity > 0) options.capacity = capacity;
         SCOPED_TRACE(testing::Message() << rows << " rows in " << offsets.size() - 1 << " clouds, " << max_voxels << ' '
-                                        << most << ' ' << capacity << ", order " << static_cast<int>(options.order)
-                                        << (options.point_range ? ", a range" : ""));
+                                        << max_points << ' ' << capacity << ", order "
+                                        << static_cast<int>(options.order) << (options.point_range ? ", a range" : ""));
         expect_reference(points, offsets, options, device());
       }
     }
@@ -179,8 +182,10 @@ TEST_P(VoxelizeSparse, AFailedAllocationReachesTheCaller) {
   const DeviceArray<float> array(std::vector<float>(30), DType::kFloat32, {10, 3}, device());
   SparseOptions options;
   options.voxel_size = {1, 1, 1};
-  const auto none = [](DType, std::initializer_list<int64_t>) -> TensorView { throw DeviceError("no memory"); };
-  EXPECT_THROW(voxelize_sparse(array.view(), std::nullopt, options, none, CudaStream{}), DeviceError);
+  const auto failing_allocate = [](DType, std::initializer_list<int64_t>) -> TensorView {
+    throw DeviceError("no memory");
+  };
+  EXPECT_THROW(voxelize_sparse(array.view(), std::nullopt, options, failing_allocate, CudaStream{}), DeviceError);
 }
 
 ROBOCACHE_ON_EACH_DEVICE(VoxelizeSparse);

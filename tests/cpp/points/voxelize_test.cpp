@@ -53,8 +53,8 @@ TEST_P(Voxelize, TheExampleOfTheHeader) {
   EXPECT_EQ(dropped.read(), std::vector<int64_t>{1});
 }
 
-// Clouds with gaps between their rows, in every other round also between their features, which then take atomic
-// operations. A call has several modes at once, and is compared with one plain loop over the rows. Features are small
+// Clouds have gaps between their rows. In every other round their features have gaps too, and then take atomic
+// operations. A call has all modes at once, and is compared with one plain loop over the rows. Features are small
 // whole numbers, so that sums are exact in any order.
 TEST_P(Voxelize, EqualsAPlainLoop) {
   Random random(1);
@@ -76,12 +76,12 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
         for (int64_t f = 0; f < width; ++f) features.push_back(static_cast<float>(random.below(2001) - 1000));
       }
     }
-    const auto grid = static_cast<size_t>(clouds * cells);
-    const auto entries = grid * static_cast<size_t>(width);
-    std::vector<uint8_t> occupied(grid, 0);
-    std::vector<int32_t> count(grid, 0);
+    const auto cell_count = static_cast<size_t>(clouds * cells);
+    const auto entries = cell_count * static_cast<size_t>(width);
+    std::vector<uint8_t> occupied(cell_count, 0);
+    std::vector<int32_t> count(cell_count, 0);
     std::vector<int64_t> dropped(static_cast<size_t>(clouds), 0);
-    std::vector<float> results[6];
+    std::vector<float> results[6];  // of the modes from kSum on
     for (int r = 0; r < 6; ++r) results[r].assign(entries, r == 0 ? 0.0F : -1.5F);
     for (int64_t b = 0; b < clouds; ++b) {
       for (int64_t i = 0; i < lengths[static_cast<size_t>(b)]; ++i) {
@@ -122,9 +122,9 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
     const auto lengths_array = array<int64_t>(lengths, DType::kInt64, {clouds});
     const auto dropped_array = array<int64_t>(std::vector<int64_t>(dropped.size(), 9), DType::kInt64, {clouds});
     const auto occupied_array =
-        array<uint8_t>(std::vector<uint8_t>(grid, 9), DType::kBool, {clouds, shape[0], shape[1], shape[2]});
+        array<uint8_t>(std::vector<uint8_t>(cell_count, 9), DType::kBool, {clouds, shape[0], shape[1], shape[2]});
     const auto count_array =
-        array<int32_t>(std::vector<int32_t>(grid, 9), DType::kInt32, {clouds, shape[0], shape[1], shape[2]});
+        array<int32_t>(std::vector<int32_t>(cell_count, 9), DType::kInt32, {clouds, shape[0], shape[1], shape[2]});
     std::vector<DeviceArray<float>> arrays;
     std::vector<TensorView> outs = {occupied_array.view(), count_array.view()};
     for (int r = 0; r < 6; ++r) {
