@@ -177,7 +177,7 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
         for error, match, arguments in [
             (ArgumentError, "'cam': expected png frames of rgb as in its first rows", ([1], [jpeg])),
             (ArgumentError, r"'cam': expected values of shape \[n, 24, 32, 3\]", ([1], [other])),
-            (ArgumentError, "'cam': expected offsets of 2 png frames", ([1, 2], [png])),
+            (ArgumentError, "'cam': expected one offset more than the 2 png frames", ([1, 2], [png])),
             (ArgumentError, "'cam': expected times that do not decrease", ([-1], [png])),
             (ArgumentTypeError, "'cam': expected times in int64", ([1.5], [png])),
             (FrameError, "'cam': ", ([1], [b""])),

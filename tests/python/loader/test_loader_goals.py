@@ -503,7 +503,7 @@ def test_the_spec_has_the_rule_of_goals(tmp_path, rng):
     ):
         spec = json.loads(loader.spec.to_json())
         spec["keys"][1]["moment"] = rule
-        with pytest.raises(robocache.ArgumentError, match="moment: expected low_ns and high_ns of 'future'"):
+        with pytest.raises(robocache.ArgumentError, match="moment: expected low_ns < high_ns for 'future'"):
             robocache.Spec(json.dumps(spec))
 
 
