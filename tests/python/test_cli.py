@@ -269,9 +269,9 @@ def test_inspect_shows_cameras(capsys, tmp_path, monkeypatch):
     assert (depth["frames"]["codec"], depth["frames"]["unit_m"]) == ("raw", 0.001)
     assert depth["frames"]["intrinsics"] == np.eye(3).tolist()
     for number in range(2):
-        picture = tmp_path / f"{number}.png"
-        assert run(capsys, "inspect", tmp_path / "cache", "--plot", picture, "--episode", number)[0] == 0
-        assert picture.stat().st_size > 10_000
+        picture_path = tmp_path / f"{number}.png"
+        assert run(capsys, "inspect", tmp_path / "cache", "--plot", picture_path, "--episode", number)[0] == 0
+        assert picture_path.stat().st_size > 10_000
 
 
 def test_inspect_limits_statistics_unless_all(capsys, tmp_path, monkeypatch):
@@ -341,7 +341,7 @@ def test_no_name_is_cut_in_80_columns(capsys, tmp_path, monkeypatch):
     code, out, _ = run(capsys, "inspect", tmp_path / "cache", "--all")
     assert code == 0
     lines = out.splitlines()
-    assert max(map(len, lines[1:])) <= 80  # the first is the path
+    assert max(map(len, lines[1:])) <= 80  # the first line is the path
     assert {word for name in names for word in re.split(r"[._]+", name)} <= set(re.split(r"[^a-z0-9]+", out))
     assert re.search(r"observation\.state +float64 \[2\] +300 +30 +0.000 +33.33", out)
     assert run(capsys, "doctor", tmp_path / "cache")[0] == 0
@@ -414,7 +414,7 @@ def test_a_picture_begins_with_cameras_and_ends_with_still_streams(tmp_path, mon
     assert [*titles[:2], *sorted(titles[2:4]), *titles[4:6]] == order[:6] and set(titles[6:]) <= set(order[6:])
 
 
-def test_a_picture_of_many_clocks_draws_those_with_the_most_rows(tmp_path, monkeypatch):
+def test_a_picture_of_many_clocks_draws_the_ten_with_the_most_rows(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     with robocache.Writer(tmp_path / "cache") as writer:
         for _ in range(2):
@@ -533,8 +533,8 @@ def test_failures_of_inspect_and_bench_are_one_line(capsys, cache, tmp_path):
     assert "picture.xyz" in err and "supported formats" in err
     (tmp_path / "full.png").symlink_to("/dev/full")
     for name, reason in (("nowhere/a.png", "No such file or directory"), ("full.png", "No space left on device")):
-        picture = tmp_path / name
-        assert run(capsys, "inspect", cache, "--plot", picture) == (1, "", f"robocache inspect: {picture}: {reason}\n")
+        path = tmp_path / name
+        assert run(capsys, "inspect", cache, "--plot", path) == (1, "", f"robocache inspect: {path}: {reason}\n")
 
 
 # ---- as a process ----

@@ -59,13 +59,13 @@ def run(folder, *arguments):
     return run_python("-m", "examples.aloha", "--folder", folder, *arguments)
 
 
-@pytest.mark.parametrize(("side", "arm", "first"), [(-1, "left", 0), (1, "right", 8)])
-def test_the_closed_form_equals_mujocos_kinematics(side, arm, first):
+@pytest.mark.parametrize(("side", "arm", "first_joint"), [(-1, "left", 0), (1, "right", 8)])
+def test_the_closed_form_equals_mujocos_kinematics(side, arm, first_joint):
     scene = Scene()
     rng = np.random.default_rng(0)
     for _ in range(20):
         joints = rng.uniform([-0.6, -1.2, 0.5, 0, -0.8, -1], [0.6, -0.2, 1.2, 0, 1.2, 1])
-        scene.data.qpos[first : first + 6] = joints
+        scene.data.qpos[first_joint : first_joint + 6] = joints
         mujoco.mj_kinematics(scene.model, scene.data)
         hand = scene.data.body(f"vx300s_{arm}/gripper_link")
         tips = hand.xpos + hand.xmat.reshape(3, 3) @ [0.135, 0, 0]
@@ -135,8 +135,8 @@ def folder(tmp_path_factory):
 
 
 def test_recording_resumes(folder):
-    before = robocache.open(folder / "demonstrations").episodes["seed"].to_pylist()
-    assert before == list(range(EPISODES))
+    seeds = robocache.open(folder / "demonstrations").episodes["seed"].to_pylist()
+    assert seeds == list(range(EPISODES))
     counts = json.loads(run(folder, "record", "--episodes", EPISODES + 2, "--no-camera", "--workers", 2).stdout)
     dataset = robocache.open(folder / "demonstrations", verify=True)
     assert dataset.episodes["seed"].to_pylist() == list(range(EPISODES + 2))
@@ -304,10 +304,10 @@ class Watched(Rollout):
 
 rollout = Watched(7, robocache.Spec.load(sys.argv[1]), 25)
 for _ in range(4):
-    clock = rollout._episode
-    newest = np.flatnonzero(clock.arrived_s <= clock.tick * TICK_S)[-1]
+    episode = rollout._episode
+    newest = np.flatnonzero(episode.arrived_s <= episode.tick * TICK_S)[-1]
     image = rollout.observe()[CAMERA][0].transpose(1, 2, 0) * [0.229, 0.224, 0.225] + [0.485, 0.456, 0.406]
-    age_s = clock.tick * TICK_S - clock.exposed_s[newest]
+    age_s = episode.tick * TICK_S - episode.exposed_s[newest]
     print(json.dumps([abs(255 * image - rollout.pictures[newest]).mean(), rollout.ages_s[-1] - age_s]))
     rollout.advance(np.zeros((50, 14), np.float32))
 """
@@ -318,9 +318,9 @@ def test_a_policy_sees_the_newest_frame_that_arrived(filmed, tmp_path):
     make_loader(filmed / "demonstrations", camera=True, batch_size=2, device="cpu", seed=0).save_spec(spec)
     observations = run_python("-c", OBSERVE, spec).stdout.splitlines()
     assert len(observations) == 4
-    for pixels, age_s in map(json.loads, observations):
-        assert pixels < 2  # levels of 255, by JPEG; a frame of another moment differs more
-        assert age_s == pytest.approx(0, abs=1e-6)
+    for pixel_error, age_error_s in map(json.loads, observations):
+        assert pixel_error < 2  # levels of 255, by JPEG; a frame of another moment differs more
+        assert age_error_s == pytest.approx(0, abs=1e-6)
 
 
 def test_arms_of_the_comparison_have_the_same_batches(filmed):
@@ -343,12 +343,12 @@ def test_arms_of_the_comparison_have_the_same_batches(filmed):
     frames = 255 * (frames + np.array([0.485, 0.456, 0.406], np.float32)[:, None, None])
     np.testing.assert_allclose(frames, raw[CAMERA].numpy(), atol=1e-3)
     recorded = robocache.open(filmed / "demonstrations").episode(int(raw["episode_index"][0]))[CAMERA]
-    starts = max(
+    begin_ns = max(
         robocache.open(filmed / "demonstrations").episode(int(raw["episode_index"][0]))[key][0][0]
         for key in (STATE, ACTION, CAMERA)
     )
-    nearest = int(np.abs(recorded[0] - starts - round(float(raw["timestamp"][0]) * 1e9)).argmin())
-    difference = np.abs(np.asarray(recorded[1][nearest], np.float32) - raw[CAMERA][0].permute(1, 2, 0).numpy())
+    nearest_row = int(np.abs(recorded[0] - begin_ns - round(float(raw["timestamp"][0]) * 1e9)).argmin())
+    difference = np.abs(np.asarray(recorded[1][nearest_row], np.float32) - raw[CAMERA][0].permute(1, 2, 0).numpy())
     assert difference.mean() < 3
 
 

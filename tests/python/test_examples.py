@@ -244,9 +244,9 @@ def test_training_on_a_dataset_with_a_camera(camera_dataset, train_act, folder, 
     assert np.isfinite(losses).all()
     if policy == "small":
         assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])  # three epochs of four batches
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first == f"{policy} on cpu: 28 frames, cameras: observation.images.top"
-    assert last.startswith(f"{steps} batches: ") and "waited for data" in last
+    first_line, *_, last_line = capsys.readouterr().out.splitlines()
+    assert first_line == f"{policy} on cpu: 28 frames, cameras: observation.images.top"
+    assert last_line.startswith(f"{steps} batches: ") and "waited for data" in last_line
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((folder / "a.json").read_text())
     np.testing.assert_allclose(record["losses"], losses, atol=1e-5)

@@ -61,7 +61,7 @@ def test_each_public_name_is_listed_for_import_and_for_type_checkers():
 
 
 def test_names_do_not_depend_on_earlier_imports():
-    """Neither submodules imported before nor pickling the package, as Ray and Dask do, change a public name."""
+    """Submodules imported before change no public name, and pickling the package, as Ray and Dask do, changes none."""
     pickled = pickle.dumps(robocache)
     assert pickle.loads(pickled) is robocache
     program = f"""

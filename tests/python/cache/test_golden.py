@@ -33,7 +33,7 @@ PIXELS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [10, 20, 30]]], np.
 
 
 def jpeg(scan):
-    """A JPEG of 4 x 6 pixels of one grey, 40 or 200."""
+    """Returns a JPEG of 4 x 6 pixels of one grey, 40 or 200."""
     return bytes.fromhex(
         "ffd8ffe000104a46494600010100000100010000ffdb004300020101010101020101010202020202040302020202050404030406050606"
         "0605060606070908060709070606080b08090a0a0a0a0a06080b0c0b0a0c090a0a0affc0000b080004000601011100ffc4001400010000"

@@ -20,8 +20,8 @@ import robocache
 
 
 def needs_gpus(count):
-    if (present := torch.cuda.device_count()) < count:
-        pytest.skip(f"NOT TESTED: several GPUs, {present} of {count} found")
+    if (gpu_count := torch.cuda.device_count()) < count:
+        pytest.skip(f"NOT TESTED: several GPUs, {gpu_count} of {count} found")
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ for epoch in range(2):
     for batch in loader:
         results["times"].append([times.tolist() for times in gather_ranks(batch["time_ns"])])
         x = batch["x"].double()
-        whole = torch.cat(gather_ranks(x))
-        for module, values in ((model, x), (reference, whole)):
+        all_x = torch.cat(gather_ranks(x))
+        for module, values in ((model, x), (reference, all_x)):
             (module(values[:, 0]) - values[:, 1]).square().mean().backward()
         for optimizer in optimizers:
             optimizer.step()

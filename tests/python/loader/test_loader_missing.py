@@ -197,8 +197,8 @@ def test_rule_48_padding_counts_only_episodes_with_the_key(incomplete):
 
 
 def test_rule_48_padding_of_one_source_is_named(tmp_path, incomplete):
-    long = dataset_at_10_hz(tmp_path)
-    sources = [Source(incomplete, episodes=[0, 2]), Source(long)]
+    long_dataset = dataset_at_10_hz(tmp_path)
+    sources = [Source(incomplete, episodes=[0, 2]), Source(long_dataset)]
     options = {"anchor": "state"}
     with pytest.warns(LoaderWarning, match=r"^sources\[0\].delta_timestamps\['state'\]: 7\d(.\d)?% of") as warned:
         loader_of(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)

@@ -49,9 +49,9 @@ def changeable(tmp_path):
 @pytest.mark.parametrize("residency", ["device", "pinned", "mapped"])
 def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, prefetch):
     dataset = changeable
-    plain = make_loader(dataset, device, residency="device", prefetch=0)
+    without_prefetch = make_loader(dataset, device, residency="device", prefetch=0)
     loader = make_loader(dataset, device, residency=residency, prefetch=prefetch)
-    assert_same_batches(take(loader, 2), take(plain, 2))
+    assert_same_batches(take(loader, 2), take(without_prefetch, 2))
     for file in ("values", "time_ns"):
         path = Path(dataset.path) / "streams" / "action" / f"{file}.npy"
         os.truncate(path, path.stat().st_size * 2 // 3)
@@ -59,9 +59,9 @@ def test_a_file_that_is_cut_short_under_a_loader(changeable, device, residency, 
     for epoch in range(4):
         for samples in range(0, loader.num_samples, 24):
             state = {"seed": 0, "epoch": epoch, "samples": samples}
-            for changed in (loader, plain):
-                changed.load_state_dict(state)
-            expected = copied(next(plain))
+            for each_loader in (loader, without_prefetch):
+                each_loader.load_state_dict(state)
+            expected = copied(next(without_prefetch))
             try:
                 batch = copied(next(loader))
             except robocache.FileError as error:
@@ -115,10 +115,10 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
         options = {"batch_size": 200, "prefetch": prefetch, "device": "cpu", "framework": "numpy"}
         return loader_by_keywords(dataset, delta_timestamps=windows, **options)
 
-    plain = slow_loader(0)
-    next(plain)
+    without_prefetch = slow_loader(0)
+    next(without_prefetch)
     start = time.perf_counter()
-    expected = next(plain)
+    expected = next(without_prefetch)
     duration_s = time.perf_counter() - start
     loader = slow_loader(1)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -128,21 +128,21 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
             loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
             next(loader)  # the loader also begins to make the next batch
             state = loader.state_dict()
-            sent = []
+            signal_times = []
 
-            def send(sent=sent):
-                sent.append(time.perf_counter())
+            def send_ctrl_c(signal_times=signal_times):
+                signal_times.append(time.perf_counter())
                 os.kill(os.getpid(), signal.SIGINT)
 
             batch = None
-            timer = threading.Timer(0.05, send)
+            timer = threading.Timer(0.05, send_ctrl_c)
             timer.start()
             try:
                 batch = next(loader)
                 timer.join()
                 time.sleep(0.1)  # if the signal comes too late
             except KeyboardInterrupt:
-                wait_s = time.perf_counter() - sent[0]
+                wait_s = time.perf_counter() - signal_times[0]
                 if loader.state_dict() == state:
                     interrupted += wait_s < duration_s / 2  # once is enough: other programs use the processor too
                     batch = next(loader)
@@ -191,9 +191,9 @@ def test_processes_of_multiprocessing_continue_from_the_parents_position(dataset
             next(loader)
     with multiprocessing.get_context(method).Pool(count) as pool:
         results = pool.map(next_batches, [loaders] * count, chunksize=1)
-    plain = make_loader(dataset, framework="numpy", prefetch=0)
-    plain.load_state_dict({"seed": 0, "epoch": 0, "samples": 3 * 24})
-    expected = take(plain, 4) * len(loaders)
+    without_prefetch = make_loader(dataset, framework="numpy", prefetch=0)
+    without_prefetch.load_state_dict({"seed": 0, "epoch": 0, "samples": 3 * 24})
+    expected = take(without_prefetch, 4) * len(loaders)
     for result in [*results, next_batches(loaders)]:
         assert_same_batches(result, expected)
 
@@ -217,16 +217,16 @@ print(digest.hexdigest())
 
 
 def run(dataset, residency, batches, ending="", **environment):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore::UserWarning", "-c", SCRIPT + ending, dataset.path, residency, str(batches)],
         env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr
+    return process.stdout.strip()
 
 
 ENDINGS = {
@@ -250,14 +250,14 @@ def test_a_process_can_end_while_batches_are_made(dataset, ending):
 def test_a_loader_can_be_deleted_at_any_moment(dataset, device):
     for number in range(rounds(150)):
         loader = make_loader(dataset, device, **MEMORY_OPTIONS[number % 4])
-        kept = [next(loader) for _ in range(number % 3)]
+        batches = [next(loader) for _ in range(number % 3)]
         if number % 5 == 0:
             loader.load_state_dict({"seed": 1, "epoch": 2, "samples": number % loader.num_samples})
-            kept.append(next(loader))
+            batches.append(next(loader))
         if number % 7 == 0:
             loader.itself = loader  # a cycle, which only the collector frees
         del loader
         if number % 49 == 0:
             gc.collect()
-        for batch in kept:
+        for batch in batches:
             assert np.isfinite(to_numpy(batch["action"])).all()

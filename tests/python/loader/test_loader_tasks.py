@@ -114,9 +114,9 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
         ({}, 2, []),
     ]
     dataset = _write_moments(tmp_path / "cache", episodes, {"task": True})
-    first = [None, "reach", "reach", "lift", None, None]
-    assert _tasks_by_episode(dataset, device) == [first, ["of the episode"] * 3, ["wipe"] * 3, [None] * 2]
-    assert _tasks_by_episode(dataset, device, task_text="said") == [first, [None] * 3, ["wipe"] * 3, [None] * 2]
+    first_texts = [None, "reach", "reach", "lift", None, None]
+    assert _tasks_by_episode(dataset, device) == [first_texts, ["of the episode"] * 3, ["wipe"] * 3, [None] * 2]
+    assert _tasks_by_episode(dataset, device, task_text="said") == [first_texts, [None] * 3, ["wipe"] * 3, [None] * 2]
     loader = _loader(dataset, task_text="said", shuffle=False, device=device)
     assert loader.gather([3, 0, 1])["task"] == ["lift", None, "reach"]
     assert pickle.loads(pickle.dumps(loader)).gather([3])["task"] == ["lift"]
@@ -124,12 +124,12 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
 
 def test_rule_47_indices_refer_to_their_table(tmp_path):
     tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None}}}
-    events = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
+    moments = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
     attributes = {"texts": "mine.goals", "task": True}
-    dataset = _write_moments(tmp_path / "cache", [({}, 6, events)], attributes, tables=tables)
+    dataset = _write_moments(tmp_path / "cache", [({}, 6, moments)], attributes, tables=tables)
     texts = ["lift", "reach", None, None, None, "lift"]
     assert _tasks_by_episode(dataset) == [texts]
-    other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, events)], {"texts": "mine.goals"}, tables=tables)
+    other = _write_moments(tmp_path / "other", [({"task": "x"}, 6, moments)], {"texts": "mine.goals"}, tables=tables)
     assert _tasks_by_episode(other) == [["x"] * 6]  # the stream is not declared to be the task's
     assert _tasks_by_episode(other, task_text="said") == [texts]
     with pytest.raises(robocache.ArgumentError, match=r"task_text: expected a stream 'joint' .*other, got said"):

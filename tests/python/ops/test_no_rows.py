@@ -22,8 +22,6 @@ torch = pytest.importorskip("torch")
 GRID = {"grid_min": (0, 0, 0), "voxel_size": 0.5, "grid_size": (3, 2, 4)}
 DTYPES = [np.dtype(name) for name in ("float32", "float64", "float16", "int32", "uint8", "bool")]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-
-
 CURVES = "pchip", "akima", "cubic", "slerp", "pose"
 
 
@@ -214,8 +212,8 @@ def test_voxel_downsample(device, dtype, method, case):
 def test_integrate_tsdf_leaves_the_grid_as_it_is(rng, device, shape, measured, camera):
     grid, weights = rng.standard_normal((2, *shape)).astype(np.float32)
     points = np.ones(measured, np.float32)
-    stacked = points.ndim == 3
-    pose = np.broadcast_to(np.eye(4), (measured[0], 4, 4)) if stacked else np.eye(4)
+    is_stacked = points.ndim == 3
+    pose = np.broadcast_to(np.eye(4), (measured[0], 4, 4)) if is_stacked else np.eye(4)
     for form in forms(device):
         poison(device)
         outputs = form(grid.copy()), form(weights.copy())

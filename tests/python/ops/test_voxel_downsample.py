@@ -73,8 +73,8 @@ def test_rule_31_cells_beyond_int32(rng, device, method, seed, dtype):
     points = rng.choice(wraps, (2000, 3)).astype(dtype)
     result = check(np.repeat(points, 2, axis=0), device=device, voxel_size=1.0, method=method, seed=seed)
     assert len(result) == len(np.unique(points[(np.abs(points) < 2.0**62).all(axis=1)], axis=0))
-    far = np.concatenate([points[:5], np.zeros((40_000, 3), dtype)])
-    check(far, device=device, voxel_size=1.0, method=method, seed=seed)
+    with_many_zeros = np.concatenate([points[:5], np.zeros((40_000, 3), dtype)])
+    check(with_many_zeros, device=device, voxel_size=1.0, method=method, seed=seed)
 
 
 @pytest.mark.parametrize(("method", "seed"), METHODS[:3])
@@ -131,7 +131,7 @@ def test_rule_31_random_is_uniform(device):
 
 
 def test_rule_31_equals_open3d(rng, device):
-    """Like Open3D's voxel_down_sample: cells begin half a voxel below the least coordinates; each gives its mean."""
+    """Open3D's voxel_down_sample gives the mean of each cell; cells begin half a voxel below the least coordinates."""
     points = rng.uniform(-4, 4, (2000, 3))
     origin = points.min(0) - 0.5 / 2
     cells = {}
@@ -155,8 +155,8 @@ def test_rule_19_gradients(rng, device, method, with_features):
     result = result if with_features else (result,)
     weights = [rng.standard_normal(x.shape) for x in result]
     torch.autograd.backward(result, [to_torch(w, device) for w in weights])
-    plain = [to_numpy(x) for x in (points, features) if x is not None]
-    taken, _, rows = oracle(*plain, **options)
+    inputs = [to_numpy(x) for x in (points, features) if x is not None]
+    taken, _, rows = oracle(*inputs, **options)
     for index, source in enumerate(x for x in (points, features) if x is not None):
         expected = np.zeros(source.shape)
         width = weights[index].shape[1]

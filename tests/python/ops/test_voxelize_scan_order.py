@@ -60,22 +60,22 @@ def test_rule_28_means_of_a_scan(rng, device, quantum):
     cells = np.floor(points.numpy() / 0.5)
     inside = np.isfinite(cells).all(axis=1) & (cells >= 0).all(axis=1) & (cells < GRID["grid_size"]).all(axis=1)
     assert int(dropped) == POINTS - inside.sum() > POINTS // 100
-    flat = np.ravel_multi_index(cells[inside].astype(np.int64).T, GRID["grid_size"])
-    size = np.prod(GRID["grid_size"])
-    count = np.bincount(flat, minlength=size)
+    voxel_index = np.ravel_multi_index(cells[inside].astype(np.int64).T, GRID["grid_size"])
+    voxel_count = np.prod(GRID["grid_size"])
+    count = np.bincount(voxel_index, minlength=voxel_count)
     assert np.array_equal(result["count"].cpu().numpy().ravel(), count)
     occupied = count > 0
     assert count.max() > 100
     for f in range(8):
         feature = features[:, f].numpy()[inside].astype(np.float64)
-        largest = np.zeros(size)
-        np.maximum.at(largest, flat, np.abs(feature))
+        largest = np.zeros(voxel_count)
+        np.maximum.at(largest, voxel_index, np.abs(feature))
         # Each value, so also the mean, has an error of half a quantum; rounding to float32 and float64's sum add theirs.
         error = 2.0**-11 if quantum else largest * 2.0**-31
-        mean = np.bincount(flat, feature, size)[occupied] / count[occupied]
-        bound = np.broadcast_to(error, size)[occupied] + np.abs(mean) * 2.0**-24
+        mean = np.bincount(voxel_index, feature, voxel_count)[occupied] / count[occupied]
+        bound = np.broadcast_to(error, voxel_count)[occupied] + np.abs(mean) * 2.0**-24
         bound += largest[occupied] * count[occupied] * 2.0**-52
-        assert (np.abs(result["mean"].cpu().numpy().reshape(size, 8)[occupied, f] - mean) <= bound).all()
+        assert (np.abs(result["mean"].cpu().numpy().reshape(voxel_count, 8)[occupied, f] - mean) <= bound).all()
 
 
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
@@ -159,12 +159,12 @@ def test_rule_29_a_scan_in_other_layouts(rng, cuda, layout, quantum):
         assert same(voxels(table[:, :3], table[:, 4:], cuda, quantum), expected)
         return
     if layout == "lengths":
-        half = count // 2 + 300_000
+        length = count // 2 + 300_000
         points, features = (
-            torch.stack((points[:half], points[-half:])),
-            torch.stack((features[:half], features[-half:])),
+            torch.stack((points[:length], points[-length:])),
+            torch.stack((features[:length], features[-length:])),
         )
-        options = {"lengths": torch.tensor([half - 70_001, half])}
+        options = {"lengths": torch.tensor([length - 70_001, length])}
     elif layout == "ragged":
         options = {"batch_offsets": torch.tensor([0, 400_000, 400_000, count])}
     else:

@@ -149,18 +149,18 @@ def test_rule_19_without_voxels_gradients_are_0(device):
 # ---- torch ----
 
 
-def call(points, features, **options):
+def call_sparse(points, features, **options):
     return robocache.voxelize_sparse(points, features, voxel_size=0.5, **options)
 
 
 def test_rule_18_torch_compile_makes_one_graph_with_capacity(rng, device):
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(call_sparse, fullgraph=True, backend="aot_eager")
     for options in ({"capacity": 64, "max_points_per_voxel": 3, "reduce": None}, {"capacity": 50, "reduce": "max"}):
         for rows in (200, 333):
             points = to_torch(random_points(rng, (rows,)), device)
             features = torch.randn(rows, 4, device=device, requires_grad=True)
             result = compiled(points, features, **options)
-            expected = call(points, features, **options)
+            expected = call_sparse(points, features, **options)
             for name, a, b in zip(result._fields, result, expected, strict=True):
                 assert_same_bits(to_numpy(a), to_numpy(b), name)
             weights = torch.randn_like(expected.features)
@@ -170,9 +170,11 @@ def test_rule_18_torch_compile_makes_one_graph_with_capacity(rng, device):
 
 
 def test_rule_18_torch_compile_breaks_the_graph_without_capacity(rng, device):
-    compiled = torch.compile(lambda points: call(points, None, reduce=None).features.sum((0, 1)) * 2, backend="eager")
+    compiled = torch.compile(
+        lambda points: call_sparse(points, None, reduce=None).features.sum((0, 1)) * 2, backend="eager"
+    )
     points = to_torch(random_points(rng, (200,), special=False), device)
-    expected = call(points, None, reduce=None).features.sum((0, 1)) * 2
+    expected = call_sparse(points, None, reduce=None).features.sum((0, 1)) * 2
     assert_same_bits(to_numpy(compiled(points)), to_numpy(expected))
 
 
@@ -188,15 +190,15 @@ def test_rule_18_opcheck(rng, device):
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     for reduce, max_points, capacity in ((None, 3, 40), ("mean", None, 40), ("min", 2, None), (None, None, None)):
         fields = {"points": points, "features": features, "voxel_size": [0.5] * 3, "reduce": reduce}
-        call = arguments(voxelize_sparse._voxelize, **fields, max_points_per_voxel=max_points, capacity=capacity)
+        inputs = arguments(voxelize_sparse._voxelize, **fields, max_points_per_voxel=max_points, capacity=capacity)
         results = [True] * 5 + [capacity is not None, bool(reduce and max_points), reduce is None]
-        torch.library.opcheck(torch.ops.robocache.voxelize_sparse.default, (*call, results), test_utils=tests)
+        torch.library.opcheck(torch.ops.robocache.voxelize_sparse.default, (*inputs, results), test_utils=tests)
     for method, seed in (("centroid", None), ("first", None), ("random", 3)):
         fields = {"points": points, "features": features, "voxel_size": [0.5] * 3, "method": method, "seed": seed}
-        call = arguments(voxel_downsample._downsample, **fields)
+        inputs = arguments(voxel_downsample._downsample, **fields)
         centroid = method == "centroid"
         results = [True, True, centroid, centroid, not centroid]
-        torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, (*call, results), test_utils=tests)
+        torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, (*inputs, results), test_utils=tests)
 
 
 def test_rule_18_vmap_is_refused_with_a_hint(device):

@@ -108,9 +108,9 @@ def test_rule_28_an_outlier_stays_in_its_voxel(rng, device, outlier):
     before, _ = voxelize(points, features, device, mode=["sum", "mean", "max"], **GRID)
     after, _ = voxelize(points, with_outlier, device, mode=["sum", "mean", "max"], **GRID)
     for name in before:
-        same = np.ones(before[name].shape, bool)
-        same[(*voxel[row], 1)] = False
-        assert_same_bits(after[name][same], before[name][same], name)
+        is_unchanged = np.ones(before[name].shape, bool)
+        is_unchanged[(*voxel[row], 1)] = False
+        assert_same_bits(after[name][is_unchanged], before[name][is_unchanged], name)
     check(points, with_outlier, device)
 
 
