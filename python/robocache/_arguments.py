@@ -17,7 +17,7 @@ _COLUMNS = 80
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose SystemExit has an ArgumentError with the message as its cause."""
+    """A parser that raises its SystemExit from an ArgumentError with the message."""
 
     def error(self, message: str) -> NoReturn:
         try:
@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="robocache",
-        description="Robot recordings into aligned GPU batches.",
+        description="Turns robot recordings into aligned GPU batches.",
         epilog=_examples(
             "robocache demo",
             "robocache ingest path/to/pusht pusht.cache    # a folder that you have",
@@ -156,7 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=_shard,
         metavar="I[/N]",
         required=True,
-        help="the shard's number, from 0; with N the plan must have N shards; a finished shard is left alone",
+        help="the shard's number, from 0; with N the plan must have N shards; a finished shard is not converted again",
     )
 
     subparser = command(

@@ -23,7 +23,7 @@ def call(operation: Operation, results: Sequence[Any], **arguments: Any) -> list
     if torch is None:
         return operation.run(by_field, results)
     if torch.compiler.is_compiling():
-        # Imported here, since importing torch is the caller's choice. torch 2.11 cannot trace the import of the whole package.
+        # Imported here, since importing torch is the caller's choice. torch 2.11 cannot trace `from . import _torch`.
         from ._torch import dispatch
 
         return dispatch(operation, by_field, results)

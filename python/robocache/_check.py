@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 LISTS = list, tuple
-_LEAST, _MOST = -(2**63), 2**63 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _NUMBERS = int, float
 
 
@@ -58,7 +58,7 @@ def whole(name: str, value: Any) -> int:
             result = operator.index(value)
         except TypeError:
             raise errors.ArgumentTypeError(f"{name}: expected a whole number, got {value!r}") from None
-    if not _LEAST <= result <= _MOST:
+    if not _INT64_MIN <= result <= _INT64_MAX:
         raise errors.ArgumentError(f"{name}: expected a whole number of 64 bits, got {result}")
     return result  # type: ignore[no-any-return]
 
@@ -95,14 +95,14 @@ def wholes(name: str, values: Any) -> npt.NDArray[np.int64]:
 
     It converts all elements at once. If that fails, it converts them one by one, for the error.
     """
-    if hasattr(values, "detach"):  # of torch
+    if hasattr(values, "detach"):  # a torch tensor
         is_whole = not (values.is_floating_point() or values.is_complex() or values.is_quantized)
         values = values.detach().cpu().numpy() if is_whole else values.tolist()
     if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
         if (
             values.ndim == 1
             and values.dtype.kind in "iu"
-            and (values.dtype != np.uint64 or values.max(initial=0) <= _MOST)
+            and (values.dtype != np.uint64 or values.max(initial=0) <= _INT64_MAX)
         ):
             return np.ascontiguousarray(values, np.int64)
         values = values.tolist()

@@ -71,7 +71,8 @@ def refuse_mask(array: Any) -> None:
 
 
 class _Owner:
-    """Passes an array to the library as an object. numpy's own DLPack, used for plain arguments, refuses some arrays."""
+    """Wraps an array, so that the library takes it as an opaque object. A bare array would be converted by numpy's DLPack, which
+    refuses some arrays."""
 
     __slots__ = ("_array",)
 
@@ -82,7 +83,8 @@ class _Owner:
 def from_numpy(array: npt.NDArray[Any]) -> Any:
     """Makes a tensor of the library from a numpy array, without a copy. The tensor keeps the array alive.
 
-    numpy's own DLPack is ten times as fast, but refuses arrays that are read-only, bool or bfloat16.
+    An array that numpy's own DLPack accepts is returned as it is, since DLPack is ten times as fast. It refuses arrays that are
+    read-only, bool or bfloat16.
     """
     refuse_mask(array)
     dtype, itemsize = array.dtype, array.itemsize
@@ -124,16 +126,16 @@ def array_at(
 
 def to_numpy(tensor: Any) -> npt.NDArray[Any]:
     """Returns a writable numpy view of a contiguous CPU tensor from the library."""
-    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # a torch tensor, if another argument was one
+    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # it is torch's if another argument was
     return array_at(tensor, _tensor_address(tensor), tuple(tensor.shape), dtype, read_only=False)
 
 
 def in_framework_of(array: Any, tensor: Any) -> Any:
     """Converts a tensor from the library to `array`'s framework.
 
-    With torch the library returns torch tensors itself. jax, cupy and others get theirs through DLPack, after the work on a
-    CUDA tensor is done, since they read it on their own streams. For an array that only supports DLPack the result is the
-    library's tensor.
+    For torch the library has already made a torch tensor. For jax, cupy and others the tensor is converted through DLPack, once
+    all work on a CUDA tensor is done, since they read it on their own streams. If `array` only supports DLPack, the library's
+    tensor is returned.
     """
     if type(array) is type(tensor):
         return tensor
@@ -184,7 +186,7 @@ def torch_module() -> Any | None:
 
 
 def exchange_api(tensor_type: type) -> int:
-    """Returns the address of a framework's DLPackExchangeAPI (dlpack.h), with which C makes its tensors; 0 if it has none."""
+    """Returns the address of a framework's DLPackExchangeAPI (dlpack.h), by which C code makes its tensors; 0 if it has none."""
     capsule = getattr(tensor_type, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return 0

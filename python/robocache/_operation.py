@@ -54,7 +54,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
 # Arguments of other types are arrays, or values that the library refuses.
 _PLAIN = frozenset((type(None), bool, int, float, str))
 
-# How a field's value stands among the arguments of the library's function.
+# How a field's value is passed to the library's function: as one argument, as its numbers, or as lengths and elements.
 _ONE, _NUMBERS, _LIST, _BLOCKS, _BLOCKS_OF_STREAMS = range(5)
 
 
@@ -92,7 +92,7 @@ class Operation:
             self._backward = _lib.function(f"{name}_backward")
         # An empty list means the default for every stream.
         self._defaults = {name: [] if kind.endswith("[]") else default for name, kind, default in self.fields}
-        self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
+        self._conversions = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
         self._forms = [(field.name, _form(field.type)) for field in self.fields]
         self._first_array = next(name for name, kind, _ in self.fields if kind.startswith("tensor"))
         OPERATIONS.append(self)
@@ -117,7 +117,7 @@ class Operation:
         if len(call) > len(self.fields):
             unknown = next(name for name in arguments if name not in self._defaults)
             raise TypeError(f"{self.name}() got an unexpected keyword argument {unknown!r}")
-        for name, convert in self._converted:
+        for name, convert in self._conversions:
             call[name] = convert(name, call[name])
         return call
 
@@ -147,9 +147,9 @@ class Operation:
         return flat
 
     def run(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
-        """Returns the results of a call, None for those not asked for.
+        """Returns the results of a call; None for a result that is not wanted.
 
-        `results` has for each result an array to write to, None for a new array, or False if it is not asked for.
+        `results` has for each result an array to write to, None for a new array, or False if it is not wanted.
         """
         flat = self.flat(call, results)
         return self.by_library(call, flat, results, objects(flat))
@@ -164,21 +164,21 @@ class Operation:
                 flat = self._without_numpy(call, flat, results)
                 break
         try:
-            arrays_of_library = self._library(*flat)
+            returned = self._library(*flat)
         except UnicodeEncodeError as error:  # a lone surrogate, from os.fsdecode of a name that is not UTF-8
             name = next(name for name, value in call.items() if _contains(value, error.object))
             raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
-        if arrays_of_library is None:
+        if returned is None:
             return [None if out is False else out for out in results]
         like = call[self._first_array]
         like = like[0] if type(like) is list else like
         count = sum([out is None for out in results])
         if count == 1:
-            new_arrays = iter((_lib.in_framework_of(like, arrays_of_library),))
+            new_arrays = iter((_lib.in_framework_of(like, returned),))
         else:
             first = next(x for x in flat if hasattr(x, "__dlpack__"))
-            each = [_array_of(arrays_of_library, first, index) for index in range(count)]
-            new_arrays = iter([x if x is None else _lib.in_framework_of(like, x) for x in each])
+            tensors = [_array_of(returned, first, index) for index in range(count)]
+            new_arrays = iter([x if x is None else _lib.in_framework_of(like, x) for x in tensors])
         return [next(new_arrays) if out is None else None if out is False else out for out in results]
 
     def _without_numpy(self, call: Mapping[str, Any], flat: Sequence[Any], results: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Makes texts safe to print, such as names of files, streams and features, and words numbers."""
+"""Formats text for messages: escapes unprintable characters, shortens long texts, and writes counts and ranges."""
 
 from __future__ import annotations
 

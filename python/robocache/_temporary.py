@@ -28,7 +28,7 @@ def write_whole(path: Path, text: str) -> None:
     """
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
         if re.fullmatch(r"[0-9a-f]{16}", leftover.name[len(path.name) + 1 : -len(".partial")]):
-            with suppress(OSError), _free(leftover, leftover):
+            with suppress(OSError), _lock_leftover(leftover, leftover):
                 leftover.unlink()
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     with partial.open("x", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def temporary_folder(prefix: str, where: Path) -> Iterator[Path]:
         OSError: the folder cannot be created.
     """
     for leftover in where.glob(f"{glob.escape(prefix)}*/{_LOCK}"):
-        with suppress(OSError), _free(leftover, leftover.parent):
+        with suppress(OSError), _lock_leftover(leftover, leftover.parent):
             shutil.rmtree(leftover.parent, ignore_errors=True)
     home = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
     try:
@@ -72,8 +72,8 @@ def _lock(file: int) -> None:
 
 
 @contextmanager
-def _free(lock: Path, leftover: Path) -> Iterator[None]:
-    """Locks what a dead process left behind. Raises OSError if the process is alive, or if it was another user's."""
+def _lock_leftover(lock: Path, leftover: Path) -> Iterator[None]:
+    """Locks the file or folder that a dead process left behind. Raises OSError if the process is alive, or was another user's."""
     if leftover.lstat().st_uid != os.geteuid() or not stat.S_ISREG(lock.lstat().st_mode):
         raise PermissionError(lock)
     with lock.open("r+") as opened:

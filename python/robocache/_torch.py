@@ -42,15 +42,15 @@ def call_eagerly(operation: Operation, call: dict[str, Any], results: Sequence[A
     if role == _TRANSFORMS or (
         role == _DIFFERENTIATES and any(out is not None and out is not False for out in results)
     ):
-        return _transformed(operation, call, results)
+        return _call_transformed(operation, call, results)
     try:
         if role == _DIFFERENTIATES:
-            return _recorded(operation, call, results)
+            return _call_recorded(operation, call, results)
         return operation.by_library(call, flat, results, arrays)
     except errors.Error:
         raise
     except Exception:
-        _check_memory(_named(operation, call, results))
+        _check_memory(_arrays_by_name(operation, call, results))
         raise
 
 
@@ -80,8 +80,8 @@ def _role(arguments: Sequence[Any]) -> int:
     return _TRANSFORMS if role and len(tensors) < len(arguments) else role
 
 
-def _transformed(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    named = _named(operation, call, results)
+def _call_transformed(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    named = _arrays_by_name(operation, call, results)
     _check_memory(named)
     _check_tensors(operation, operation.for_torch(call))
     _refuse_tangents(named)
@@ -93,7 +93,7 @@ def _transformed(operation: Operation, call: dict[str, Any], results: Sequence[A
         raise _no_forward_mode(operation.name) from None
 
 
-def _recorded(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+def _call_recorded(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
     call = operation.for_torch(call)
     tensors: list[Tensor] = []
     slots = _with_slots([call[name] for name in operation.gradients_of], tensors)
@@ -122,8 +122,8 @@ def dispatch(operation: Operation, call: dict[str, Any], results: Sequence[Any])
             ]
         _operators[operation.name].write(*_spread(operation, call), wanted, returned)
     if operation.has_backward and returned:  # other float results, such as ages, have no gradient
-        outs = sum(wanted[: operation.count_of_outs(call, len(results))])
-        returned = [*returned[:outs], *(x.detach() for x in returned[outs:])]
+        count = sum(wanted[: operation.count_of_outs(call, len(results))])
+        returned = [*returned[:count], *(x.detach() for x in returned[count:])]
     return _by_result(wanted, returned)
 
 
@@ -136,7 +136,7 @@ def _by_result(wanted: Sequence[bool], values: Any, absent: Any = None) -> list[
 # ---- Tensors that the library cannot read ----
 
 
-def _named(operation: Operation, call: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
+def _arrays_by_name(operation: Operation, call: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
     named = dict(operation.named_arrays(call))
     return named | {"out" if i == 0 else f"out[{i}]": out for i, out in enumerate(results) if isinstance(out, Tensor)}
 
@@ -190,7 +190,7 @@ def _has_tangent(tensor: Tensor) -> bool:
 # ---- A call's fields as an operator's arguments ----
 
 
-def _type(kind: str) -> str:
+def _torch_type(kind: str) -> str:
     for own_name, torch_name in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
         kind = kind.replace(own_name, torch_name)
     return re.sub(r"\[\d\]", "[]", kind)
@@ -206,7 +206,7 @@ def _arguments(operation: Operation) -> str:
         elif kind == "numbers?[]":
             arguments.append(f"Scalar?[] {name}, Tensor?[] {name}_of_features")
         else:
-            arguments.append(f"{_type(kind)} {name}")
+            arguments.append(f"{_torch_type(kind)} {name}")
     return ", ".join(arguments)
 
 
@@ -251,7 +251,7 @@ def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
     return call
 
 
-# The number of an operator's arguments, if a field has more than one.
+# How many arguments of an operator a field becomes, if more than one.
 _COUNT = {"block[]": 3, "block[][]": 3, "numbers?[]": 2}
 
 
@@ -380,8 +380,8 @@ class _Recorded(torch.autograd.Function):
         ctx.operator, ctx.slots = operator, slots
         operator.keep(ctx, call, outputs)
         if operation.has_backward:
-            outs = operation.count_of_outs(call, len(results))
-            ctx.mark_non_differentiable(*[x for x in outputs[outs:] if x is not None])
+            count = operation.count_of_outs(call, len(results))
+            ctx.mark_non_differentiable(*[x for x in outputs[count:] if x is not None])
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 
@@ -434,7 +434,7 @@ class _Forward(_Operator):
         *spread, ctx.wanted = inputs
         self.keep(ctx, _gathered(self.operation, spread), _by_result(ctx.wanted, output))
         ctx.lengths = [  # for each argument the number of gradients if it is a list of tensors, else None
-            len(x) if isinstance(x, LISTS) and all(isinstance(each, Tensor) for each in x) else None for x in inputs
+            len(x) if isinstance(x, LISTS) and all(isinstance(item, Tensor) for item in x) else None for x in inputs
         ]
 
     def keep(self, ctx: Any, call: dict[str, Any], results: list[Any]) -> None:
@@ -448,11 +448,11 @@ class _Forward(_Operator):
 
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """Returns each argument's gradient, or a list of them."""
-        index = _indices(self.operation)
-        needs_of = {name: needs[index[name]] for name in self.operation.gradients_of}
+        indices = _indices(self.operation)
+        needs_of = {name: needs[indices[name]] for name in self.operation.gradients_of}
         result: list[Any] = [None if length is None else [None] * length for length in ctx.lengths]
         for name, gradient in self.gradients_of(ctx, needs_of, _by_result(ctx.wanted, gradients)).items():
-            result[index[name]] = gradient
+            result[indices[name]] = gradient
         return result
 
     def gradients_of(self, ctx: Any, needs_of: Mapping[str, Any], gradients: Sequence[Any]) -> dict[str, Any]:
@@ -465,7 +465,7 @@ class _Forward(_Operator):
         if self.gradient is None:
             return self.operation.gradients(call, results, gradients)
         out_gradients = list(gradients[: self.operation.count_of_outs(call, len(gradients))])
-        if any(gradient is None for gradient in out_gradients):  # the loss does not depend on it
+        if any(gradient is None for gradient in out_gradients):  # the loss does not depend on this result
             like = next(_tensors_of(self.operation, call))
             shapes = self.operation.shapes(call, len(gradients))
             out_gradients = [
@@ -479,6 +479,7 @@ class _Forward(_Operator):
             row = next(rows)
             if not needs or row is None:
                 return None
+            # An array that all rows share gets the sum of its gradients in the rows.
             return (row.sum(0) if array.ndim < row.ndim else row).to(array.dtype)
 
         return {
@@ -581,7 +582,7 @@ class _Backward(_Operator):
 
     def vmap(self, apply: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         spread, out_gradients, results, wanted = self._parts(arguments)
-        dims, of_gradients, of_results, _ = self._parts(in_dims)
+        dims, out_dims, result_dims, _ = self._parts(in_dims)
         size = info.batch_size
         call = _gathered(self.operation, spread)
         folded, _ = self.operation.fold(call, _dims(self.operation, dims), size)
@@ -591,7 +592,7 @@ class _Backward(_Operator):
             return [self.operation.fold_result(call, array, axis, size) for array, axis in pairs]
 
         rows = self._applied(
-            apply, _spread(self.operation, folded), fold(out_gradients, of_gradients), fold(results, of_results), wanted
+            apply, _spread(self.operation, folded), fold(out_gradients, out_dims), fold(results, result_dims), wanted
         )
         unfolded = [
             x.reshape(size, x.shape[0] // size, *x.shape[1:]) if is_wanted else x
@@ -601,7 +602,7 @@ class _Backward(_Operator):
         return (tuple(unfolded), tuple(axes)) if self.operation.has_one_result else (unfolded, axes)
 
 
-# An operation's module is imported when it is first used, but a stored graph may need any operation before.
+# A compiled graph from torch's cache may call an operation before the operation's module is otherwise imported.
 for _path in _SOURCES[1:]:
     import_module(f"{__package__}.ops.{_path.stem}")
 _operators = {operation.name: _Forward(operation) for operation in OPERATIONS}

@@ -8,13 +8,13 @@ import sys
 
 from ._command import arguments
 
-# Set for processes that an ingest starts.
+# An environment variable that an ingest sets for the processes that it starts.
 WITHOUT_TORCH = "ROBOCACHE_WITHOUT_TORCH"
 
-_words = arguments()
-_is_on_files = _words is not None and _words[:1] not in (["bench"], ["demo"], ["info"])
+_arguments = arguments()
+_needs_no_torch = _arguments is not None and _arguments[:1] not in (["bench"], ["demo"], ["info"])
 
-if (_is_on_files or WITHOUT_TORCH in os.environ) and "torch" not in sys.modules:
+if (_needs_no_torch or WITHOUT_TORCH in os.environ) and "torch" not in sys.modules:
     sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         from tvm_ffi import load_module, register_error, register_global_func

@@ -39,7 +39,7 @@ class Affine:
     ) -> None:
         self.clip = clip
         self.scale, self.shift, self.spread, self.centre = scale, shift, spread, centre
-        self._alike = all((part == part[:1]).all() for part in (scale, shift, spread, centre))
+        self._sources_are_alike = all((part == part[:1]).all() for part in (scale, shift, spread, centre))
         self._on_device: dict[Any, list[Any]] = {}
 
     @classmethod
@@ -93,7 +93,7 @@ class Affine:
         numbers = None
         if rows["affine"]:
             numbers = np.array([rows["affine"][part] for part in ("scale", "shift", "spread", "centre")])
-            if numbers.shape[1] > math.prod(source_shape):
+            if numbers.shape[1] > math.prod(source_shape):  # statistics per step
                 steps = len(key["offsets_ns"] or key["offsets_rows"])
                 shape, source_shape = [steps, *shape], [steps, *source_shape]
         parts = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1).reshape(4, *shape)
@@ -114,7 +114,7 @@ class Affine:
         tables = [np.concatenate([a.scale, a.shift, a.spread, a.centre]) for a in affines]
         shape = np.max([table.shape for table in tables], axis=0)
         parts = np.zeros((len(tables), *shape), np.result_type(*tables))
-        parts[:, ::2] = 1
+        parts[:, ::2] = 1  # scale and spread; shift and centre are 0
         for part, table in zip(parts, tables, strict=True):
             part[tuple(map(slice, table.shape))] = table
         return cls(*np.swapaxes(parts, 0, 1), clip=any(a.clip for a in affines))
@@ -133,7 +133,7 @@ class Affine:
         result: Array = self._apply(x, dataset_index, 2)
         return result
 
-    def _apply(self, x: Any, dataset_index: Any, first: int) -> Any:
+    def _apply(self, x: Any, dataset_index: Any, start: int) -> Any:
         torch = _lib.torch_module()
         in_torch = torch is not None and isinstance(x, torch.Tensor)
         if not in_torch and not isinstance(x, np.ndarray):
@@ -145,11 +145,11 @@ class Affine:
         if list(x.shape[x.ndim - len(shape) :]) != shape:
             raise errors.ArgumentError(f"x: expected [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
         rows = self._rows(x, dataset_index, sources, in_torch)
-        clips = self.clip and first == 0
-        factor, summand = (part[rows] for part in self._parts(x.device if in_torch else None)[first : first + 2])
+        clips = self.clip and start == 0
+        factor, summand = (part[rows] for part in self._parts(x.device if in_torch else None)[start : start + 2])
         if factor.ndim > len(shape):
-            between = [1] * (x.ndim - factor.ndim)
-            factor, summand = (part.reshape(len(part), *between, *shape) for part in (factor, summand))
+            inner_axes = [1] * (x.ndim - factor.ndim)
+            factor, summand = (part.reshape(len(part), *inner_axes, *shape) for part in (factor, summand))
         with np.errstate(all="ignore"):
             y = (x.double() if in_torch else x.astype(np.float64)) * factor + summand
             y = y.clip(-1, 1) if clips else y
@@ -158,7 +158,7 @@ class Affine:
     def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
         """Returns the source's index for all of x, or an array with the index of each row's source."""
         if dataset_index is None:
-            if not self._alike:
+            if not self._sources_are_alike:
                 raise errors.ArgumentError(
                     f"dataset_index: expected the source of each row, since {sources} sources are normalised differently"
                 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # A stream with more features than this is one entry in errors.
-_LISTED = 4
+_MOST_LISTED = 4
 # The columns with the ends of a range, by their unit.
 _ENDS = {"s": ("start_s", "end_s"), "ns": ("start_ns", "end_ns"), "row": ("start_row", "end_row")}
 
@@ -43,14 +43,14 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             if stream.kind == "numbers":
                 self._add_numbers(stream)
             elif stream.kind == "text":
-                self._add(stream.name, self._texts(stream.name))
+                self._add(stream.name, self._text_column(stream.name))
         for stream in dataset.streams.values():
             if stream.name.endswith("_index") and texts_of_numbers(dataset, stream):
-                self._add(stream.name.removesuffix("_index"), self._texts(stream.name))
+                self._add(stream.name.removesuffix("_index"), self._text_column(stream.name))
         if task_streams(dataset):
-            self._add("task", self._texts(None))
+            self._add("task", self._text_column(None))
         for name in self._table.column_names:
-            self._add(name, self._of_episodes(name))
+            self._add(name, self._episode_column(name))
 
     def __getitem__(self, name: str) -> Callable[[np.ndarray, np.ndarray], Any]:
         return self._columns[name]
@@ -164,18 +164,18 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             self._add_feature(stream.name, stream, 0)
         elif features:
             names = [f"{stream.name}.{name}" for name in stream.names] if len(stream.names) == features else []
-            short = features <= _LISTED
+            is_short = features <= _MOST_LISTED
             for index in range(features):
-                self._add_feature(f"{stream.name}[{index}]", stream, index, listed=short and not names)
+                self._add_feature(f"{stream.name}[{index}]", stream, index, listed=is_short and not names)
             for index, name in enumerate(names):
-                self._add_feature(name, stream, index, listed=short)
-            if not short:
+                self._add_feature(name, stream, index, listed=is_short)
+            if not is_short:
                 self._listed.append(f"{(names or [stream.name + '[0]'])[0]} to {(names or [f'[{features - 1}]'])[-1]}")
-        self._add(f"speed({stream.name})", self._speed(stream), listed=False)
+        self._add(f"speed({stream.name})", self._speed_column(stream), listed=False)
         self._features.setdefault(f"speed({stream.name})", (stream, None))
 
     def _add_feature(self, name: str, stream: Stream, index: int, *, listed: bool = True) -> None:
-        self._add(name, self._feature(stream, index), listed=listed)
+        self._add(name, self._feature_column(stream, index), listed=listed)
         self._features.setdefault(name, (stream, index))
 
     def _rows(self, stream: Stream, episodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +184,7 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
         return last_rows(stream.time_ns, begins, ends, times, self._snap_ns), begins
 
-    def _feature(self, stream: Stream, index: int) -> Callable[[np.ndarray, np.ndarray], Any]:
+    def _feature_column(self, stream: Stream, index: int) -> Callable[[np.ndarray, np.ndarray], Any]:
         import pyarrow as pa
 
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
@@ -196,7 +196,7 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
         return column
 
-    def _speed(self, stream: Stream) -> Callable[[np.ndarray, np.ndarray], Any]:
+    def _speed_column(self, stream: Stream) -> Callable[[np.ndarray, np.ndarray], Any]:
         import pyarrow as pa
 
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
@@ -213,7 +213,7 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
         return column
 
-    def _texts(self, stream: str | None) -> Callable[[np.ndarray, np.ndarray], Any]:
+    def _text_column(self, stream: str | None) -> Callable[[np.ndarray, np.ndarray], Any]:
         import pyarrow as pa
 
         @cache
@@ -230,7 +230,7 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
     def _table(self) -> pa.Table:
         return self._dataset._selectable()
 
-    def _of_episodes(self, name: str) -> Callable[[np.ndarray, np.ndarray], Any]:
+    def _episode_column(self, name: str) -> Callable[[np.ndarray, np.ndarray], Any]:
         def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
             return self._table[name].combine_chunks().take(episodes)
 
@@ -245,7 +245,7 @@ def _arrow_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def as_ranges(argument: str, table: Any, dataset: Dataset) -> tuple[np.ndarray, bool]:
-    """Returns ranges of anchors as int64 [ranges, 3] (episode, first, last), and whether first and last are rows instead of
+    """Returns ranges of anchors as int64 [ranges, 3] (episode, first, last), and whether first and last are rows; else they are
     stamps.
 
     Args:
@@ -289,7 +289,7 @@ def as_ranges(argument: str, table: Any, dataset: Dataset) -> tuple[np.ndarray, 
 
 
 def as_columns(argument: str, table: Any) -> dict[str, list[Any]]:
-    if hasattr(table, "to_pydict"):  # of pyarrow
+    if hasattr(table, "to_pydict"):  # a pyarrow table
         return dict(table.to_pydict())
     if isinstance(table, Sequence) and not isinstance(table, str):
         rows = list(table)

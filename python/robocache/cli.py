@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _OutputError(Exception):
-    """Standard output cannot be written. It is not an OSError, which would mean another file."""
+    """Standard output cannot be written. This is no OSError, since _run reports an OSError as an error of the command's files."""
 
 
 class _Output:
@@ -70,16 +70,16 @@ class _Output:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        with _naming_output():
+        with _as_output_error():
             return self._file.write(text)
 
     def flush(self) -> None:
-        with _naming_output():
+        with _as_output_error():
             self._file.flush()
 
 
 @contextmanager
-def _naming_output() -> Iterator[None]:
+def _as_output_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -96,22 +96,22 @@ def _run(argv: list[str] | None) -> int:
     arguments.words = sys.argv[1:] if argv is None else argv
     as_json: bool = getattr(arguments, "json", False)
     try:
-        _command.begin()
+        _command.exit_on_signals()
         return int(_COMMANDS[arguments.command](arguments))
     except (Error, OSError) as error:
         message = printable(" ".join(str(error).split()))
-        stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
-        stopped = stopped and "--" not in message  # if the error names an option, skipping would leave nothing
-        message += " (--on-error skip passes over it by name)" * stopped
+        can_skip = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
+        can_skip = can_skip and "--" not in message  # if the error names an option, skipping would leave nothing
+        message += " (--on-error skip passes over it by name)" * can_skip
         code = _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
         if as_json:
             _print_error(error, message, code)
         if arguments.debug:
             raise
         print(f"robocache {arguments.command}: {message}", file=sys.stderr)
-        if stopped and not as_json:
+        if can_skip and not as_json:
             words = arguments.words
-            words = [
+            words = [  # without an earlier --on-error and its value
                 word for i, word in enumerate(words) if "--on-error" not in (word.split("=")[0], *words[i - 1 : i])
             ]
             command = ["robocache", *words, "--on-error", "skip"]
@@ -133,7 +133,7 @@ def _offsets(pairs: list[tuple[str, str]]) -> dict[str, str]:
     return offsets
 
 
-def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
+def _read_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the options for reading a source, for ingest, plan and preview."""
     names = ("format", "on_error", "mapping", "memory_limit", "follow_links")
     return {name: getattr(arguments, name) for name in names} | given_options(arguments)
@@ -152,7 +152,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
         append=arguments.append,
         workers=arguments.workers,
-        **_reading(arguments),
+        **_read_options(arguments),
     )
     return _show_report(report, arguments)
 
@@ -168,7 +168,7 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(arguments: argparse.Namespace) -> int:
-    mapping = preview(arguments.source, **_reading(arguments))
+    mapping = preview(arguments.source, **_read_options(arguments))
     if arguments.json:
         _print_json(mapping.to_dict())
     else:
@@ -183,7 +183,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         shards=arguments.shards,
         repair=arguments.repair,
         offsets=_offsets(arguments.offset),
-        **_reading(arguments),
+        **_read_options(arguments),
     )
     folder = str(planned.folder)
     cut = f"{count(planned.recordings, 'recording')} in {count(planned.shards, 'shard')}"
@@ -209,7 +209,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 def _merge(arguments: argparse.Namespace) -> int:
     shards = arguments.shards[0] if len(arguments.shards) == 1 else arguments.shards
     if len(arguments.shards) == 1 and (Path(shards) / "manifest.json").exists():
-        shards = arguments.shards  # one shard is all of them
+        shards = arguments.shards  # the directory is a shard, not a plan's
     with view.progress_bar() as progress:
         report = merge(shards, arguments.cache, overwrite=arguments.overwrite, progress=progress)
     return _show_report(report, arguments)
@@ -217,9 +217,9 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     methods = [text.rpartition("=") for text in arguments.method or ()]
-    for_all = [method for stream, _, method in methods if not stream]
+    default_methods = [method for stream, _, method in methods if not stream]
     by_stream = {stream: method for stream, _, method in methods if stream}
-    if for_all and (by_stream or len(for_all) > 1):
+    if default_methods and (by_stream or len(default_methods) > 1):
         raise ArgumentError("method: expected one for all streams, or STREAM=METHOD of each")
     rename = [text.rpartition("=") for text in arguments.rename or ()]
     if bad := [feature for stream, _, feature in rename if not stream]:
@@ -233,7 +233,7 @@ def _export(arguments: argparse.Namespace) -> int:
             to=arguments.to,
             streams=arguments.streams,
             fps=arguments.fps,
-            methods=for_all[0] if for_all else by_stream or None,
+            methods=default_methods[0] if default_methods else by_stream or None,
             rename={stream: feature for stream, _, feature in rename} or None,
             video=arguments.video,
             progress=progress,
@@ -342,7 +342,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise FileError(f"{arguments.cache}: expected a cache with streams of numbers or frames, got one without")
     slowest = min(streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
-    # A method for nominal clocks too, so that steps between their rows are allowed.
+    # Floats on nominal clocks get a method, since a step between two of their rows is refused without one.
     floats = {name for name, stream in streams.items() if stream.kind == "numbers" and "float" in stream._dtype}
     nominal = {name for name in floats if streams[name].clock == "nominal"}
 
@@ -381,9 +381,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _batch_that_fits(loader: Loader) -> int:
     """Returns 1024 samples, or fewer if several batches of them would take more than a quarter of the free memory."""
     arrays = next(iter(loader)).values()
-    sample = max(sum(array.nbytes for array in arrays), 1)
-    free = memory_available(loader.device)
-    return int(max(1, min(_BATCH, free // 4 // (_BATCHES_HELD * sample))))
+    sample_bytes = max(sum(array.nbytes for array in arrays), 1)
+    free_bytes = memory_available(loader.device)
+    return int(max(1, min(_BATCH, free_bytes // 4 // (_BATCHES_HELD * sample_bytes))))
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -402,18 +402,18 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(facts)
     elif arguments.report:
-        for name, value in _flat(facts):
+        for name, value in _flatten(facts):
             _say(f"{name}: {value}")
     else:
         view.show_installation(facts, Console())
     return _DONE if facts["ok"] else _REFUSED
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yields each value of nested dicts and lists, with a name such as "cpu.threads"."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(inner, dict) for inner in value)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+            yield from _flatten(inner, f"{name}.{key}" if name else str(key))
     else:
         yield name, " ".join(map(str, value)) if isinstance(value, list) else value
 

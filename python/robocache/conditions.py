@@ -54,11 +54,12 @@ def true_rows(name: str, expression: pc.Expression, table: pa.Table, *, columns:
         row += "_"
     numbered = table.append_column(row, pa.array(np.arange(table.num_rows)))
     try:
-        # As table.filter(), but only in the calling thread, since pyarrow's threads do not survive a fork.
+        # This is table.filter() in the calling thread alone, since pyarrow's threads do not survive a fork.
         rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(numbered))
         filtered = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
         numbers = filtered.to_table(use_threads=False)[row]
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        # pyarrow's message ends with the table's schema.
         reason = str(error).partition(f" in {table.column_names[0]}:")[0] if table.column_names else str(error)
         raise errors.ArgumentError(f"{name}: {reason}; expected a bool made of the columns {columns}") from error
     return np.sort(numbers.to_numpy())

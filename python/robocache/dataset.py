@@ -64,10 +64,10 @@ class _Opened:
 class _ByStream(Mapping[str, _Value], Generic[_Value]):
     """A read-only dict by stream name. The error for an unknown name lists the streams."""
 
-    def __init__(self, opened: _Opened, streams: Mapping[str, Any], value: Callable[[Any], _Value]) -> None:
+    def __init__(self, opened: _Opened, streams: Mapping[str, Any], value_of: Callable[[Any], _Value]) -> None:
         self._opened = opened
         self._streams = streams
-        self._value = value
+        self._value_of = value_of
 
     def __getitem__(self, name: str) -> _Value:
         if name not in self._streams:
@@ -79,7 +79,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
             raise errors.ArgumentError(
                 f"stream '{name}': expected numbers of one shape a row; a camera, text and ragged rows have no statistics"
             )
-        return self._value(self._streams[name])
+        return self._value_of(self._streams[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._streams
@@ -99,7 +99,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
 
 _MISSING: Any = None  # the value of a missing field
 RECORDED = "recorded values"
-_FACTS = ("of", "names", "units", "absolute")
+_FACTS = ("of", "names", "units", "absolute")  # attributes of Stats that are no statistics
 
 
 class _Fields(NamedTuple):
@@ -160,20 +160,20 @@ def _facts_of(stream: Stream) -> dict[str, Any]:
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
     """Returns these and the default quantiles, ascending, and the names of the statistics' fields."""
-    shares = {0.01, 0.1, 0.5, 0.9, 0.99}
+    levels = {0.01, 0.1, 0.5, 0.9, 0.99}
     for value in quantiles:
         quantile = float(number("quantiles", value))
         if not 0 <= quantile <= 1:
             raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {value!r}")
-        shares.add(quantile)
+        levels.add(quantile)
     names = []
-    for quantile in sorted(shares):
+    for quantile in sorted(levels):
         percent, _, decimals = f"{quantile * 100:.4f}".partition(".")
         decimals = decimals.rstrip("0")
         names.append(f"q{percent.zfill(2)}" + (f".{decimals}" if decimals else ""))
-    if len(set(names)) < len(shares):
+    if len(set(names)) < len(levels):
         raise errors.ArgumentError("quantiles: expected percents of at most 4 decimals")
-    return np.array(sorted(shares)), ["mean", "std", "min", "max", *names, "count"]
+    return np.array(sorted(levels)), ["mean", "std", "min", "max", *names, "count"]
 
 
 class FrameFormat(NamedTuple):
@@ -184,7 +184,7 @@ class FrameFormat(NamedTuple):
     width: int
     channels: int
     color_space: str  # "rgb" of 3 channels, "gray" or "depth" of 1
-    unit_m: float | None  # metres of one unit of depth; None for float32, which is in metres, and if unknown
+    unit_m: float | None  # metres of one unit of depth; None if unknown, and for float32, which is in metres
     intrinsics: np.ndarray | None  # float64 [3, 3], in pixels of the stored frames; None if unknown
     resized: dict[str, Any] | None  # how the frames were resized before they were stored; None if they were not
 
@@ -313,7 +313,7 @@ class Stream:
             the clock.
     """
 
-    _ADDRESSES: ClassVar = ("time_ns", "values", "blob_offsets", "row_offsets", "stats")  # in a description
+    _ADDRESSES: ClassVar = ("time_ns", "values", "blob_offsets", "row_offsets", "stats")  # keys of a description
 
     def __init__(self, opened: _Opened, episodes: int, description: dict[str, Any]) -> None:
         self._opened = opened
@@ -421,7 +421,7 @@ class Stream:
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         return _lib.array_at(self._opened.handle, self._addresses[name], shape, dtype, read_only=True)
 
-    def _let_go(self) -> None:
+    def _drop_arrays(self) -> None:
         """Drops the arrays, which keep the files mapped."""
         for name in ("time_ns", "values", "offsets", "row_offsets", "_by_row", "_stats"):
             vars(self).pop(name, None)
@@ -436,8 +436,8 @@ class Stream:
         frames = f" {self.frames.codec} {self.frames.color_space}" if self.frames else ""
         kind = f"[{shape}] {self._dtype}{frames}"
         if self.ragged is not None:
-            each = ", ".join(map(str, ("n", *self.shape)))
-            kind = f"[{self.rows}] text" if self.ragged == "text" else f"{self.rows} x [{each}] {self._dtype}"
+            element_shape = ", ".join(map(str, ("n", *self.shape)))
+            kind = f"[{self.rows}] text" if self.ragged == "text" else f"{self.rows} x [{element_shape}] {self._dtype}"
         return f"Stream({self.name!r}, {kind}, {self.rate_hz:.6g} Hz)"
 
 
@@ -457,7 +457,7 @@ class Dataset:
     dataset.
 
     A dataset is immutable, threads may share it, and a copy is the same object. It pickles as its path. Unpickling opens
-    the path; if the cache there has changed, it is a FileError. ``with robocache.open(path) as ds:`` closes the dataset at
+    the path, and raises FileError if the cache there has changed. ``with robocache.open(path) as ds:`` closes the dataset at
     the end.
 
     Attributes:
@@ -493,10 +493,10 @@ class Dataset:
 
     def close(self) -> None:
         """Releases the mapped files, once no array of this dataset and no Loader is left that uses them. Every other use of the
-        dataset and its streams is then an ArgumentError. Closing again does nothing."""
+        dataset and its streams then raises ArgumentError. Closing again does nothing."""
         self._opened.close()
         for stream in self.streams.values():
-            stream._let_go()
+            stream._drop_arrays()
 
     def __enter__(self) -> Dataset:
         return self
@@ -567,8 +567,8 @@ class Dataset:
         }
         fields = []
         for column in self._episode_columns:
-            item = column["type"].removeprefix("list<").removesuffix(">")
-            fields.append((column["name"], types[item] if item == column["type"] else pa.list_(types[item])))
+            element = column["type"].removeprefix("list<").removesuffix(">")
+            fields.append((column["name"], types[element] if element == column["type"] else pa.list_(types[element])))
         schema = pa.schema(fields)
         if not self._episodes:
             return schema.empty_table()
@@ -624,8 +624,8 @@ class Dataset:
 
         With a loader or a spec they describe the values that :class:`Normalization` normalises: after windows, methods and
         conversions, for every moment that can be drawn, each once, without padding, NaN and infinity. They are computed on
-        the loader's device, in float32 or float64 whatever the batch's dtype. Without a loader or spec they are those of a
-        cache of these episodes alone. Both are exact. They are computed once and kept in the cache's folder ``statistics``,
+        the loader's device, in float32 or float64 whatever the batch's dtype. Without a loader or spec they are those that
+        a cache of these episodes alone would have. All are exact. They are computed once and kept in the cache's folder ``statistics``,
         if that can be written.
 
         Args:
@@ -652,18 +652,18 @@ class Dataset:
         if hasattr(of, "spec_of") or hasattr(of, "to_absolute"):  # a Loader or a Spec
             from .window_statistics import window_statistics
 
-            chosen = None if episodes is None and where is None else self._chosen(episodes, where)
+            chosen = None if episodes is None and where is None else self._choose_episodes(episodes, where)
             return window_statistics(self, of, episodes=chosen, per_step=per_step, quantiles=quantiles)
         if per_step:
             raise errors.ArgumentError("per_step: goes with a Loader or a Spec, got none")
         if of is not None and episodes is not None:
             raise errors.ArgumentError("episodes: expected them once, got two lists")
-        chosen = self._chosen(episodes if of is None else of, where)
+        chosen = self._choose_episodes(episodes if of is None else of, where)
         numbers = {name: stream for name, stream in self.streams.items() if stream.kind == "numbers"}
-        shares, fields = quantile_fields(quantiles)
-        return _ByStream(self._opened, numbers, lambda stream: self._statistics_of(stream, chosen, shares, fields))
+        levels, fields = quantile_fields(quantiles)
+        return _ByStream(self._opened, numbers, lambda stream: self._statistics_of(stream, chosen, levels, fields))
 
-    def _chosen(self, episodes: Any, where: Any) -> np.ndarray:
+    def _choose_episodes(self, episodes: Any, where: Any) -> np.ndarray:
         chosen = np.arange(self._episodes) if episodes is None else wholes("episodes", episodes)
         for episode in chosen[(chosen < 0) | (chosen >= self._episodes)].tolist():
             raise errors.ArgumentError(f"episodes: expected indices in [0, {self._episodes}), got {episode}")
@@ -684,8 +684,8 @@ class Dataset:
 
         table = self.episodes
         # Unsigned, so that the difference of any two stamps fits.
-        ns = pc.subtract(table["end_ns"], table["start_ns"]).cast(pa.uint64(), safe=False)
-        columns = {"duration_s": pc.divide(ns.cast(pa.float64(), safe=False), 1e9)}
+        duration_ns = pc.subtract(table["end_ns"], table["start_ns"]).cast(pa.uint64(), safe=False)
+        columns = {"duration_s": pc.divide(duration_ns.cast(pa.float64(), safe=False), 1e9)}
         columns.update({f"rows.{name}": pa.array(np.diff(stream.row_offsets)) for name, stream in self.streams.items()})
         for name, column in columns.items():
             if name not in table.column_names:
@@ -814,7 +814,7 @@ def _counts(shares: Mapping[str, Any], total_count: int) -> np.ndarray:
     total = sum(parts)
     if total > 1 + Fraction(1, 10**9):
         raise errors.ArgumentError(f"shares: expected at most 1 together, got {float(total)}")
-    # The last share is that of the episodes in no part.
+    # The last quota is that of the episodes in no part.
     quotas = [total_count * part / max(total, 1) for part in (*parts, max(1 - total, Fraction(0)))]
     counts = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(quotas)), key=lambda p: counts[p] - quotas[p])

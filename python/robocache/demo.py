@@ -126,7 +126,7 @@ def run(
 
 
 def samples_per_second(batches: Any, seconds: float) -> float:
-    """Returns the rate of iterating `batches`, epoch after epoch, for `seconds`, without the first batches.
+    """Iterates `batches`, epoch after epoch, for `seconds`. Returns the samples per second, without the first three batches.
 
     Args:
         batches: a Loader, or another iterable with a length whose batches hold ``time_ns``.
@@ -152,7 +152,7 @@ def samples_per_second(batches: Any, seconds: float) -> float:
 
 
 class _Physics:
-    """The simulated arm. It reaches for a ball, with every sensor's true value at every millisecond."""
+    """The simulated arm, which reaches for a ball. It knows every sensor's true value at every millisecond."""
 
     def __init__(self, seed: int) -> None:
         try:
@@ -170,7 +170,7 @@ class _Physics:
         ball = np.zeros(3)
         while not (ball[2] > 0.1 and np.hypot(*ball[:2]) > 0.2):  # above the table, off the arm's foot
             goal = rng.uniform(low, high)
-            ball = self._tip(goal)
+            ball = self._tip_position(goal)
         self._mujoco.mj_resetData(model, data)
         data.mocap_pos[0] = ball
         # Minimum jerk to the goal, then a rest.
@@ -187,7 +187,7 @@ class _Physics:
         streams = {"joint.state": state, "imu": imu, "end_effector.pose": pose}
         return streams, bool(np.linalg.norm(pose[-1, :3] - ball) < 0.05)
 
-    def _tip(self, joints: np.ndarray) -> np.ndarray:
+    def _tip_position(self, joints: np.ndarray) -> np.ndarray:
         self._data.qpos[:] = joints
         self._mujoco.mj_forward(self._model, self._data)
         return np.array(self._data.site("tip").xpos)
@@ -199,10 +199,10 @@ class _Physics:
             self._data.qpos[:] = position
             self._mujoco.mj_kinematics(self._model, self._data)
             self._mujoco.mj_camlight(self._model, self._data)
-            frame[:] = self._picture()
+            frame[:] = self._draw_picture()
         return frames
 
-    def _picture(self) -> np.ndarray:
+    def _draw_picture(self) -> np.ndarray:
         """Draws each capsule and ball as a thick line where the camera sees it, the farthest first."""
         model, data = self._model, self._data
         camera = data.camera("watching")
@@ -305,11 +305,11 @@ class NumpyWindows:
         times = self.camera.time_ns[first:last]
         target = anchor_ns + np.rint(np.array(_FRAMES) * 1e9).astype(np.int64)
         newest = (np.searchsorted(times, target, side="right") - 1).clip(0)
-        sample[_CAMERA] = np.stack([self._decoded(first + row) for row in newest])
+        sample[_CAMERA] = np.stack([self._decode(first + row) for row in newest])
         sample[f"{_CAMERA}_is_pad"] = (target < times[0]) | (target > times[-1])
         return sample
 
-    def _decoded(self, row: int) -> np.ndarray:
+    def _decode(self, row: int) -> np.ndarray:
         from PIL import Image
 
         with Image.open(io.BytesIO(cast(Any, self.camera.values).file(row))) as image:
@@ -356,18 +356,18 @@ def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
         len(_SENSORS), 1, figsize=(11, 9), sharex=True, layout="constrained", height_ratios=heights
     )
     figure.suptitle("what was recorded on four clocks, and one aligned window of the batch")
-    film, *axes = axes
+    frame_axis, *axes = axes
     since_ms = (dataset.episode(0)[_CAMERA][0] - anchor_ns) / 1e6
-    near = since_ms[np.abs(since_ms) < 220]
-    film.plot(near, np.full(len(near), 0.03), "|", color="0.3", transform=film.get_xaxis_transform())
+    near_ms = since_ms[np.abs(since_ms) < 220]
+    frame_axis.plot(near_ms, np.full(len(near_ms), 0.03), "|", color="0.3", transform=frame_axis.get_xaxis_transform())
     for offset, frame in zip(_FRAMES, batch[_CAMERA][chosen], strict=True):
         picture = OffsetImage(frame.transpose(1, 2, 0), zoom=1.05)
         where = (offset * 1e3, 0.56)
-        clock = film.get_xaxis_transform()
-        film.add_artist(AnnotationBbox(picture, where, xycoords=clock, bboxprops={"edgecolor": "C3"}))
-        film.axvline(offset * 1e3, color="C3", alpha=0.3, linewidth=0.8)
-    film.set_yticks([])
-    film.set_title(f"{_CAMERA}: 30 Hz, jitter 2.5 ms, JPEG {_WIDTH} x {_HEIGHT}", loc="left", fontsize=9)
+        clock = frame_axis.get_xaxis_transform()
+        frame_axis.add_artist(AnnotationBbox(picture, where, xycoords=clock, bboxprops={"edgecolor": "C3"}))
+        frame_axis.axvline(offset * 1e3, color="C3", alpha=0.3, linewidth=0.8)
+    frame_axis.set_yticks([])
+    frame_axis.set_title(f"{_CAMERA}: 30 Hz, jitter 2.5 ms, JPEG {_WIDTH} x {_HEIGHT}", loc="left", fontsize=9)
     for axis, (name, offsets) in zip(axes, _WINDOW.items(), strict=True):
         times, values = dataset.episode(0)[name]
         since_ms = (times - anchor_ns) / 1e6

@@ -30,7 +30,7 @@ _COLUMNS = {"dataset_index": 0, "episode_index": 1}
 _RESERVED = ("lengths", "offsets", "is_pad")
 # A different salt for each kind of hash.
 _ORDER, _BATCHES, _CUTS = (zlib.crc32(name) for name in (b"order", b"batches", b"cuts"))
-_LEAST = -(2**63)
+_INT64_MIN = -(2**63)
 
 
 class EpisodeLoader(BatchesInOrder):
@@ -113,7 +113,7 @@ class EpisodeLoader(BatchesInOrder):
             raise errors.ArgumentError(
                 f"max_steps: expected at least 2 * min_steps - 1, {2 * self._min_steps - 1}, got {max_steps}"
             )
-        self._dataset = opened = _without_weights(dataset)
+        self._dataset = opened = _open_without_weights(dataset)
         if isinstance(ranks, Ranks) and ranks.shard_episodes:
             raise errors.ArgumentError("ranks.shard_episodes: goes with Loader; here ranks share the episodes")
         loader_options = {"delta_timestamps": delta_timestamps, "shuffle": False, **options}
@@ -138,12 +138,12 @@ class EpisodeLoader(BatchesInOrder):
         self._order: tuple[Any, np.ndarray] | None = None
         self._fills = {"anchor_index": -1} | dict.fromkeys(self.loader._texts, -1)
         for key in self.loader._arguments["delta_timestamps"]:
-            self._fills |= {f"{key}_is_pad": True, f"{key}_feature_is_pad": True, f"{key}_age": _LEAST}
-            self._fills |= {f"{key}_offset_ns": _LEAST, f"{key}_episode_index": -1}  # of goals
-        of_order: tuple[Any, ...] = (self._min_steps, self._max_steps, shuffle)
+            self._fills |= {f"{key}_is_pad": True, f"{key}_feature_is_pad": True, f"{key}_age": _INT64_MIN}
+            self._fills |= {f"{key}_offset_ns": _INT64_MIN, f"{key}_episode_index": -1}  # arrays of goals
+        order_options: tuple[Any, ...] = (self._min_steps, self._max_steps, shuffle)
         if self._bucket is not None:
-            of_order += (self._bucket, self.batch_size * self.world_size)
-        self._fingerprint = f"{self.loader._fingerprint}-{zlib.crc32(repr(of_order).encode()):08x}"
+            order_options += (self._bucket, self.batch_size * self.world_size)
+        self._fingerprint = f"{self.loader._fingerprint}-{zlib.crc32(repr(order_options).encode()):08x}"
         self._begin(seed, self._drop_last)
 
     # ---- segments ----
@@ -183,7 +183,8 @@ class EpisodeLoader(BatchesInOrder):
             row: np.ndarray = part * steps // parts
             if self._max_steps is None or not self._shuffle:
                 return row
-            # A segment can lose or gain steps at both ends, so each cut moves by at most half of what a segment may lose or gain.
+            # Before the cuts move, a segment has steps / parts steps, rounded down or up. It can lose or gain steps at both ends, so
+            # each cut moves by at most half of what a segment may lose or gain.
             room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
             room[(part == 0) | (part == parts)] = 0
             drawn = hashes(seed, epoch, cut_id, _CUTS) % (2 * room + 1).astype(np.uint64)
@@ -220,11 +221,11 @@ class EpisodeLoader(BatchesInOrder):
 
     def _batch_at(self, position: Position) -> dict[str, Any] | None:
         seed, epoch, samples, *_ = position
-        left, global_batch = self.num_samples - samples, self.batch_size * self.world_size
-        if left <= 0 or (left < global_batch and self._drop_last):
+        remaining, global_batch = self.num_samples - samples, self.batch_size * self.world_size
+        if remaining <= 0 or (remaining < global_batch and self._drop_last):
             return None
-        if left < global_batch:  # filled up with the epoch's first segments, so that all ranks have equally many
-            global_batch = -(-left // self.world_size) * self.world_size
+        if remaining < global_batch:  # filled up with the epoch's first segments, so that all ranks have equally many
+            global_batch = -(-remaining // self.world_size) * self.world_size
         drawn = self._in_order(seed, epoch).take(range(samples, samples + global_batch), mode="wrap")
         return self._batch(drawn[self.rank :: self.world_size], seed, epoch)
 
@@ -234,12 +235,12 @@ class EpisodeLoader(BatchesInOrder):
         to_device = self.loader._on_device
         if self._packed:
             rows = np.repeat(firsts - offsets[:-1], lengths) + np.arange(offsets[-1])
-            batch = self.loader._gathered(rows, seed, epoch, np.repeat(firsts, lengths))
+            batch = self.loader._gather_batch(rows, seed, epoch, np.repeat(firsts, lengths))
             batch["offsets"] = to_device(offsets)
         else:
             steps = np.arange(lengths.max())
             rows = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
-            batch = self.loader._gathered(rows.ravel(), seed, epoch, np.repeat(firsts, len(steps)))
+            batch = self.loader._gather_batch(rows.ravel(), seed, epoch, np.repeat(firsts, len(steps)))
             is_pad = to_device(steps >= lengths[:, None])
             batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
             batch["is_pad"] = is_pad
@@ -293,7 +294,7 @@ def _above_0(name: str, value: Any) -> int:
     return number
 
 
-def _without_weights(dataset: Any) -> Dataset | Mixture:
+def _open_without_weights(dataset: Any) -> Dataset | Mixture:
     """Opens the sources once, for the loader that counts anchors and the one that gathers. Refuses options that weigh anchors."""
     sources, mixture = as_sources(dataset)
     options = {

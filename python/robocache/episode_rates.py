@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _OTHER_RATE = 1.5
 # The median period is computed from this many rows.
 _MOST_ROWS = 65_536
-_ON_GRID_S = 1e-4
+_ON_GRID_S = 1e-4  # an offset that is closer to a row than this is at the row
 
 
 def median_period_ns(time_ns: np.ndarray) -> float:
@@ -98,21 +98,21 @@ def _periods_ns(stream: Stream, episodes: Any) -> np.ndarray:
     chosen = np.arange(len(offsets) - 1) if episodes is None else np.asarray(episodes, np.int64)
     starts, stops = offsets[chosen], offsets[chosen + 1]
     counts = stops - starts
-    chosen = np.flatnonzero(counts > 1)
+    measurable = np.flatnonzero(counts > 1)
     periods = np.zeros(len(counts))
     time_ns = stream.time_ns
-    periods[chosen] = (time_ns[stops[chosen] - 1] - time_ns[starts[chosen]]) / (counts[chosen] - 1)
+    periods[measurable] = (time_ns[stops[measurable] - 1] - time_ns[starts[measurable]]) / (counts[measurable] - 1)
     return periods
 
 
 def _medians_differ(streams: Sequence[tuple[Stream, Any]]) -> bool:
-    """Whether the rates differ by the median periods, which gaps do not change."""
+    """Whether the median periods of the fastest and the slowest episode differ much. Gaps do not change a median."""
     medians = []
     for stream, episodes in streams:
         periods = _periods_ns(stream, episodes)
         chosen = np.arange(len(periods)) if episodes is None else np.asarray(episodes, np.int64)
         positive = np.flatnonzero(periods > 0)
-        for index in {positive[end(periods[positive])] for end in (np.argmin, np.argmax) if len(positive)}:
+        for index in {positive[extreme(periods[positive])] for extreme in (np.argmin, np.argmax) if len(positive)}:
             rows = slice(*stream.row_offsets[chosen[index] : chosen[index] + 2].tolist())
             medians.append(median_period_ns(stream.time_ns[rows]))
     return differ(min(medians), max(medians))

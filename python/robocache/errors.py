@@ -22,7 +22,7 @@ class ArgumentError(Error, ValueError):
 class MissingStreamError(ArgumentError, KeyError):
     """A dataset has no stream of this name; the message lists its streams."""
 
-    __str__ = Exception.__str__  # KeyError's is the message in quotes
+    __str__ = Exception.__str__  # KeyError.__str__ would put the message in quotes
 
 
 @register_error("robocache.ArgumentTypeError")

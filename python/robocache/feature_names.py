@@ -140,8 +140,8 @@ def own_names(
     for names in declared_names(attributes).values():
         if len(names) == features:
             return names
-    for of_group in groups:
-        declared = declared_names(of_group)
+    for group in groups:
+        declared = declared_names(group)
         column = names_for(stream, shape, declared)
         if column and len(declared[column]) == features:
             return declared[column]
@@ -170,11 +170,11 @@ def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
     for source, dataset, episodes in sources:
         for row in _rows_of(dataset, episodes, may_say_unit):
             for where, unit in declared_units(row).items():
-                here = f"{source}{dataset.path}"
-                before, there = first.setdefault(where, (unit, here))
-                if unit != before:
+                place = f"{source}{dataset.path}"
+                first_unit, first_place = first.setdefault(where, (unit, place))
+                if unit != first_unit:
                     return (
-                        f"episodes: column {where!r} says {before!r} in {there} and {unit!r} in {here}: batches mix these units; "
+                        f"episodes: column {where!r} says {first_unit!r} in {first_place} and {unit!r} in {place}: batches mix these units; "
                         "convert one, or episodes= draws those of one unit"
                     )
     return None
@@ -202,18 +202,16 @@ def compare(first: Sequence[str], second: Sequence[str]) -> str:
         return ""
     index_of = {name: index for index, name in enumerate(first) if first.count(name) == second.count(name) == 1}
     moved = len(first) == len(second) and any(index_of.get(name, index) != index for index, name in enumerate(second))
-    first, second = _without_common(first), _without_common(second)
+    first, second = _strip_common(first), _strip_common(second)
     return "order" if moved or (first != second and sorted(first) == sorted(second)) else "others"
 
 
 def are_same(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two lists have equal names in the same order, without the common prefix and suffix of each list."""
-    return list(first) == list(second) or (
-        len(first) == len(second) and _without_common(first) == _without_common(second)
-    )
+    return list(first) == list(second) or (len(first) == len(second) and _strip_common(first) == _strip_common(second))
 
 
-def _without_common(names: Sequence[str]) -> list[str]:
+def _strip_common(names: Sequence[str]) -> list[str]:
     begin, end = (_common(names), _common([name[::-1] for name in names])) if names else (0, 0)
     return [name[begin : max(begin, len(name) - end)] for name in names]
 
@@ -236,7 +234,7 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
     Raises:
         ArgumentError: the orders differ, so a column of the batch would hold several quantities.
     """
-    first: tuple[str, Sequence[str], bool] | None = None
+    first: tuple[str, Sequence[str], bool] | None = None  # the stream's location, its names, whether they are its own
     note = None
     for source, stream, dataset, episodes in streams:
         for names in _names_of(stream, dataset, episodes):

@@ -60,11 +60,11 @@ _VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
 _OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr]|(?:rot|rotation|ori|orientation)[ ._]?)([xyz])\]?")
 _UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
 # Words for other things that may come in fours.
-_OF_PARTS = {
+_OTHER_FOURS = {
     *("wheel", "wheels", "joint", "joints", "motor", "motors", "leg", "legs", "caster", "casters", "finger", "fingers"),
     *("speed", "count", "counts", "error", "torque", "weight", "weights"),
 }
-_GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
+_MATRIX_SHAPES = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
 # With these words xyzw means homogeneous coordinates.
 _POINTS = {"point", "points", "cloud", "clouds", "pointcloud", "pointclouds", "pcd", "vertices", "keypoints"}
 # How many numbers each word in a stream's name stands for: xyz_wxyz is a position and a quaternion.
@@ -73,7 +73,7 @@ _PARTS = {
     **dict.fromkeys(_WITH_ORDER, 4),
     "gripper": 1,
 }
-_NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
+_NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")  # a name that ends in a digit
 _DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
 _RADIANS = re.compile(r"(?i)(?<![a-z])(rad|radians?)(?![a-z])")
 # Units by their words in small letters, without a plural's s.
@@ -189,7 +189,7 @@ def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) ->
     is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and (words | group_words) & _MATRIX) or words & flat
     if is_matrix and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
-    if shape and shape[-1] == 6 and _says_six(last) and not words & NO_ROTATION:
+    if shape and shape[-1] == 6 and _says_6d(last) and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 3 and _says_vector(last):
         return [[0, prod(shape), "previous"]]
@@ -217,39 +217,39 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
         if match := _OF_POSE.fullmatch(name):
             axes_of.setdefault((match[1], match[2].lower()), {})[match[3].lower()] = index
     lower = {name.lower().rstrip("]") for name in names}
-    rows: set[int] = set()
+    features: set[int] = set()
     for (start, letter), parts in axes_of.items():
         stem = start.lower()
         of_position = ("", "t", "p", "pos_", "pos.", "position_", "position.")
         has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in of_position)
         is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
         if len(parts) == 3 and has_position and not is_other:
-            rows |= set(parts.values())
-    return rows
+            features |= set(parts.values())
+    return features
 
 
 def _matrices_of(names: Sequence[str]) -> set[int]:
     """Returns the features that are entries of a matrix, or of a rotation's six numbers, by their names."""
     matrices: dict[str, dict[tuple[int, int], int]] = {}
-    rows: set[int] = set()
+    features: set[int] = set()
     for index, name in enumerate(names):
         if (entry := matrix_entry(name)) and entry[1]:
             matrices.setdefault(entry[0], {})[entry[2:]] = index
-        if _says_six(name) and not words_of(name) & NO_ROTATION:
-            rows.add(index)
+        if _says_6d(name) and not words_of(name) & NO_ROTATION:
+            features.add(index)
     for entries in matrices.values():
         first = min(min(entries))
         height, width = (max(entry[axis] for entry in entries) - first + 1 for axis in (0, 1))
-        if (height, width) in _GRIDS and len(entries) == height * width:
-            rows |= set(entries.values())
-    return rows
+        if (height, width) in _MATRIX_SHAPES and len(entries) == height * width:
+            features |= set(entries.values())
+    return features
 
 
 def _says_vector(name: str) -> bool:
     return "rotvec" in kinds_of(name) and not says_relative(name) and not words_of(name) & NO_ROTATION
 
 
-def _says_six(name: str) -> bool:
+def _says_6d(name: str) -> bool:
     return "rot6d" in kinds_of(name) and "rot" in name.lower()
 
 
@@ -260,7 +260,7 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     """
     features = prod(shape)
     starts = []
-    fours_are_rotations = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
+    fours_are_rotations = words_of(last_part(stream)).isdisjoint(_OTHER_FOURS) or len(shape) > 1
     is_of_points = len(shape) > 1 and not words_of(stream).isdisjoint(_POINTS)
     if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if fours_are_rotations else words):
         starts = list(range(0, features, 4))
@@ -273,8 +273,8 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     return [[start, start + 4, "slerp"] for start in starts]
 
 
-def _by_names(names: Sequence[str], words: Set[str], stream_of_rotations: bool = False) -> list[int]:
-    """Returns the first features of quaternions, by the features' names. `stream_of_rotations`: the stream's name has a word
+def _by_names(names: Sequence[str], words: Set[str], is_stream_of_rotations: bool = False) -> list[int]:
+    """Returns the first features of quaternions, by the features' names. `is_stream_of_rotations`: the stream's name has a word
     for rotations."""
     components = _components_of(names)
     numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
@@ -290,12 +290,13 @@ def _by_names(names: Sequence[str], words: Set[str], stream_of_rotations: bool =
             (components, ("wxyz",), _WITH_COMPONENTS),
             (numbered, ("0123", "1234"), _ORIENTATION.union(words)),
         ):
+            # The names must be equal but for a letter or digit, and their common part must mean a rotation.
             four = stems_of[start : start + 4]
             if any(
                 "".join(sorted(stems[stem] for stems in four)) in letters
                 and (
                     says(stem, accepted)
-                    or (stream_of_rotations and stems_of is components and words_of(stem).isdisjoint(NO_ROTATION))
+                    or (is_stream_of_rotations and stems_of is components and words_of(stem).isdisjoint(NO_ROTATION))
                 )
                 and (stems_of is components or sizes[stem] == 4)
                 for stem in set(four[0]).intersection(*four[1:])
@@ -314,12 +315,12 @@ def _by_names(names: Sequence[str], words: Set[str], stream_of_rotations: bool =
 def scattered(names: Sequence[str]) -> list[list[int]]:
     """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
-    for number, letter_of in enumerate(_components_of(names)):
+    for index, letter_of in enumerate(_components_of(names)):
         for stem, letter in letter_of.items():
             if says(stem, _WITH_COMPONENTS):
-                components.setdefault(stem, []).append((number, letter))
+                components.setdefault(stem, []).append((index, letter))
     return [
-        [number for number, _ in four]
+        [index for index, _ in four]
         for four in components.values()
         if sorted(letter for _, letter in four) == list("wxyz") and four[-1][0] - four[0][0] > 3
     ]
@@ -336,14 +337,16 @@ def _quaternions_in(stream: str, width: int) -> list[int]:
     parts = [part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)]
     if 4 not in parts:
         return []
-    row = sum(parts)
-    sizes = [width] * (width == row) if 3 not in parts else [row] + [row + 1] * (1 not in parts)
+    row_width = sum(parts)
+    # With a position the parts may repeat, each time without or with a gripper's number.
+    sizes = [width] * (width == row_width) if 3 not in parts else [row_width] + [row_width + 1] * (1 not in parts)
     size = next((size for size in sizes if width and width % size == 0), 0)
     starts = [sum(parts[:i]) for i, part in enumerate(parts) if part == 4]
     return [first + start for first in range(0, width, size) for start in starts] if size else []
 
 
 def runs(features: Sequence[int], method: str) -> list[Block]:
+    """Returns a block with this method for each run of neighbouring features."""
     blocks: list[Block] = []
     for feature in features:
         if blocks and blocks[-1][1] == feature:

@@ -95,7 +95,7 @@ class Report:
             rate), ``duration_s``, ``lost_s`` (in gaps).
         manifest_crc32: the checksum of the checked cache's manifest; None for a source.
         stored: the path of the stored report, or None.
-        not_stored: why it could not be written.
+        not_stored: the reason if it could not be stored, else None.
     """
 
     path: str
@@ -110,7 +110,7 @@ class Report:
     pictures: Any = field(default=None, repr=False, compare=False)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Adds findings in order. Of each code and stream it keeps the first 50 and counts the others."""
+        """Adds findings, and sorts all. It keeps the first 50 of each code and stream, and counts the others."""
         kept: list[Finding] = []
         counts: Counter[tuple[str, str | None]] = Counter()
         more = Counter(self.more)
@@ -157,9 +157,9 @@ class Report:
             "manifest_crc32": self.manifest_crc32,
             "episodes": self.episodes,
             "counts": self.counts,
-            "findings": [_plain(asdict(finding)) for finding in self.findings],
+            "findings": [_to_json_value(asdict(finding)) for finding in self.findings],
             "more": self.more,
-            "streams": _plain(self.streams),
+            "streams": _to_json_value(self.streams),
         }
 
     @classmethod
@@ -171,9 +171,9 @@ class Report:
         """
         if (report["format"], report["schema_version"]) != (_FORMAT, _SCHEMA_VERSION):
             raise ValueError(f"expected {_FORMAT} {_SCHEMA_VERSION}, got {report['format']} {report['schema_version']}")
-        of_report = {name: _typed(name, report[name], kind) for name, kind in _REPORT_TYPES.items()}
+        report_fields = {name: _check(name, report[name], kind) for name, kind in _REPORT_TYPES.items()}
         findings = [
-            Finding(**{f.name: _typed(f.name, x[f.name], _TYPES[f.type]) for f in fields(Finding) if f.name in x})
+            Finding(**{f.name: _check(f.name, x[f.name], _JSON_TYPES[f.type]) for f in fields(Finding) if f.name in x})
             for x in report["findings"]
         ]
         if any(finding.severity not in SEVERITIES for finding in findings):
@@ -181,15 +181,15 @@ class Report:
         more = dict(report["more"])
         if not more.keys() <= {finding.code for finding in findings} or any(type(n) is not int for n in more.values()):
             raise ValueError("more: expected numbers of findings by code")
-        streams = [_typed("streams", stream, (dict,)) for stream in report["streams"]]
-        return cls(findings=findings, more=more, streams=streams, **of_report)
+        streams = [_check("streams", stream, (dict,)) for stream in report["streams"]]
+        return cls(findings=findings, more=more, streams=streams, **report_fields)
 
     def _repr_html_(self) -> str:
         rows = []
         for (severity, code), group in groupby(self.findings, key=lambda finding: (finding.severity, finding.code)):
-            alike = list(group)
-            number = len(alike) + self.more.get(code, 0)
-            first = alike[0]
+            same_code = list(group)
+            number = len(same_code) + self.more.get(code, 0)
+            first = same_code[0]
             where = f"{first.where}: " if first.where else ""
             rows.append((severity, code, f"{number:,}", f"{where}{first.message}", first.advice))
         headings = "", "finding", "how many", "the first", "what to do"
@@ -204,7 +204,7 @@ class Report:
 
 
 # The JSON types of a finding's fields, by their annotations, and of a report's fields.
-_TYPES: dict[Any, tuple[type, ...]] = {
+_JSON_TYPES: dict[Any, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "str | None": (str, NoneType),
@@ -214,17 +214,17 @@ _TYPES: dict[Any, tuple[type, ...]] = {
 _REPORT_TYPES = {"path": (str,), "episodes": (int,), "manifest_crc32": (str, NoneType), "robocache_version": (str,)}
 
 
-def _typed(name: str, value: Any, types: tuple[type, ...]) -> Any:
+def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
     if not isinstance(value, types) or (isinstance(value, bool) and object not in types):
         raise TypeError(f"{name}: expected {' or '.join(kind.__name__ for kind in types)}, got {value!r:.60}")
     return value
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_value(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -254,7 +254,7 @@ def store(report: Report, cache: str | os.PathLike[str]) -> None:
     path = Path(cache, FILE)
     text = json.dumps({**report.to_dict(), "path": Path(cache).resolve().name}, indent=1, allow_nan=False)
     for folder in {Path(cache).parent, Path(cache).resolve().parent} - {Path("."), Path("/")}:
-        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # the cache may be given to others
+        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # private, and the cache may be given to others
     try:
         write_whole(path, text + "\n")
         report.stored, report.not_stored = str(path), None

@@ -58,10 +58,10 @@ def takes_former_options(init: Callable[_Parameters, None]) -> Callable[_Paramet
         former = sorted(FORMER.intersection(options))
         positional: tuple[Any, ...] = args
         given: dict[str, Any] = {**dict(zip(names, positional[1:], strict=False)), **options}
-        now: Any = current(given)
-        new = ", ".join(f"{name}={value!r}" for name, value in now.items() if value is not given.get(name))
+        current_options: Any = current(given)
+        new = ", ".join(f"{name}={value!r}" for name, value in current_options.items() if value is not given.get(name))
         warnings.warn(f"{', '.join(f'{name}=' for name in former)}: now {new}", DeprecationWarning, stacklevel=2)
-        return init(positional[0], **now)
+        return init(positional[0], **current_options)
 
     return wrapper
 
@@ -79,7 +79,7 @@ def current(given: Mapping[str, Any]) -> dict[str, Any]:
         sources, _ = as_sources(options.get("dataset"))
         options["dataset"] = Mixture(sources, **mixture)
     if rename := options.pop("rename", None):
-        options["dataset"] = _renamed(options.get("dataset"), rename)
+        options["dataset"] = _rename(options.get("dataset"), rename)
     if "where" in options:
         if options.get("episodes") is not None:
             raise errors.ArgumentError("where: expected no episodes beside it; use Dataset.select for both")
@@ -114,9 +114,10 @@ def _replace_steps(options: dict[str, Any]) -> None:
     for key in dict.fromkeys(
         [*(x for steps in (history, horizon) if isinstance(steps, Mapping) for x in steps), *keys]
     ):
-        acts = key.split(".")[0] in ("action", "actions")
-        before = history.get(key, 0) if isinstance(history, Mapping) else 0 if acts else history or 0
-        after = horizon.get(key, 0) if isinstance(horizon, Mapping) else horizon or 0 if acts else 0
+        is_action = key.split(".")[0] in ("action", "actions")
+        # One number of steps is the history of states, or the horizon of actions.
+        before = history.get(key, 0) if isinstance(history, Mapping) else 0 if is_action else history or 0
+        after = horizon.get(key, 0) if isinstance(horizon, Mapping) else horizon or 0 if is_action else 0
         if before or after:
             windows[key] = Window.steps(rate, history=before, horizon=after)
     if isinstance(horizon, int) and not any(key.split(".")[0] in ("action", "actions") for key in windows):
@@ -128,23 +129,23 @@ def _replace_window_options(options: dict[str, Any]) -> None:
     """Replaces a window's former options by fields of `default` and of each key's Window."""
     given = options.get("delta_timestamps")
     windows = dict(given) if isinstance(given, Mapping) else {}
-    for_all: dict[str, Any] = {}
+    default_fields: dict[str, Any] = {}
     for name in [name for name in options if name in _WINDOW]:
         value, field = options.pop(name), _WINDOW[name]
         if not isinstance(value, Mapping):
             if value is not None:
-                for_all[field] = value
+                default_fields[field] = value
             continue
-        for key, for_key in value.items():
+        for key, key_value in value.items():
             window = windows.get(key)
             window = window if isinstance(window, Window) else Window(window)
-            windows[key] = dataclasses.replace(window, **{field: for_key})
+            windows[key] = dataclasses.replace(window, **{field: key_value})
         options["delta_timestamps"] = windows
-    if for_all:
-        options["default"] = dataclasses.replace(options.get("default") or Window(), **for_all)
+    if default_fields:
+        options["default"] = dataclasses.replace(options.get("default") or Window(), **default_fields)
 
 
-def _renamed(dataset: Any, rename: Mapping[str, str]) -> Any:
+def _rename(dataset: Any, rename: Mapping[str, str]) -> Any:
     """Returns the dataset as a Source with `rename`, or a mixture whose sources have it too; their own `rename` takes
     precedence."""
     if isinstance(dataset, Dataset | str | os.PathLike):

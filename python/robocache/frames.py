@@ -58,16 +58,16 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
         raise errors.ArgumentError(f"frames: expected [n, H, W] or [n, H, W, C], got {list(pixels.shape)}")
     pixels = np.ascontiguousarray(pixels)
     if codec == "raw":
-        return _raw(pixels)
+        return _as_raw(pixels)
     result = _encode(_lib.from_numpy(pixels), _lib.text("codec", codec), whole("quality", quality), subsampling)
-    return _encoded(result)
+    return _read_result(result)
 
 
 def take(blobs: Sequence[bytes]) -> Encoded:
     """Takes existing files: at least one, all JPEG or all PNG, of one shape.
 
-    Each is decoded once, completely. JPEGs get restart markers without loss if possible; `reencoded` has the reasons for the
-    others.
+    Each file is decoded once, completely. JPEGs get restart markers, without loss if possible. Otherwise they are encoded again,
+    and `reencoded` counts them by reason.
 
     Raises:
         FrameError: a frame does not decode, or differs in codec or shape from the first; the message names it.
@@ -81,7 +81,7 @@ def take(blobs: Sequence[bytes]) -> Encoded:
     data = np.frombuffer(b"".join(blobs), np.uint8)
     offsets = np.zeros(len(blobs) + 1, np.int64)
     np.cumsum([memoryview(blob).nbytes for blob in blobs], out=offsets[1:])
-    return _encoded(_take(_lib.from_numpy(data), _lib.from_numpy(offsets)))
+    return _read_result(_take(_lib.from_numpy(data), _lib.from_numpy(offsets)))
 
 
 def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any, rows: Any) -> npt.NDArray[Any]:
@@ -98,14 +98,14 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
         FrameError: a frame does not decode; the message names the first one's row.
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
-    numbers = np.asarray(rows)
-    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-        raise errors.ArgumentTypeError(f"rows: expected whole numbers [n], got {list(numbers.shape)} {numbers.dtype}")
-    numbers = np.ascontiguousarray(numbers, np.int64)
+    indices = np.asarray(rows)
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        raise errors.ArgumentTypeError(f"rows: expected whole numbers [n], got {list(indices.shape)} {indices.dtype}")
+    indices = np.ascontiguousarray(indices, np.int64)
     blob_offsets = np.zeros(0, np.int64) if offsets is None else np.ascontiguousarray(offsets, np.int64)
     stored = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    out = np.empty((len(numbers), *(whole("shape", side) for side in shape)), _lib.numpy_dtype(_lib.dtype_name(dtype)))
-    arrays = (_lib.from_numpy(array) for array in (stored, blob_offsets, numbers, out))
+    out = np.empty((len(indices), *(whole("shape", side) for side in shape)), _lib.numpy_dtype(_lib.dtype_name(dtype)))
+    arrays = (_lib.from_numpy(array) for array in (stored, blob_offsets, indices, out))
     _decode(_lib.text("codec", codec), *arrays)
     return out
 
@@ -167,7 +167,7 @@ def is_measured(camera: str) -> bool:
 
 
 _DEPTH = {"depth", "depths", "distance", "range", "tof", "stereo", "rgbd"}
-# Depth cameras also publish such images, in the namespace of the depth: /depth/confidence, /stereo/disparity.
+# Words for images that depth cameras publish beside the depth: /depth/confidence, /stereo/disparity.
 _BESIDE_DEPTH = {"disparity", "disparities", "confidence", "amplitude", "intensity", "reflectivity"}
 _NO_DEPTH = {"thermal", "temperature", "flir", "lepton", "boson", "ir", "infra", "infrared", "nir", "swir", "lwir"}
 
@@ -186,7 +186,7 @@ def _words(camera: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", camera)]
 
 
-def _raw(pixels: npt.NDArray[Any]) -> Encoded:
+def _as_raw(pixels: npt.NDArray[Any]) -> Encoded:
     _, *shape = pixels.shape
     if shape[2] not in (1, 3) or min(shape) < 1:
         raise errors.ArgumentError(f"frames: expected [n, H, W, 1 or 3], got {list(pixels.shape)}")
@@ -204,7 +204,7 @@ def _raw(pixels: npt.NDArray[Any]) -> Encoded:
     )
 
 
-def _encoded(result: Any) -> Encoded:
+def _read_result(result: Any) -> Encoded:
     data, offsets, description = (_lib.to_numpy(_array_of(result, None, index)) for index in range(3))
     facts = json.loads(description.tobytes())
     dtype = np.dtype(facts["dtype"])

@@ -45,8 +45,8 @@ class ImageOptions:
         erase_ratio: the rectangle's height over its width; its logarithm is drawn evenly; default ``(0.3, 3.3)``.
         erase_value: the rectangle's new value, from 0 to 1: one number, one per channel, or ``"imagenet"``, the mean; default
             0.
-        mean, std: subtracted from values from 0 to 1, and divided by: one number, one per channel, or ``"imagenet"``; default 0
-            and 1.
+        mean, std: values from 0 to 1 become (value - mean) / std: one number, one per channel, or ``"imagenet"``; default 0 and
+            1.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; default: the loader's dtype
             for floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.

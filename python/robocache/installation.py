@@ -41,9 +41,9 @@ def memory_available(device: str) -> int:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with suppress(OSError, ValueError):  # a container's limit
-            of_group = int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
-            available = min(available, max(of_group, 0))
+        with suppress(OSError, ValueError):  # a container's limit, by cgroup v2 or v1
+            unused = int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
+            available = min(available, max(unused, 0))
     return available
 
 
@@ -57,7 +57,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _torch() -> Any | None:
+def _torch_with_cuda() -> Any | None:
     try:
         import torch
     except ImportError:
@@ -90,7 +90,7 @@ def _cuda_version(number: int) -> str | None:
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
-def _device(index: int, torch: Any | None) -> dict[str, Any]:
+def _describe_device(index: int, torch: Any | None) -> dict[str, Any]:
     call = _lib.function
     capability = call("cuda_device_compute_capability")(index)
     failure = _device_failure(index, capability, torch)
@@ -117,13 +117,13 @@ def check_installation() -> dict[str, Any]:
     call = _lib.function
     plugin = _plugin()
     count = call("cuda_device_count")()
-    torch = _torch() if count else None
+    torch = _torch_with_cuda() if count else None
     cuda: dict[str, Any] = {
         "plugin_loaded": call("cuda_plugin_loaded")(),
         "reason": call("cuda_unavailable_reason")() or None,
         "runtime": _cuda_version(call("cuda_runtime_version")()),
         "driver": _cuda_version(call("cuda_driver_version")()),
-        "devices": [_device(index, torch) for index in range(count)],
+        "devices": [_describe_device(index, torch) for index in range(count)],
     }
     works = _failure(np.array) is None
     return {
@@ -162,8 +162,8 @@ def report_facts() -> dict[str, Any]:
         result["versions"]["system"] = platform.freedesktop_os_release()["PRETTY_NAME"]
     result["versions"]["libc"] = " ".join(platform.libc_ver())
     result["versions"] |= {name: version for name in _OPTIONAL if (version := _version(name))}
-    about = dict.fromkeys(line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
+    cpu_lines = dict.fromkeys(line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpu_lines)}
     instructions = [name for name in ("avx2", "fma", "f16c", "avx512f") if name in facts.get("flags", "").split()]
     result["cpu"] |= {"model": facts.get("model name", platform.machine()), "instructions": instructions}
     result["cpu"]["memory_available"] = memory_available("cpu")

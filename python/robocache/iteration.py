@@ -38,7 +38,7 @@ class BatchesInOrder(abc.ABC):
     _weights: Any = None  # the weights of the order's positions, as the subclass keeps them
 
     def _begin(self, seed: int, drop_last: bool) -> None:
-        """Moves to the beginning of the order. Call it after everything else is set."""
+        """Moves to the beginning of the order. A subclass calls it once it has set everything else."""
         self.meter = Meter()
         # Reentrant, since a signal's handler may ask for the state while a batch is made.
         self._lock = threading.RLock()
@@ -53,7 +53,7 @@ class BatchesInOrder(abc.ABC):
     def _batch_at(self, position: Position) -> dict[str, Any] | None:
         """Returns the batch at a position; None at the epoch's end."""
 
-    def _completed(self, batch: dict[str, Any], position: Position) -> dict[str, Any]:
+    def _complete(self, batch: dict[str, Any], position: Position) -> dict[str, Any]:
         """Completes a batch by steps that run without the lock."""
         return batch
 
@@ -68,33 +68,33 @@ class BatchesInOrder(abc.ABC):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._lock:
             thread = threading.get_ident()
-            newest, alive = self._newest, self._alive()
+            newest, alive = self._newest, self._living_loops()
             if alive:
                 # Threads share an iteration. A loop inside a loop of the same thread has its own.
                 last = max(alive, key=lambda loop: loop.iteration.epoch).iteration
                 if all(loop.iteration is not last or loop.thread != thread for loop in alive):
-                    return self._loop(last, thread)
+                    return self._make_loop(last, thread)
             ended = newest.samples >= self._end and not newest.loaded
             if newest.begun or ended or any(loop.iteration is newest for loop in alive):
                 newest = self._continue_after(newest)
-            return self._loop(newest, thread)
+            return self._make_loop(newest, thread)
 
-    def _alive(self) -> list[_Loop]:
+    def _living_loops(self) -> list[_Loop]:
         """The loops that are still referenced and have not ended."""
         return [loop for loop in self._loops if not loop.iteration.over]
 
-    def _loop(self, iteration: Iteration, thread: int) -> _Loop:
+    def _make_loop(self, iteration: Iteration, thread: int) -> _Loop:
         loop = _Loop(self, iteration, thread)
         self._loops.add(loop)
         return loop
 
     def _continue_after(self, last: Iteration) -> Iteration:
-        self._newest = Iteration(last.seed, last.epoch + 1, 0, self._free_memory())
+        self._newest = Iteration(last.seed, last.epoch + 1, 0, self._unused_memory())
         return self._newest
 
-    def _free_memory(self) -> int:
-        """Returns the first number that no living iteration has."""
-        numbers = {loop.iteration.memory for loop in self._alive()}
+    def _unused_memory(self) -> int:
+        """Returns the first number that is no living iteration's `memory`."""
+        numbers = {loop.iteration.memory for loop in self._living_loops()}
         return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
     def __next__(self) -> dict[str, Any]:
@@ -112,22 +112,22 @@ class BatchesInOrder(abc.ABC):
             if batch is None:
                 current.over = True
                 # The next loop begins where the last one ended: at the start of an epoch.
-                if self._newest.over or (self._newest.begun and not self._alive()):
+                if self._newest.over or (self._newest.begun and not self._living_loops()):
                     self._continue_after(self._newest)
                 raise StopIteration
-            current.samples = self._after(current.samples)
+            current.samples = self._samples_after_batch(current.samples)
             current.begun = current.begun or iteration is not None
             current.loaded = False
             self.meter._add(began, time.perf_counter())
-        return self._completed(batch, position)
+        return self._complete(batch, position)
 
-    def _after(self, samples: int) -> int:
+    def _samples_after_batch(self, samples: int) -> int:
         return min(samples + self.batch_size * self.world_size, self.num_samples)
 
     def _current(self) -> Iteration:
         """Returns the oldest living iteration, else the newest."""
         with self._lock:
-            return min((loop.iteration for loop in self._alive()), key=lambda x: x.epoch, default=self._newest)
+            return min((loop.iteration for loop in self._living_loops()), key=lambda x: x.epoch, default=self._newest)
 
     @property
     def seed(self) -> int:
@@ -150,15 +150,15 @@ class BatchesInOrder(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON values. :meth:`load_state_dict` then continues after the last batch returned, with any
-        batch size and any number of ranks. Of nested loops it is the state of the outermost: the oldest iterator that has not
-        ended and is still referenced; else the newest iterator's. `fingerprint` identifies the dataset and the order."""
+        batch size and any number of ranks. With nested loops it is the state of the outermost one: of the oldest iterator that
+        has not ended and is still referenced. If there is none, it is the state of the newest iterator. `fingerprint` identifies the dataset and the order."""
         with self._lock:
             current = self._current()
             position = {"seed": current.seed, "epoch": current.epoch, "samples": current.samples}
         return {**position, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Moves to the state's position, without reading the samples before it. The next loop is the rest of its epoch.
+        """Moves to the state's position, without reading the samples before it. The next loop is the rest of the state's epoch.
 
         Raises:
             ArgumentError: the state is of another dataset, selection or order, or is invalid. A state without a fingerprint is
@@ -184,7 +184,7 @@ class BatchesInOrder(abc.ABC):
             )
         with self._lock:
             self._weights = self._weights_of(position["seed"], state)
-            for loop in self._alive():
+            for loop in self._living_loops():
                 loop.iteration.over = True
             self._newest = Iteration(**position, memory=0, loaded=True)
 
@@ -193,7 +193,7 @@ _living: weakref.WeakSet[BatchesInOrder] = weakref.WeakSet()
 
 
 @atexit.register
-def _end() -> None:
+def _hold_locks() -> None:
     """Keeps daemon threads out of loaders from now on. A thread that returned from the library after the interpreter's end
     would abort the process."""
     for batches in list(_living):

@@ -37,7 +37,7 @@ from .loader import Loader, LoaderWarning
 from .loader_options import as_anchors, as_window
 from .norm_stats import beyond_pixels, misfits, warn_of_misfits
 from .options import Anchors, Memory, Ranks, Window, copied
-from .sources import Source, selected
+from .sources import Source, select_episodes
 from .text_keys import task_key
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class LeRobotLoader(Loader):
         cameras = [name for name, stream in features.items() if stream.frames is not None]
         dtypes = {name: stream.dtype for name, stream in features.items() if name not in cameras}
         default = options.pop("default", None) or Window()
-        windows = {name: _with_default(name, stream, default) for name, stream in streams.items()}
+        windows = {name: _window_from_default(name, stream, default) for name, stream in streams.items()}
         requested = []
         for name, window in (delta_timestamps or {}).items():
             if name in facts["cameras"] and not video:
@@ -113,18 +113,18 @@ class LeRobotLoader(Loader):
             window = as_window(name, window)
             if window.offsets is not None or name not in streams:
                 requested.append(name)
-            windows[name] = _with_own(window, windows.get(name, Window()))
-        by_frames = [name for name, x in streams.items() if x.clock == "nominal" and windows[name].method is None]
+            windows[name] = _fill_from(window, windows.get(name, Window()))
+        nominal = [name for name, x in streams.items() if x.clock == "nominal" and windows[name].method is None]
         for name in requested:
-            if name in by_frames:
+            if name in nominal:
                 windows[name] = dataclasses.replace(
-                    windows[name], offsets=_on_frames(windows[name].offsets, facts["fps"])
+                    windows[name], offsets=_to_frames(windows[name].offsets, facts["fps"])
                 )
         _refuse_indices(dataset, "episodes", episodes)
         chosen: Sequence[int] = range(len(dataset))
         if episodes is not None:
-            chosen = selected(dataset, "episodes", episodes)  # the indices, if episodes is a condition
-            chosen = _indices(dataset, episodes) if chosen is episodes else chosen
+            chosen = select_episodes(dataset, "episodes", episodes)  # the indices, if episodes is a condition
+            chosen = _cache_indices(dataset, episodes) if chosen is episodes else chosen
         options.setdefault("missing", "drop")
         complete = _with_every_key(dataset, chosen, list(streams)) if options["missing"] == "drop" else list(chosen)
         masked = _lacking_frames(dataset, complete, cameras)
@@ -132,12 +132,12 @@ class LeRobotLoader(Loader):
         padded = [name for name in features if any(getattr(windows[name], x) is not None for x in _MAKES_PADDING)]
         padded += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
         for name in masked:  # so that a row does not get another row's frame
-            if windows[name].tolerance_s is None and (name in by_frames or name not in requested):
+            if windows[name].tolerance_s is None and (name in nominal or name not in requested):
                 windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / facts["fps"])
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
         masked |= {name: {} for name in padded}
-        anchors = _by_index(dataset, as_anchors(options.pop("anchors", None)))
+        anchors = _with_cache_indices(dataset, as_anchors(options.pop("anchors", None)))
         if anchors.rate_hz is None and anchors.stream is None:
             # Every row is drawn, with or without a frame of each camera.
             first = next((name for name, stream in streams.items() if stream.frames is None), None)
@@ -158,13 +158,13 @@ class LeRobotLoader(Loader):
         for key in self._texts.values():
             key.empty = ""  # default collation refuses None
         one_step = [name for name in streams if name not in requested]
-        self._extra = ["time_ns", "anchor_index", *(f"{name}_age" for name in one_step)]
-        self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
+        self._dropped_keys = ["time_ns", "anchor_index", *(f"{name}_age" for name in one_step)]
+        self._dropped_keys += [f"{name}_is_pad" for name in one_step if name not in masked]
         numbers_alone = [name for name in dtypes if name not in self._texts]
-        self._of_others = [
+        self._other_episode_keys = [
             f"{name}_episode_index" for name, x in windows.items() if x.moment and x.moment.kind == "other"
         ]
-        self._widened = [name for name in numbers_alone if dtypes[name].kind in "iu" and _fits_int64(streams[name])]
+        self._int64_keys = [name for name in numbers_alone if dtypes[name].kind in "iu" and _fits_int64(streams[name])]
         numbers = episode_numbers(dataset)
         self._numbers: Any = None  # LeRobot's numbers of the cache's episodes, unless they are 0, 1, 2, ...
         if not _are_indices(numbers):
@@ -199,18 +199,18 @@ class LeRobotLoader(Loader):
     def _next(self, iteration: Iteration | None) -> dict[str, Any]:
         return self._as_lerobot(super()._next(iteration))
 
-    def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
-        return self._as_lerobot(super()._gathered(indices, seed, epoch, draws))
+    def _gather_batch(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
+        return self._as_lerobot(super()._gather_batch(indices, seed, epoch, draws))
 
     def _as_lerobot(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """Returns the engine's batch with LeRobot's keys and dtypes."""
-        for name in self._extra:
+        for name in self._dropped_keys:
             arrays.pop(name, None)
-        for name in self._widened:
+        for name in self._int64_keys:
             arrays[name] = arrays[name].astype(np.int64) if self._torch is None else arrays[name].long()
         if self._numbers is not None:
             arrays["episode_index"] = self._numbers[arrays["episode_index"]]
-            for name in self._of_others:
+            for name in self._other_episode_keys:
                 is_known = arrays[name] >= 0
                 arrays[name][is_known] = self._numbers[arrays[name][is_known]]
         return arrays
@@ -233,7 +233,7 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8-sig"))
 
 
-def _on_frames(seconds: Any, fps: float) -> Any:
+def _to_frames(seconds: Any, fps: float) -> Any:
     """Returns the offsets, each moved to the frame that LeRobot takes for it. An offset without a frame is unchanged, and the
     loader refuses it."""
 
@@ -247,7 +247,7 @@ def _on_frames(seconds: Any, fps: float) -> Any:
     return [on_frame(x) for x in seconds] if isinstance(seconds, list | tuple) else seconds
 
 
-def _indices(dataset: Dataset, episodes: Sequence[int], argument: str = "episodes") -> list[int]:
+def _cache_indices(dataset: Dataset, episodes: Sequence[int], argument: str = "episodes") -> list[int]:
     """Returns the cache's indices of the episodes with these numbers in LeRobot."""
     indices = {number: index for index, number in enumerate(episode_numbers(dataset).tolist())}
     numbers = wholes(argument, episodes).tolist()
@@ -262,7 +262,7 @@ def _are_indices(numbers: np.ndarray) -> bool:
     return np.array_equal(numbers, np.arange(len(numbers)))
 
 
-def _by_index(dataset: Dataset, anchors: Anchors) -> Anchors:
+def _with_cache_indices(dataset: Dataset, anchors: Anchors) -> Anchors:
     """Returns the anchors with the cache's indices of episodes in place of LeRobot's numbers."""
     if _are_indices(episode_numbers(dataset)):
         return anchors
@@ -272,7 +272,7 @@ def _by_index(dataset: Dataset, anchors: Anchors) -> Anchors:
         if getattr(anchors, name) is not None:
             columns = as_columns(f"anchors.{name}", getattr(anchors, name))
             if "episode" in columns:
-                columns["episode"] = _indices(dataset, columns["episode"], f"anchors.{name}: episode")
+                columns["episode"] = _cache_indices(dataset, columns["episode"], f"anchors.{name}: episode")
             chosen[name] = columns
     return dataclasses.replace(anchors, **chosen)
 
@@ -297,7 +297,7 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
         ArgumentError: no episode has rows of every key.
     """
     empty = {name: np.diff(dataset.streams[name].row_offsets) == 0 for name in keys}
-    lacking = {name: [index for index in episodes if without[index]] for name, without in empty.items()}
+    lacking = {name: [index for index in episodes if is_empty[index]] for name, is_empty in empty.items()}
     lacking = {name: indices for name, indices in lacking.items() if indices}
     left_out = set().union(*lacking.values())
     if not left_out:
@@ -335,7 +335,7 @@ def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence
     return lacking
 
 
-def _with_default(name: str, stream: Any, default: Window) -> Window:
+def _window_from_default(name: str, stream: Any, default: Window) -> Window:
     """Returns the window of a stream without one of its own. LeRobot's index columns stay unchanged, integers ignore options
     for floats, and frames are never float64."""
     if name in INDEX_COLUMNS:
@@ -349,7 +349,7 @@ def _with_default(name: str, stream: Any, default: Window) -> Window:
     return window
 
 
-def _with_own(window: Window, default: Window) -> Window:
+def _fill_from(window: Window, default: Window) -> Window:
     """Returns the window, with the default's fields where its own are None."""
     return dataclasses.replace(default, **{name: x for name, x in vars(window).items() if x is not None})
 
@@ -425,7 +425,7 @@ class LeRobotMetadata:
             version.
         info: ``meta/info.json``, with fps and robot_type.
         features: ``{key: {"dtype", "shape": tuple, "names"}}`` for the keys of a batch.
-        camera_keys, image_keys, video_keys: all cameras, those of images and those of video.
+        camera_keys, image_keys, video_keys: all cameras, those stored as images, and those stored as video.
         depth_keys: the cameras of depth, in metres.
         has_language_columns: False.
         total_episodes, total_frames, total_tasks: their numbers.
@@ -479,8 +479,8 @@ class LeRobotMetadata:
         """The dataset's statistics, of cameras too, as LeRobot loads them: from ``meta/stats.json``, or merged from all
         episodes'.
 
-        Quantiles cannot be merged, so they are the cache's, over every row; so are all statistics if the dataset has none.
-        Those of depth are in metres, and are left out if info.json does not name their unit.
+        Quantiles cannot be merged. They are then the cache's, over every row, as are all statistics if the dataset has none.
+        Statistics of depth are in metres, and are left out if info.json does not name their unit.
         """
         stats = self._stored_stats()
         self._check_rows(stats)
@@ -504,16 +504,16 @@ class LeRobotMetadata:
             return
         messages = [
             f"{key}: {misfit}"
-            for key, of_key in stats.items()
+            for key, key_stats in stats.items()
             if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED}
-            for misfit in misfits(of_key, self._dataset.stats[key], beyond=0.01, off=0.1)
+            for misfit in misfits(key_stats, self._dataset.stats[key], beyond=0.01, off=0.1)
         ]
         rows = self.total_frames
         messages += [
             f"{key}: they are of {count} rows, the set has {rows}"
-            for key, of_key in stats.items()
-            if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED} and "count" in of_key
-            if (count := int(np.ravel(of_key["count"])[0])) != rows
+            for key, key_stats in stats.items()
+            if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED} and "count" in key_stats
+            if (count := int(np.ravel(key_stats["count"])[0])) != rows
         ]
         messages += [
             f"{key}: they go to {most:.6g}, and the pixels of a batch from 0 to 1"
@@ -530,14 +530,14 @@ class LeRobotMetadata:
         stats, merged = load_stats(self.root, str(self.info["codebase_version"]))
         if stats and not merged:
             return stats
-        fields_of = {
+        cached = {
             name: {**stats._asdict(), "count": self._dataset.streams[name].rows}
             for name, stats in self._dataset.stats.items()
         }
-        of_cache = {
-            key: {name: np.atleast_1d(np.array(x)) for name, x in fields.items()} for key, fields in fields_of.items()
+        cache_stats = {
+            key: {name: np.atleast_1d(np.array(x)) for name, x in fields.items()} for key, fields in cached.items()
         }
-        return {key: {**of_cache.get(key, {}), **fields} for key, fields in stats.items()} or of_cache
+        return {key: {**cache_stats.get(key, {}), **fields} for key, fields in stats.items()} or cache_stats
 
     @cached_property
     def tasks(self) -> Any:
@@ -640,12 +640,12 @@ class LeRobotDataset(_MapStyle):
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
         self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision, video=video)
         self.episodes = None if episodes is None else wholes("episodes", episodes).tolist()
-        counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
-        if episodes is None and not (counted and len(self._dataset) == len(self.meta.episodes)):
+        is_counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
+        if episodes is None and not (is_counted and len(self._dataset) == len(self.meta.episodes)):
             self.episodes = episode_numbers(self._dataset).tolist()  # here a row's position differs from its `index`
         numbers = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
         streams = self._dataset.streams
-        indices = sorted(set(_indices(self._dataset, numbers)))
+        indices = sorted(set(_cache_indices(self._dataset, numbers)))
         self._indices = indices
         if options.get("missing", "drop") == "drop":
             self._indices = _with_every_key(
@@ -654,10 +654,10 @@ class LeRobotDataset(_MapStyle):
         if len(self._indices) < len(indices):
             complete = set(episode_numbers(self._dataset)[self._indices].tolist())
             self.episodes = [number for number in numbers if number in complete]
-        self._at_once = _ITEMS_WITH_FRAMES_AT_ONCE if self.meta.camera_keys else _ITEMS_AT_ONCE
+        self._items_at_once = _ITEMS_WITH_FRAMES_AT_ONCE if self.meta.camera_keys else _ITEMS_AT_ONCE
         self._loader = LeRobotLoader(
             self._dataset,
-            batch_size=self._at_once,
+            batch_size=self._items_at_once,
             delta_timestamps=delta_timestamps,
             episodes=episode_numbers(self._dataset)[self._indices].tolist(),
             task_text=True,
@@ -727,8 +727,8 @@ class LeRobotDataset(_MapStyle):
         anchors = [numbers[index] for index in indices]
         draws = self._next_draws()
         items: list[dict[str, Any]] = []
-        for begin in range(0, len(anchors), self._at_once):
-            batch = self._loader._gathered(anchors[begin : begin + self._at_once], *draws)
+        for begin in range(0, len(anchors), self._items_at_once):
+            batch = self._loader._gather_batch(anchors[begin : begin + self._items_at_once], *draws)
             # Copies, so that an item does not keep a whole batch in memory.
             columns = [values if isinstance(values, list) else values.clone().unbind() for values in batch.values()]
             items += (dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True))
@@ -744,12 +744,12 @@ class LeRobotDataset(_MapStyle):
         return {number: item for item, number in enumerate(np.concatenate(rows).tolist())}
 
 
-# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026). make_dataset honours _HONOURED. Those in
-# _WITHOUT_EFFECT change no number here. Those in _TAKEN_AT must have these values.
+# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026). make_dataset honours those in _HONOURED.
+# Those in _WITHOUT_EFFECT change no number here. Those in _REQUIRED must have these values.
 _HONOURED = {"repo_id", "root", "episodes", "exclude_episodes", "revision", "use_imagenet_stats"}
 _HONOURED |= {"image_transforms", "depth_output_unit"}  # or refuses their values
 _WITHOUT_EFFECT = {"video_backend", "return_uint8"}
-_TAKEN_AT = {"repo_type": "dataset", "streaming": False, "eval_split": 0.0}
+_REQUIRED = {"repo_type": "dataset", "streaming": False, "eval_split": 0.0}
 # LeRobot's IMAGENET_STATS (src/lerobot/utils/constants.py), one number per channel.
 _IMAGENET_STATS = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
@@ -778,14 +778,14 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
     _refuse_unknown(config)
     root = Path(config.root or Path(HF_LEROBOT_HOME) / config.repo_id)
     meta = LeRobotMetadata(find_or_make_cache(root), root)
-    trained = getattr(cfg, "trainable_config", None) or cfg.policy  # cfg.policy before LeRobot 0.5
-    renamed = {}
+    trained_config = getattr(cfg, "trainable_config", None) or cfg.policy  # cfg.policy before LeRobot 0.5
+    rename_option = {}
     if "rename_map" in inspect.signature(resolve_delta_timestamps).parameters:  # after LeRobot 0.6.1
-        renamed["rename_map"] = getattr(cfg, "rename_map", None)
+        rename_option["rename_map"] = getattr(cfg, "rename_map", None)
     dataset = LeRobotDataset(
         root,
-        resolve_delta_timestamps(trained, meta, **renamed),
-        _without_excluded(config, meta),
+        resolve_delta_timestamps(trained_config, meta, **rename_option),
+        _episodes_to_train(config, meta),
         repo_id=config.repo_id,
         revision=config.revision,
     )
@@ -811,15 +811,15 @@ def _refuse_unknown(config: Any) -> None:
             defaults[option.name] = option.default_factory()
         elif option.default is not dataclasses.MISSING:
             defaults[option.name] = option.default
-    defaults |= _TAKEN_AT
+    defaults |= _REQUIRED
     for name, value in vars(config).items():
         if name in _HONOURED | _WITHOUT_EFFECT or (value == defaults[name] if name in defaults else not value):
             continue
-        hint = "" if name in _TAKEN_AT else ", an option that robocache does not know; leave it at its default"
+        hint = "" if name in _REQUIRED else ", an option that robocache does not know; leave it at its default"
         raise errors.ArgumentError(f"dataset.{name}: expected {defaults.get(name) or 'none'}, got {value!r}{hint}")
 
 
-def _without_excluded(config: Any, meta: LeRobotMetadata) -> list[int] | None:
+def _episodes_to_train(config: Any, meta: LeRobotMetadata) -> list[int] | None:
     """Returns the episodes to train on; None for all."""
     numbers = getattr(config, "exclude_episodes", None)
     excluded = set() if numbers is None else set(wholes("dataset.exclude_episodes", numbers).tolist())

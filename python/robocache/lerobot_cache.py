@@ -121,13 +121,13 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
     """
     if not os.path.lexists(cache_path):
         return None
-    again = f"`rm -r {shlex.quote(str(cache_path))}`, and it is made anew"
+    advice = f"`rm -r {shlex.quote(str(cache_path))}`, and it is made anew"
     try:
         dataset = open_dataset(cache_path)
     except errors.FileError as error:
         if cache_path != _default_path(source):
             raise
-        raise errors.FileError(f"{error}; {again}") from error
+        raise errors.FileError(f"{error}; {advice}") from error
     if not (reasons := list(_find_reasons(dataset, source, on_error, frames, video))):
         return dataset
     if _is_ours(source, cache_path):
@@ -142,8 +142,8 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
         command = (
             f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(cache_path))} --index-columns --overwrite"
         )
-        again = f"`{command}` makes it again, or cache= names another path"
-    raise errors.FileError(f"{cache_path}: {'; '.join(reasons)}; it was not made here, and stays as it is: {again}")
+        advice = f"`{command}` makes it again, or cache= names another path"
+    raise errors.FileError(f"{cache_path}: {'; '.join(reasons)}; it was not made here, and stays as it is: {advice}")
 
 
 def _find_reasons(dataset: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:

@@ -94,7 +94,7 @@ class _Change(NamedTuple):
     handle: Any
 
 
-def _checked_weights(weights: Any) -> dict[str, float]:
+def _check_weights(weights: Any) -> dict[str, float]:
     if not isinstance(weights, Mapping):
         raise errors.ArgumentTypeError(f"weights: expected {{name of a source: weight}}, got {weights!r}")
     return {_lib.text("weights", name): float(number(f"weights[{name!r}]", x)) for name, x in weights.items()}
@@ -179,9 +179,9 @@ class Loader(BatchesInOrder):
 
     Warns:
         LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; a stream of nominal clock is
-            interpolated between its rows, because the anchors are of a recorded clock; features are not scaled,
-            because of `min_spread` or because their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a
-            source has no texts, or an episode has several and nothing says when each holds.
+            interpolated between its rows, because the anchors are of a recorded clock; features are not scaled, because of
+            `min_spread` or because their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of
+            texts, a source has no texts, or an episode has several and nothing says when each one applies.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -223,9 +223,9 @@ class Loader(BatchesInOrder):
         memory: Memory | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
+        own_arguments = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
         # Copies, so that later changes by the caller have no effect.
-        self._arguments = {name: copied(x) for name, x in given.items()}
+        self._arguments = {name: copied(x) for name, x in own_arguments.items()}
         sources, mixture = as_sources(dataset)
         self.dataset = sources[0].dataset if mixture is None else mixture
         enforce((source.dataset.path for source in sources), findings)
@@ -253,14 +253,14 @@ class Loader(BatchesInOrder):
         notes = [*described["notes"], *own_notes, *(note for key in self._texts.values() for note in key.notes)]
         for note in notes if self.rank == 0 and not self._unpickled else ():
             warn(note, LoaderWarning)
-        handle = self._handle  # not self: in a reference cycle its memory would wait for the garbage collector
+        handle = self._handle  # not self: in a reference cycle the loader's memory would wait for the garbage collector
         self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
         self._windows = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
         self._transforms = self._image_transforms(default or Window())
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
-        self._stream = self._checked_stream(self._memory.stream)
-        self._ahead: tuple[Any, ...] | None = None
+        self._stream = self._check_stream(self._memory.stream)
+        self._ahead: tuple[Any, ...] | None = None  # the position, the batch, and the CUDA event after its work
         if self._stream is not None and self._memory.reuse_buffers:
             raise errors.ArgumentError(
                 "memory.stream: goes without reuse_buffers, since each batch is made while the one before is used"
@@ -268,7 +268,7 @@ class Loader(BatchesInOrder):
         self._begin(seed, drop_last)
         # An empty array for each call: the library allocates in its framework and on its device.
         self._like: Any = None
-        self._exchange: int | None = None
+        self._exchange: int | None = None  # with it the library makes torch's tensors, in the list whose id is passed
         if self._torch is not None:
             self._exchange = _lib.exchange_api(self._torch.Tensor) or None
             self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self.device)
@@ -381,7 +381,7 @@ class Loader(BatchesInOrder):
         cameras = self.spec_of(0).keys if transforms else {}
         return {key: transform for key, transform in transforms.items() if cameras.get(key, {}).get("images")}
 
-    def _checked_stream(self, stream: Any) -> Any:
+    def _check_stream(self, stream: Any) -> Any:
         if stream is None:
             return None
         if self._torch is None or not isinstance(stream, self._torch.cuda.Stream):
@@ -390,7 +390,7 @@ class Loader(BatchesInOrder):
             raise errors.ArgumentError(f"memory.stream: expected one of {self.device}, got one of {stream.device}")
         return stream
 
-    def _completed(
+    def _complete(
         self,
         batch: dict[str, Any],
         position: Position,
@@ -411,13 +411,13 @@ class Loader(BatchesInOrder):
                 texts = key.at(anchors, seed, epoch)
                 batch[key.name] = self._on_device(texts) if key.as_indices else texts
             if self._transforms:
-                hashed = hashes(seed % 2**64, epoch, anchors.number, _TRANSFORM) >> np.uint64(1)
-                seeds = self._on_device(hashed.astype(np.int64))
+                hash_values = hashes(seed % 2**64, epoch, anchors.number, _TRANSFORM) >> np.uint64(1)
+                seeds = self._on_device(hash_values.astype(np.int64))
                 for name, transform in self._transforms.items():
-                    batch[name] = self._transformed(name, transform(batch[name], seeds), len(seeds))
+                    batch[name] = self._check_images(name, transform(batch[name], seeds), len(seeds))
         return batch
 
-    def _transformed(self, key: str, images: Any, samples: int) -> Any:
+    def _check_images(self, key: str, images: Any, samples: int) -> Any:
         """Checks and returns the images that a `transform` returned."""
         kind = np.ndarray if self._torch is None else self._torch.Tensor
         device = str(getattr(images, "device", "")) if self._torch is not None else self.device
@@ -459,7 +459,7 @@ class Loader(BatchesInOrder):
         read the former contents."""
         current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
 
-        def queued(position: Position) -> tuple[Any, ...]:
+        def queue_batch(position: Position) -> tuple[Any, ...]:
             self._stream.wait_stream(current)
             return position, self._batch(position, self._stream.cuda_stream), self._stream.record_event()
 
@@ -468,15 +468,15 @@ class Loader(BatchesInOrder):
             current.wait_event(self._ahead[2])
             self._ahead = None
         if self._ahead is None:
-            self._ahead = queued(position)
+            self._ahead = queue_batch(position)
         batch: dict[str, Any] | None
         _, batch, is_made = self._ahead
         if batch is None:
             return None
         seed, epoch, samples, *rest = position
-        samples = self._after(samples)
+        samples = self._samples_after_batch(samples)
         try:
-            self._ahead = queued(
+            self._ahead = queue_batch(
                 (seed, epoch + 1, 0, *rest) if samples == self.num_samples else (seed, epoch, samples, *rest)
             )
         except errors.Error:
@@ -523,17 +523,17 @@ class Loader(BatchesInOrder):
         Raises:
             ArgumentError, ArgumentTypeError: an index is no anchor; the message names it.
         """
-        return self._gathered(indices, self.seed, self.epoch)
+        return self._gather_batch(indices, self.seed, self.epoch)
 
-    def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
-        """As :meth:`gather`. Random crops and the like of sample i come from (seed, epoch, draws[i]); without `draws`, from the
-        anchor's index."""
+    def _gather_batch(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
+        """Does the work of :meth:`gather`. Random crops and the like of sample i come from (seed, epoch, draws[i]); without
+        `draws`, from the anchor's index."""
         if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
-        numbers = None if draws is None else _lib.from_numpy(draws)
-        batch = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch, numbers)
-        return self._completed(self._as_dict(batch, len(anchors)), (seed, epoch, 0, 0, None), anchors, draws)
+        draw_numbers = None if draws is None else _lib.from_numpy(draws)
+        batch = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch, draw_numbers)
+        return self._complete(self._as_dict(batch, len(anchors)), (seed, epoch, 0, 0, None), anchors, draws)
 
     def set_weights(self, weights: Mapping[str, float], *, epoch: int | None = None) -> None:
         """Changes the weights of a mixture's sources, from the next batch on, or from the start of a later epoch.
@@ -559,22 +559,22 @@ class Loader(BatchesInOrder):
             >>> int((next(loader)["dataset_index"] == 0).sum())
             48
         """
-        checked = _checked_weights(weights)
+        checked = _check_weights(weights)
         with self._lock:
             current = self._current()
             first = current.epoch + (current.samples > 0)
             if epoch is not None and not first <= whole("epoch", epoch) < 2**63:
                 raise errors.ArgumentError(f"epoch: expected one that has not begun, {first} or later, got {epoch}")
             start = (current.epoch, current.samples) if epoch is None else (whole("epoch", epoch), 0)
-            before = bisect_left(self._changes, start, key=lambda change: change.described[:2])
-            later = [change.described for change in self._changes[before:] if change.described[:2] != start]
-            self._weights = self._changed_weights(current.seed, self._changes[:before], [(*start, checked), *later])
+            index = bisect_left(self._changes, start, key=lambda change: change.described[:2])
+            later = [change.described for change in self._changes[index:] if change.described[:2] != start]
+            self._weights = self._replace_changes(current.seed, self._changes[:index], [(*start, checked), *later])
 
-    def _changed_weights(
-        self, seed: int, changes: list[_Change], more: Sequence[tuple[int, int, dict[str, float]]]
+    def _replace_changes(
+        self, seed: int, changes: list[_Change], new_changes: Sequence[tuple[int, int, dict[str, float]]]
     ) -> Any:
-        """Replaces all changes of the weights by `changes` and then `more`. Returns the handle of the last one."""
-        for epoch, samples, weights in more:
+        """Replaces all changes of the weights by `changes` and then `new_changes`. Returns the handle of the last one."""
+        for epoch, samples, weights in new_changes:
             last = changes[-1].handle if changes else None
             pairs = (x for pair in weights.items() for x in pair)
             handle = _change_weights(self._handle, last, seed, epoch, samples, *pairs)
@@ -590,16 +590,16 @@ class Loader(BatchesInOrder):
             ):
                 raise errors.ArgumentTypeError(f"weights: expected a result of state_dict(), got {listed!r}")
             changes_of_state = [
-                (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _checked_weights(x["weights"]))
+                (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _check_weights(x["weights"]))
                 for x in listed
             ]
         else:
             changes_of_state = [change.described for change in self._changes]
         same = takewhile(
-            lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, changes_of_state, strict=False)
+            lambda pair: pair[0][:2] == (seed, pair[1]), zip(self._changes, changes_of_state, strict=False)
         )
         changes = [change for change, _ in same]
-        return self._changed_weights(seed, changes, changes_of_state[len(changes) :])
+        return self._replace_changes(seed, changes, changes_of_state[len(changes) :])
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position in the order. If sources have weights, it also holds all changes by :meth:`set_weights`."""
@@ -740,24 +740,24 @@ class Loader(BatchesInOrder):
             raise errors.ArgumentError(f"state: expected one of a Loader, got one of an EpisodeLoader, {fingerprint!r}")
         if len(then) != len(now):
             raise errors.ArgumentError(f"fingerprint: expected a result of state_dict(), got {fingerprint!r}")
-        anchors, data, selection, order = (x == y for x, y in zip(then, now, strict=True))
-        if not anchors:
+        same_anchors, same_data, same_selection, same_order = (x == y for x, y in zip(then, now, strict=True))
+        if not same_anchors:
             what = f"of another dataset or selection: {then[0]} anchors then, {now[0]} now"
-        elif not selection:
+        elif not same_selection:
             what = f"of another dataset or selection, though both have {now[0]} anchors"
-        elif not data:
+        elif not same_data:
             what = f"of another dataset, whose {now[0]} anchors lie at the same times and whose values differ"
         else:
             what = f"of another order of the same {now[0]} anchors"
-        ways = []
-        if not (anchors and selection):
-            ways.append("episodes (if `robocache append` was run since, pass the indices of the earlier ones), anchors")
-        if not order:
-            ways.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
-        if not order and self._is_weighted:
-            ways.append("or use the earlier weights and call set_weights after the state is loaded")
+        tips = []
+        if not (same_anchors and same_selection):
+            tips.append("episodes (if `robocache append` was run since, pass the indices of the earlier ones), anchors")
+        if not same_order:
+            tips.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
+        if not same_order and self._is_weighted:
+            tips.append("or use the earlier weights and call set_weights after the state is loaded")
         raise errors.ArgumentError(
             f"state: expected one of this dataset, selection and order, got one {what}"
-            + (f"; compare {', '.join(ways)}" if ways else "")
+            + (f"; compare {', '.join(tips)}" if tips else "")
             + "; without its 'fingerprint' a state loads unchecked"
         )

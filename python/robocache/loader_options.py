@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
-from .actions.conversions import Relative, StepDelta, in_a_batch
+from .actions.conversions import Relative, StepDelta, conversions_to_json
 from .actions.declared import (
     FeatureFacts,
     check_absolute,
@@ -22,7 +22,7 @@ from .actions.declared import (
     declared_relative,
     degrees_of,
     is_absolute,
-    misplaced,
+    misplaced_features,
     relative_names,
     straight_angles,
     subtracted_rotations,
@@ -45,7 +45,7 @@ from .sources import (
     check_rotations,
     check_units,
     own_methods,
-    resolved,
+    resolve_episodes,
     streams_of,
     units_of,
 )
@@ -71,7 +71,7 @@ def open_loader(
     """Opens the library's loader. Returns it, the keys of texts, which Python handles, and notes for the user.
 
     Args:
-        given: the arguments of :class:`robocache.Loader` by name.
+        arguments: the arguments of :class:`robocache.Loader` by name.
         mixture: None for one dataset.
         device, rank, world_size: those in use.
 
@@ -81,15 +81,15 @@ def open_loader(
     names = [f"sources[{index}]." if mixture is not None else "" for index in range(len(sources))]
     if mixture is not None and arguments["episodes"] is not None:
         raise errors.ArgumentError(f"episodes: each Source has its own, got {arguments['episodes']!r}")
-    sources = resolved(sources, names, arguments["episodes"])
+    sources = resolve_episodes(sources, names, arguments["episodes"])
     keys = Keys(sources)
     anchors = as_anchors(arguments["anchors"])
     filters = [_filter_of(*pair, anchors, mixture) for pair in zip(sources, names, strict=True)]
     normalization = of_type("normalization", arguments["normalization"], Normalization)
     memory = of_type("memory", arguments["memory"], Memory)
     ranks = of_type("ranks", arguments["ranks"], Ranks)
-    default = _checked_default(arguments["default"])
-    windows = _windows(arguments["delta_timestamps"])
+    default = _check_default(arguments["default"])
+    windows = _as_windows(arguments["delta_timestamps"])
     snap_s = _real("snap_s", arguments["snap_s"])
     snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
     texts = _text_keys(sources, names, windows, arguments["task_text"], snap_ns)
@@ -110,7 +110,7 @@ def open_loader(
         raise errors.ArgumentError(
             f"delta_timestamps: expected a key of numbers or frames beside the texts, got {', '.join(texts)}"
         )
-    flips = _flips([default, *windows.values()])
+    flips = _flip_directions([default, *windows.values()])
     tiers = memory.residency if isinstance(memory.residency, Mapping) else {}
     for key in tiers:
         if key not in keys:
@@ -130,7 +130,7 @@ def open_loader(
         "memory.budget": _budget(memory.budget, device),
         "windows": [_window(key, window, default, keys, tiers.get(key), flips) for key, window in windows.items()],
         "sources": [
-            _converted("source", {"": source}, name)
+            _convert_fields("source", {"": source}, name)
             | {
                 "rename": {
                     _lib.text(f"{name}rename", stream): _lib.text(f"{name}rename", key)
@@ -150,7 +150,7 @@ def open_loader(
         "default": default,
     }
     groups[""] = SimpleNamespace(**arguments)
-    request = _converted("loader", {"": mixture}) | _converted("loader", groups) | converted
+    request = _convert_fields("loader", {"": mixture}) | _convert_fields("loader", groups) | converted
     _check_normalization(normalization, [default, *windows.values()])
     if default.images is not None and not keys.cameras.intersection(windows):
         raise errors.ArgumentError("default.images: goes with a camera in the batch, got none")
@@ -159,9 +159,9 @@ def open_loader(
     for (source, name), options in zip(pairs, filters, strict=True):
         arrays += (
             source.dataset._handle,
-            _given(wholes, f"{name}episodes", source.episodes),
+            _optional(wholes, f"{name}episodes", source.episodes),
             *_filter_arrays(options, f"{name}anchors.", source.dataset, snap_ns, raised),
-            *_values(source, name, snap_ns, raised),
+            *_anchor_values(source, name, snap_ns, raised),
             episode_tasks(source.dataset) if has_other else None,
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows, default)
@@ -176,11 +176,11 @@ def open_loader(
             raise raised[0] from None
         raise
     # After the library's checks, so that a note is not about refused arguments.
-    notes += [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
+    notes += [note for key, window in windows.items() for note in _find_notes(key, window, default, keys)]
     return handle, texts, [*filter(None, notes), *notes_of_rates(windows, default, anchors, sources)]
 
 
-def _checked_default(window: Any) -> Window:
+def _check_default(window: Any) -> Window:
     """Returns the default window. Refuses fields that keys cannot share."""
     default: Window = of_type("default", window or Window(), Window)
     if (
@@ -198,10 +198,10 @@ def _checked_default(window: Any) -> Window:
 def _check_orders(key: str, stream: str, sources: Sequence[tuple[Source, str]]) -> str | None:
     """Compares the names of features in all sources: see :func:`~.feature_names.check_orders`."""
     streams = [
-        (name.replace(".", " "), found, source.dataset, source.episodes)
+        (name.replace(".", " "), match, source.dataset, source.episodes)
         for source, name in sources
-        for found in streams_of(source, stream)
-        if found.kind == "numbers"
+        for match in streams_of(source, stream)
+        if match.kind == "numbers"
     ]
     return check_orders(key, streams)
 
@@ -218,17 +218,17 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
         for column, (stream, feature) in AnchorColumns(source.dataset, 0).features_in("anchors.where", where).items():
             units = [in_one_spelling(unit) for unit in units_of(stream)]
             units = sorted(units) if feature is None else [units[feature]]
-            here = f"{name.replace('.', ' ')}{source.dataset.path}"
-            there, before, units_before = first.setdefault(column, (here, stream, units))
-            pairs = [(a, b) for a, b in zip(units_before, units, strict=False) if a and b and a != b]
+            place = f"{name.replace('.', ' ')}{source.dataset.path}"
+            first_place, first_stream, first_units = first.setdefault(column, (place, stream, units))
+            pairs = [(a, b) for a, b in zip(first_units, units, strict=False) if a and b and a != b]
             by_index = column == f"{stream.name}[{feature}]"
-            if feature is not None and by_index and compare(before.names, stream.names) == "order":
-                name_there, name_here = before.names[feature], stream.names[feature]
-                pairs += [(name_there, name_here)] if name_there != name_here else []
+            if feature is not None and by_index and compare(first_stream.names, stream.names) == "order":
+                first_name, feature_name = first_stream.names[feature], stream.names[feature]
+                pairs += [(first_name, feature_name)] if first_name != feature_name else []
             if pairs:
                 raise errors.ArgumentError(
                     f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in "
-                    f"{there} and of {pairs[0][1]!r} in {here}; give each Source its own condition by anchors="
+                    f"{first_place} and of {pairs[0][1]!r} in {place}; give each Source its own condition by anchors="
                 )
             numbers[stream.name] = None
     return [note for name in numbers if (note := _check_numbering("anchors.where", name, [x for x, _ in sources]))]
@@ -243,15 +243,15 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
             meanings_of = {("", code): {text: None} for code, text in texts.items() if text is not None}
             meanings_of = meanings_of or _words(stream)
             for (feature, code), meanings in meanings_of.items():
-                before = first.setdefault((feature, code), meanings)
-                if before.keys().isdisjoint(meanings):
+                first_meanings = first.setdefault((feature, code), meanings)
+                if first_meanings.keys().isdisjoint(meanings):
                     number = f"{feature} {code}" if feature else code
-                    way_out = "convert one of them"
+                    advice = "convert one of them"
                     if texts:
-                        way_out = 'Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
+                        advice = 'Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
                     return (
-                        f"{argument}: its sources number {'texts' if texts else 'words'} otherwise: {number} is {next(iter(before))!r} in "
-                        f"one and {next(iter(meanings))!r} in another; {way_out}"
+                        f"{argument}: its sources number {'texts' if texts else 'words'} otherwise: {number} is {next(iter(first_meanings))!r} in "
+                        f"one and {next(iter(meanings))!r} in another; {advice}"
                     )
     return None
 
@@ -304,7 +304,7 @@ def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | N
     return options
 
 
-def chosen_by(sources: Sequence[Source], loaders_anchors: Any, drawn: int, of_all: int) -> str:
+def chosen_by(sources: Sequence[Source], loaders_anchors: Any, drawn: int, total: int) -> str:
     """Returns a text with the numbers of drawn and of all anchors, and the options that chose them; "" if no option did."""
 
     def text(anchors: Anchors) -> str:
@@ -318,11 +318,13 @@ def chosen_by(sources: Sequence[Source], loaders_anchors: Any, drawn: int, of_al
 
     texts = [text(as_anchors(loaders_anchors))]
     texts += [f"sources[{i}]: {text(s.anchors) or 'all'}" for i, s in enumerate(sources) if s.anchors is not None]
-    return "; ".join([f"anchors: {drawn} of {of_all}", *filter(None, texts)]) if any(texts) else ""
+    return "; ".join([f"anchors: {drawn} of {total}", *filter(None, texts)]) if any(texts) else ""
 
 
 def _filter_numbers(anchors: Anchors, name: str) -> dict[str, Any]:
-    numbers = {argument: _given(whole, name + argument, getattr(anchors, argument)) for argument in ("first", "last")}
+    numbers = {
+        argument: _optional(whole, name + argument, getattr(anchors, argument)) for argument in ("first", "last")
+    }
     return {**numbers, "every": whole(f"{name}every", anchors.every)}
 
 
@@ -333,23 +335,23 @@ def _filter_arrays(
     Errors of that function are appended to `raised`."""
     for argument in ("keep", "drop"):
         table = getattr(anchors, argument)
-        ranges, of_rows = (None, False) if table is None else as_ranges(name + argument, table, dataset)
+        ranges, are_rows = (None, False) if table is None else as_ranges(name + argument, table, dataset)
         yield ranges
-        yield of_rows
+        yield are_rows
     if anchors.where is None:
         yield None
         return
-    true_at = AnchorColumns(dataset, snap_ns).where(f"{name}where", anchors.where)
+    true_indices = AnchorColumns(dataset, snap_ns).where(f"{name}where", anchors.where)
 
     def where(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
         stays = np.zeros(len(times), np.uint8)
-        stays[true_at(episodes, times)] = 1
+        stays[true_indices(episodes, times)] = 1
         return stays
 
-    yield _called(where, np.dtype(np.uint8), raised)
+    yield _as_callback(where, np.dtype(np.uint8), raised)
 
 
-def _values(source: Source, name: str, snap_ns: int, raised: list[BaseException]) -> tuple[Any, bool]:
+def _anchor_values(source: Source, name: str, snap_ns: int, raised: list[BaseException]) -> tuple[Any, bool]:
     """Returns the function for the anchors' weights, or for the codes of their balanced values, and whether it returns
     codes."""
     if source.weight_by is None and source.balance is None:
@@ -358,15 +360,15 @@ def _values(source: Source, name: str, snap_ns: int, raised: list[BaseException]
         raise errors.ArgumentError(f"{name}weight_by, balance: expected only one of them, got both")
     columns = AnchorColumns(source.dataset, snap_ns)
     if source.balance is not None:
-        return _called(columns.codes(f"{name}balance", source.balance), np.dtype(np.float64), raised), True
-    return _called(columns.weights(f"{name}weight_by", source.weight_by), np.dtype(np.float64), raised), False
+        return _as_callback(columns.codes(f"{name}balance", source.balance), np.dtype(np.float64), raised), True
+    return _as_callback(columns.weights(f"{name}weight_by", source.weight_by), np.dtype(np.float64), raised), False
 
 
-def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any:
+def _as_callback(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any:
     """Returns a function for the library. The library calls it with the number of anchors and the addresses of their episodes,
     times and values."""
 
-    def called(count: int, episodes: int, times: int, values: int) -> bool:
+    def callback(count: int, episodes: int, times: int, values: int) -> bool:
         try:
             anchors = [_lib.array_at(None, x, (count,), np.dtype(np.int64), read_only=True) for x in (episodes, times)]
             _lib.array_at(None, values, (count,), dtype, read_only=False)[:] = values_at(*anchors)
@@ -375,7 +377,7 @@ def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any
             return False
         return True
 
-    return called
+    return callback
 
 
 def as_window(key: str, entry: Any) -> Window:
@@ -392,7 +394,7 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def _windows(entries: Any) -> dict[str, Window]:
+def _as_windows(entries: Any) -> dict[str, Window]:
     if not isinstance(entries, Mapping):
         raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {entries!r}")
     windows = {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in entries.items()}
@@ -405,61 +407,63 @@ def _windows(entries: Any) -> dict[str, Window]:
     return windows
 
 
-def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:
+def _find_notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:
     """Yields notes about a window that contradicts its stream's attributes about rotations, angles and held numbers."""
     streams = keys.numbers.get(key, [])
     declared = streams[0].attributes.get("methods", []) if streams else []
-    own = [x for x in declared if isinstance(x, list) and len(x) == 3] if isinstance(declared, list) else []
-    word = default.method if window.method is None else window.method
-    if not window.rows and word in ("linear", "pchip", "akima") and any(block[2] != word for block in own):
-        blocks = [f"{method} [{start}:{stop}]" for start, stop, method in own]
-        some = ", ".join(blocks[:4]) + ", ..." * (len(blocks) > 4)
+    methods = [x for x in declared if isinstance(x, list) and len(x) == 3] if isinstance(declared, list) else []
+    method = default.method if window.method is None else window.method
+    if not window.rows and method in ("linear", "pchip", "akima") and any(block[2] != method for block in methods):
+        blocks = [f"{block_method} [{start}:{stop}]" for start, stop, block_method in methods]
+        examples = ", ".join(blocks[:4]) + ", ..." * (len(blocks) > 4)
         yield (
-            f"delta_timestamps['{key}'].method: '{word}' overrides the stream's own methods, {some}: between rows these "
+            f"delta_timestamps['{key}'].method: '{method}' overrides the stream's own methods, {examples}: between rows these "
             "features are interpolated one by one, and the result is no rotation; leave method out for the stream's own, or "
             "set [(slice, method), ...]"
         )
-    relative_by = [declared_relative(one.attributes) for one in streams]
+    relative_by = [declared_relative(stream.attributes) for stream in streams]
     if any(relative_by) and not all(relative_by):
         yield (
             f"delta_timestamps['{key}']: {relative_by.count('')} of {len(relative_by)} sources do not say that they are "
             f"relative, but another does ({next(filter(None, relative_by))}): absolute and relative numbers are different "
             "quantities; rename= gives each its own key"
         )
-    if straight := straight_angles(window.convert or (), own, keys.get(key, 0)):
+    if straight := straight_angles(window.convert or (), methods, keys.get(key, 0)):
         yield (
             f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's methods: their differences "
             "jump by 2 pi where an angle wraps; angles=[...] of the conversion takes the shorter way round"
         )
     features = keys.get(key, 0)
-    relative = [name for one in streams for name in relative_names(window.convert or (), _declared(one), features)]
+    relative = [name for stream in streams for name in relative_names(window.convert or (), _facts(stream), features)]
     if relative:
         yield (
             f"delta_timestamps['{key}'].convert: {list(dict.fromkeys(relative))} are relative already by their names: a "
             "conversion makes them relative twice; leave it out, or set absolute = true in the attributes of a mapping if "
             "the names are wrong"
         )
-    base, taken = (
+    base, base_indices = (
         window.base if isinstance(window.base, list | tuple) and len(window.base) == 2 else (window.base, None)
     )
-    of_base = keys.numbers.get(base, []) if isinstance(base, str) else []
-    read = [_declared(one).of(range(math.prod(one.shape)) if taken is None else taken) for one in of_base]
-    if relative := [name for one in read for name in relative_names(window.convert or (), one, features)]:
+    base_streams = keys.numbers.get(base, []) if isinstance(base, str) else []
+    base_facts = [
+        _facts(x).select(range(math.prod(x.shape)) if base_indices is None else base_indices) for x in base_streams
+    ]
+    if relative := [name for facts in base_facts for name in relative_names(window.convert or (), facts, features)]:
         yield (
             f"delta_timestamps['{key}'].base: {list(dict.fromkeys(relative))} of '{base}' are relative by their names, so "
             "they are no state; take another base, or set absolute = true in the attributes of a mapping if the names are "
             "wrong"
         )
-    for state in of_base if streams else ():
-        indices = range(features) if taken is None else taken
-        for own_name, other in misplaced(
-            window.convert or (), _declared(streams[0]), _declared(state), indices, features
+    for base_stream in base_streams if streams else ():
+        indices = range(features) if base_indices is None else base_indices
+        for feature_name, base_name in misplaced_features(
+            window.convert or (), _facts(streams[0]), _facts(base_stream), indices, features
         )[:1]:
             yield (
-                f"delta_timestamps['{key}'].base: {own_name!r} is compared with {other!r} of '{base}', which has "
-                f"{own_name!r} too; base=(key, [indices]) names its features in this key's order"
+                f"delta_timestamps['{key}'].base: {feature_name!r} is compared with {base_name!r} of '{base}', which has "
+                f"{feature_name!r} too; base=(key, [indices]) names its features in this key's order"
             )
-    rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
+    rotations = subtracted_rotations(window.convert or (), _facts(streams[0]), keys.get(key, 0)) if streams else []
     if rotations:
         yield (
             f"delta_timestamps['{key}'].convert: features {rotations} are a rotation's by the stream's names or methods, and "
@@ -475,57 +479,57 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
     if window.images is not None and not isinstance(window.images, ImageOptions):
         raise errors.ArgumentTypeError(f"{name}.images: expected ImageOptions, got {window.images!r}")
     blocks: Any = []
-    is_own = True
+    method_is_asked = True
     if isinstance(window.method, list | tuple):
         blocks, window = window.method, replace(window, method=None)
     elif window.method is None and default.method is None and key in keys.numbers:
-        blocks, is_own = own_methods(key, keys.numbers[key]), False
+        blocks, method_is_asked = own_methods(key, keys.numbers[key]), False
     check_units(key, keys.numbers.get(key, ()))
     check_rotations(key, keys.numbers.get(key, ()))
     check_relative(key, keys.numbers.get(key, ()))
-    fields = _converted("window", {"": replace(window, base=None)}, f"{name}.")
+    fields = _convert_fields("window", {"": replace(window, base=None)}, f"{name}.")
     images = window.images or (default.images if key in keys.cameras else None)
     if window.mirror is not None and key in keys.cameras:
         raise errors.ArgumentError(
             f"{name}.mirror: expected none for a camera, whose images flip, got {window.mirror!r}"
         )
     if images is not None and images.dtype is None:
-        of_all = "uint8" if images.transform is not None else _given(_dtype, "default.dtype", default.dtype)
-        dtype = fields["dtype"] or of_all
+        default_dtype = "uint8" if images.transform is not None else _optional(_dtype, "default.dtype", default.dtype)
+        dtype = fields["dtype"] or default_dtype
         images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
     if images is not None and key in keys.labels:
-        images = _of_labels(f"{name}.images", images)
+        images = _options_for_labels(f"{name}.images", images)
     methods = [[begin, end, method] for begin, end, method in _slices(f"{name}.method", blocks, keys.get(key, 0))]
-    word = default.method if window.method is None and not methods else window.method
-    _check_radians(f"{name}.method", [*methods, [0, keys.get(key, 0), word]], keys.numbers.get(key, ()))
+    method = default.method if window.method is None and not methods else window.method
+    _check_radians(f"{name}.method", [*methods, [0, keys.get(key, 0), method]], keys.numbers.get(key, ()))
     return fields | {
         "key": key,
         "offsets_s": [_json_number(offset) for offset in offsets],
         "one_step": one_step,
         "methods": methods,
-        "method_asked": is_own,
+        "method_asked": method_is_asked,
         "images": None if images is None else json.loads(images.to_json()),
-        "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
+        "residency": _optional(_lib.text, f"memory.residency['{key}']", residency),
         "moment": window.moment
         and {
             name: value if name == "kind" else _json_number(_real(f"{name}.moment", value))
             for name, value in vars(window.moment).items()
         },
-        **_conversions(name, window, key, keys),
+        **_conversion_fields(name, window, key, keys),
         **(
             {}
             if key in keys.cameras
-            else _mirrored(name, default.mirror if window.mirror is None else window.mirror, flips)
+            else _mirror_fields(name, default.mirror if window.mirror is None else window.mirror, flips)
         ),
     }
 
 
-def _flips(windows: Iterable[Window]) -> set[str]:
+def _flip_directions(windows: Iterable[Window]) -> set[str]:
     images = [window.images for window in windows if isinstance(window.images, ImageOptions)]
     return {flip for flip in ("horizontal", "vertical") if any(getattr(x, f"flip_{flip}") for x in images)}
 
 
-def _mirrored(name: str, mirror: Any, flips: set[str]) -> dict[str, Any]:
+def _mirror_fields(name: str, mirror: Any, flips: set[str]) -> dict[str, Any]:
     """Returns the features that each flip mirrors. A list is allowed if images flip in one direction only."""
     if mirror is None:
         return {}
@@ -543,7 +547,7 @@ def _mirrored(name: str, mirror: Any, flips: set[str]) -> dict[str, Any]:
     return {f"mirror_{flip}": wholes(f"{name}.mirror", features).tolist() for flip, features in mirror.items()}
 
 
-def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
+def _options_for_labels(name: str, images: ImageOptions) -> ImageOptions:
     """Returns the image options for frames of labels, which must not mix or change pixel values."""
     for option in ("blur", "brightness", "contrast", "saturation", "hue", "erase"):
         if getattr(images, option) not in (None, 0):
@@ -554,44 +558,44 @@ def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
     return replace(images, interpolation="nearest") if images.interpolation == "bilinear" else images
 
 
-def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, Any]:
+def _conversion_fields(name: str, window: Window, key: str, keys: Keys) -> dict[str, Any]:
     """Returns the fields of a window's conversions and of their base."""
     features = keys.get(key, 0)
     base: Any = window.base
-    taken: list[int] = []
+    base_indices: list[int] = []
     if base is not None and not isinstance(base, str):
         try:
             base, indices = base
-            taken = wholes(f"{name}.base", indices).tolist()
+            base_indices = wholes(f"{name}.base", indices).tolist()
         except (TypeError, ValueError):
             raise errors.ArgumentTypeError(
                 f"{name}.base: expected a key, or (key, [indices]), got {window.base!r}"
             ) from None
-    convert = None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features)
-    declared = [_declared(stream) for stream in keys.numbers.get(key, ()) if convert]
-    for one in declared:
-        check_absolute(f"{name}.convert", window.convert, one)
-        check_declared(f"{name}.convert", window.convert, one)
-    comparing = [one for one in window.convert or () if isinstance(one, Relative | StepDelta)]
-    for stream in keys.numbers.get(base, ()) if comparing and isinstance(base, str) else ():
-        read = taken or list(range(math.prod(stream.shape)))
-        if len(read) != features:  # the library refuses it
+    convert = None if window.convert is None else conversions_to_json(f"{name}.convert", window.convert, features)
+    declared = [_facts(stream) for stream in keys.numbers.get(key, ()) if convert]
+    for facts in declared:
+        check_absolute(f"{name}.convert", window.convert, facts)
+        check_declared(f"{name}.convert", window.convert, facts)
+    comparisons = [facts for facts in window.convert or () if isinstance(facts, Relative | StepDelta)]
+    for stream in keys.numbers.get(base, ()) if comparisons and isinstance(base, str) else ():
+        read_indices = base_indices or list(range(math.prod(stream.shape)))
+        if len(read_indices) != features:  # the library refuses it
             continue
-        of_base = _declared(stream).of(read)
-        check_absolute(f"{name}.base: '{base}'", comparing, of_base)
-        check_declared(f"{name}.base: '{base}'", comparing, of_base)
-        for one in declared:
-            if compare(one.names, of_base.names) == "order":
-                at = next(i for i, pair in enumerate(zip(one.names, of_base.names, strict=False)) if pair[0] != pair[1])
+        base_facts = _facts(stream).select(read_indices)
+        check_absolute(f"{name}.base: '{base}'", comparisons, base_facts)
+        check_declared(f"{name}.base: '{base}'", comparisons, base_facts)
+        for facts in declared:
+            if compare(facts.names, base_facts.names) == "order":
+                index = next(i for i, (a, b) in enumerate(zip(facts.names, base_facts.names, strict=False)) if a != b)
                 raise errors.ArgumentError(
-                    f"{name}.base: expected features of '{base}' in the order of this key's, got feature {at} is "
-                    f"{one.names[at]!r} and {of_base.names[at]!r}; base=(key, [indices]) gives their order"
+                    f"{name}.base: expected features of '{base}' in the order of this key's, got feature {index} is "
+                    f"{facts.names[index]!r} and {base_facts.names[index]!r}; base=(key, [indices]) gives their order"
                 )
-            check_alike(f"{name}.base", comparing, one, of_base)
+            check_alike(f"{name}.base", comparisons, facts, base_facts)
     return {
         "convert": convert,
-        "base": _given(_lib.text, f"{name}.base", base),
-        "base_features": taken,
+        "base": _optional(_lib.text, f"{name}.base", base),
+        "base_features": base_indices,
     }
 
 
@@ -600,14 +604,14 @@ def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) 
     for begin, end, method in blocks:
         for stream in streams if method == "angle" else ():
             features = range(math.prod(stream.shape))[begin:end]
-            if word := degrees_of(_declared(stream), features):
+            if word := degrees_of(_facts(stream), features):
                 raise errors.ArgumentError(
                     f"{name}: expected radians for 'angle', got {word!r} by the units or names of stream '{stream.name}'; "
                     "use 'previous' for degrees, or convert them to radians before they are stored"
                 )
 
 
-def _declared(stream: Stream) -> FeatureFacts:
+def _facts(stream: Stream) -> FeatureFacts:
     return FeatureFacts(stream.names, units_of(stream), stream.attributes, stream.name)
 
 
@@ -632,7 +636,7 @@ def _budget(budget: Any, device: str) -> dict[str, Any]:
     for memory in budget:
         if memory not in ("device", "host"):
             raise errors.ArgumentError(f"memory.budget: expected 'device' and 'host', got {memory!r}")
-    return {memory: _given(_json_share, "memory.budget", value) for memory, value in budget.items()}
+    return {memory: _optional(_json_share, "memory.budget", value) for memory, value in budget.items()}
 
 
 def _stats(
@@ -658,12 +662,12 @@ def _stats(
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", value)
             for stream in streams.get(windows[key].stream or key, ()) if key in windows else ():
-                of_stream = f"the stream '{stream.name}'"
-                check_names(f"{name}[{key!r}]", stats.names, stream.names, of_stream)
-                check_units_of_stats(f"{name}[{key!r}]", stats.units, stream.attributes.get("units"), of_stream)
+                owner = f"the stream '{stream.name}'"
+                check_names(f"{name}[{key!r}]", stats.names, stream.names, owner)
+                check_units_of_stats(f"{name}[{key!r}]", stats.units, stream.attributes.get("units"), owner)
                 if not windows[key].convert:
                     expected = is_absolute(stream.attributes)
-                    check_absolute_stats(f"{name}[{key!r}]", stats.absolute, expected, of_stream)
+                    check_absolute_stats(f"{name}[{key!r}]", stats.absolute, expected, owner)
             fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])
             steps = _steps_of(next(iter(fields.values())).shape, keys.numbers.get(key, []), windows.get(key))
@@ -740,7 +744,7 @@ def _dtype(name: str, value: Any) -> str:
         raise errors.ArgumentTypeError(f"{name}: expected a dtype or its name, got {value!r}") from None
 
 
-def _given(convert: Any, name: str, value: Any) -> Any:
+def _optional(convert: Any, name: str, value: Any) -> Any:
     return None if value is None else convert(name, value)
 
 
@@ -748,7 +752,7 @@ def _given(convert: Any, name: str, value: Any) -> Any:
 _CONVERT: dict[str, Any] = {"bool": truth, "int": whole, "float": _number, "text": _lib.text, "dtype": _dtype}
 
 
-def _converted(kind: str, groups: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _convert_fields(kind: str, groups: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the library's fields of a kind by name, from attributes of the groups. None stays None if it is the default.
 
     Args:
@@ -777,5 +781,5 @@ def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, s
             raise errors.ArgumentTypeError(f"{name}: expected a method or [(slice, method), ...], got {block!r}")
         if part.step not in (None, 1):
             raise errors.ArgumentError(f"{name}: expected slices of step 1, got {part!r}")
-        begin, end = _given(whole, name, part.start), _given(whole, name, part.stop)
+        begin, end = _optional(whole, name, part.start), _optional(whole, name, part.stop)
         yield 0 if begin is None else begin, features if end is None else end, _lib.text(name, method)

@@ -53,7 +53,7 @@ def as_stats(name: str, value: Any) -> Stats:
         ArgumentError, ArgumentTypeError: a field is invalid; the message names it.
     """
     of = getattr(value, "of", None)
-    about = value if isinstance(value, Stats) else Stats()
+    facts = value if isinstance(value, Stats) else Stats()
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -80,11 +80,11 @@ def as_stats(name: str, value: Any) -> Stats:
         if not (np.isfinite(count) & (count >= 0)).all():
             raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
         arrays["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
-    return Stats(**arrays, of=of, names=about.names, units=about.units, absolute=about.absolute)
+    return Stats(**arrays, of=of, names=facts.names, units=facts.units, absolute=facts.absolute)
 
 
 def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, owner: str) -> None:
-    """Refuses features in another order than expected, and warns of other features. `of` describes the owner of the expected
+    """Refuses features in another order than expected, and warns of other features. `owner` describes the owner of the expected
     names."""
     different = [pair for pair in zip(names or (), expected or (), strict=False) if pair[0] != pair[1]]
     if not different or names is None or expected is None:
@@ -105,16 +105,16 @@ _LARGER, _SMALLER = 5, 20
 def check_absolute(name: str, absolute: bool | None, expected: bool | None, owner: str) -> None:
     """Refuses statistics of relative values where absolute values are expected, and the reverse, if both are known."""
     if None not in (absolute, expected) and absolute is not expected:
-        got, wanted = ("absolute" if each else "relative" for each in (absolute, expected))
+        got, wanted = ("absolute" if is_absolute else "relative" for is_absolute in (absolute, expected))
         raise errors.ArgumentError(
             f"{name}: expected statistics of {wanted} values, as of {owner}, got those of {got} ones"
         )
 
 
 def check_units(name: str, units: Any, expected: Any, owner: str) -> None:
-    """Refuses statistics of features in another unit than expected, if both are known. `of` describes the owner of the expected
-    unit."""
-    got_units, expected_units = (each if isinstance(each, list) else [each] for each in (units, expected))
+    """Refuses statistics of features in another unit than expected, if both are known. `owner` describes the owner of the
+    expected unit."""
+    got_units, expected_units = (x if isinstance(x, list) else [x] for x in (units, expected))
     width = max(len(got_units), len(expected_units))
     got_units, expected_units = (
         listed * width if len(listed) == 1 else listed for listed in (got_units, expected_units)
@@ -131,8 +131,8 @@ def check_units(name: str, units: Any, expected: Any, owner: str) -> None:
 def beyond_pixels(stats: Mapping[str, Any]) -> float | None:
     """Returns the largest mean or max of a camera's statistics if it is above 1, the largest pixel of a batch; else None."""
     arrays = [np.asarray(stats[name], np.float64) for name in ("mean", "max") if stats.get(name) is not None]
-    most = max((float(np.nan_to_num(x).max(initial=0)) for x in arrays), default=0.0)
-    return most if most > 1.001 else None
+    largest = max((float(np.nan_to_num(x).max(initial=0)) for x in arrays), default=0.0)
+    return largest if largest > 1.001 else None
 
 
 def misfits(stats: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
@@ -164,8 +164,8 @@ def misfits(stats: Mapping[str, Any], rows: Stats, beyond: float, off: float, fe
                 f"{names[feature]}: {span}, its q01 and q99 are {values['q01']:.6g} and {values['q99']:.6g}"
             )
         elif {"mean", "std"} <= values.keys():
-            far = abs(center - values["mean"]) > off * values["std"] + slack
-            if far or spread[feature] > _LARGER * values["std"] + slack:
+            is_far = abs(center - values["mean"]) > off * values["std"] + slack
+            if is_far or spread[feature] > _LARGER * values["std"] + slack:
                 numbers = f"its mean and std are {values['mean']:.6g} and {values['std']:.6g}"
                 sentences.append(
                     f"{names[feature]}: the rows' mean is {center:.6g} and std {spread[feature]:.6g}, {numbers}"
@@ -204,11 +204,11 @@ def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
         raise errors.ArgumentTypeError(f"{name}: expected an array of numbers, got {error}") from None
 
 
-def _fields(stats: Stats) -> list[str]:
+def _known(stats: Stats) -> list[str]:
     return [field for field, array in stats._asdict().items() if array is not None]
 
 
-def _chosen(keys: Mapping[str, str] | None, names: Iterable[str]) -> dict[str, str]:
+def _resolve_keys(keys: Mapping[str, str] | None, names: Iterable[str]) -> dict[str, str]:
     """Returns {ours: theirs}; by default every key, under its own name."""
     if keys is None:
         return {key: key for key in names}
@@ -261,8 +261,8 @@ def merge_stats(stats: Sequence[Mapping[str, Any]], *, weights: Sequence[float] 
             name = f"stats[{index}][{key!r}]"
             parts.setdefault(key, {})[name] = as_stats(name, value)
     shares = None if weights is None else _weights_of(weights, len(stats))
-    of_key = {key: [index for index, by_key in enumerate(stats) if key in by_key] for key in parts}
-    return {key: _merged(own, None if shares is None else shares[of_key[key]]) for key, own in parts.items()}
+    indices = {key: [index for index, by_key in enumerate(stats) if key in by_key] for key in parts}
+    return {key: _merge(group, None if shares is None else shares[indices[key]]) for key, group in parts.items()}
 
 
 def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]:
@@ -274,7 +274,7 @@ def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]
     return numbers
 
 
-def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None = None) -> Stats:
+def _merge(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None = None) -> Stats:
     """Merges the parts of one key, by their weights or counts. The keys of `parts` are the names for errors."""
     (first, head), *others = parts.items()
     if not others:
@@ -287,7 +287,7 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
             raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
         if part.count is None:
             raise errors.ArgumentError(
-                f"{name}: expected count, the number of rows, to merge it with others, got {', '.join(_fields(part))}"
+                f"{name}: expected count, the number of rows, to merge it with others, got {', '.join(_known(part))}"
             )
         if head.of != part.of and None not in (head.of, part.of):
             raise errors.ArgumentError(
@@ -300,27 +300,27 @@ def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None 
         for name, value in values.items():
             check(name, value, facts[fact], owner)
     of = head.of if all(part.of for part in parts.values()) else None
-    fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
+    fields = list(dict.fromkeys(field for part in parts.values() for field in _known(part)))
     common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
     if "mean" not in common and "std" in common:
         common.remove("std")
     columns = {field: np.array([np.ravel(getattr(part, field)) for part in parts.values()]) for field in common}
     merged: dict[str, Any] = {field: np.full(columns["count"].shape[1], np.nan) for field in common}
-    for d in range(columns["count"].shape[1]):
-        counted = columns["count"][:, d] > 0
+    for feature in range(columns["count"].shape[1]):
+        has_rows = columns["count"][:, feature] > 0
         if weights is not None:
-            counted &= weights > 0
-        column = {field: columns[field][counted, d] for field in common}
+            has_rows &= weights > 0
+        column = {field: columns[field][has_rows, feature] for field in common}
         with np.errstate(invalid="ignore", over="ignore"):  # infinite ends and means
-            merged_feature = _merged_feature(column, column["count"] if weights is None else weights[counted])
+            merged_feature = _merge_feature(column, column["count"] if weights is None else weights[has_rows])
         for field, value in merged_feature.items():
-            merged[field][d] = value
+            merged[field][feature] = value
     for field in merged:
         merged[field] = merged[field].reshape(shape)
     return Stats(**merged, of=of, **facts)
 
 
-def _merged_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDArray[np.float64]) -> dict[str, float]:
+def _merge_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDArray[np.float64]) -> dict[str, float]:
     """Merges one feature: each field has one number per part, and every count and weight is above 0."""
     merged = {"count": math.fsum(parts["count"])}
     if not merged["count"]:
@@ -337,7 +337,7 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDAr
     wanted = [field for field in parts if _is_quantile(field)]
     if wanted:
         knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
-        spread = _Evenly(dict(sorted(knots.items())), weights)
+        spread = _EvenRows(dict(sorted(knots.items())), weights)
         for field in wanted:
             finite = np.isfinite(parts[field]).all()  # else the quantile would come from the other parts' rows alone
             merged[field] = spread.quantile(_percent(field)) if finite else math.nan
@@ -355,7 +355,7 @@ def _sum(terms: npt.NDArray[np.float64]) -> float:
     return math.fsum(terms) if np.isfinite(terms).all() else float(terms.sum())
 
 
-class _Evenly:
+class _EvenRows:
     """The rows of all parts, as if each part's were spread evenly between its knots (its known percentiles). A part has as many
     rows as its weight.
 
@@ -374,26 +374,26 @@ class _Evenly:
         values = np.unique(self._knots).tolist()
         if not values:
             return math.nan
-        wanted = percent * math.fsum(self._weights)
-        index = bisect_left(values, wanted, hi=len(values) - 1, key=lambda value: self._below(value, "right"))
+        target = percent * math.fsum(self._weights)
+        index = bisect_left(values, target, hi=len(values) - 1, key=lambda value: self._below(value, "right"))
         value: float = values[index]
         below = self._below(value, "left")
-        if index == 0 or below < wanted:
-            return value  # rows have this very value
-        before: float = values[index - 1]
-        at_before = self._below(before, "right")
-        return min(value, before + (value - before) * ((wanted - at_before) / (below - at_before)))
+        if index == 0 or below < target:
+            return value  # the percentage is reached by rows with this very value
+        previous: float = values[index - 1]
+        up_to_previous = self._below(previous, "right")
+        return min(value, previous + (value - previous) * ((target - up_to_previous) / (below - up_to_previous)))
 
     def _below(self, value: float, side: str) -> float:
         """Returns 100 times the number of rows below a value; with side="right", at or below it."""
-        passed = (self._knots <= value if side == "right" else self._knots < value).sum(1)
+        knots_passed = (self._knots <= value if side == "right" else self._knots < value).sum(1)
         last = self._knots.shape[1] - 1
-        left, right = np.clip(passed - 1, 0, last), np.clip(passed, 0, last)
-        rows = np.arange(len(passed))
+        left, right = np.clip(knots_passed - 1, 0, last), np.clip(knots_passed, 0, last)
+        rows = np.arange(len(knots_passed))
         start, end = self._knots[rows, left], self._knots[rows, right]
         share = np.where(end > start, (value - start) / np.where(end > start, end - start, 1), 0)
         percents = self._percents[left] + (self._percents[right] - self._percents[left]) * share
-        percents = np.where(passed == 0, 0, np.where(passed > last, 100, percents))
+        percents = np.where(knots_passed == 0, 0, np.where(knots_passed > last, 100, percents))
         return math.fsum(self._weights * percents)
 
 
@@ -426,11 +426,11 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
         >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
     """
     location = Path(_lib.path_text(path))
-    file = _file_of(location)
+    file = _find_file(location)
     with naming(file):
-        tables, openpi = _tables(file)
+        tables, openpi = _read_tables(file)
         keys_of_file = list(dict.fromkeys(key for _, table in tables for key in table))
-    chosen = _chosen(keys, keys_of_file)
+    chosen = _resolve_keys(keys, keys_of_file)
     loaded = {}
     for ours, theirs in chosen.items():
         if theirs not in keys_of_file:
@@ -439,10 +439,10 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
             )
         with naming(file):
             parts = {f"{line}{theirs!r}": table[theirs] for line, table in tables if theirs in table}
-            loaded[ours] = _merged({name: as_stats(name, value) for name, value in parts.items()})
-    of_episodes = file.with_name("episodes_stats.jsonl")
-    if file != location and file.name == "stats.json" and of_episodes.exists():
-        _check_same(file, {chosen[ours]: stats for ours, stats in loaded.items()}, of_episodes)
+            loaded[ours] = _merge({name: as_stats(name, value) for name, value in parts.items()})
+    episodes_file = file.with_name("episodes_stats.jsonl")
+    if file != location and file.name == "stats.json" and episodes_file.exists():
+        _check_same(file, {chosen[ours]: stats for ours, stats in loaded.items()}, episodes_file)
     actions = [theirs for theirs in chosen.values() if theirs.startswith("action")]
     if openpi and actions:
         warn(
@@ -453,7 +453,7 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
     return loaded
 
 
-def _file_of(path: Path) -> Path:
+def _find_file(path: Path) -> Path:
     if not path.is_dir():
         return path
     for file in _FILES:
@@ -464,9 +464,9 @@ def _file_of(path: Path) -> Path:
 
 def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
     """Raises FileError if the statistics of a set and of its episodes do not describe the same rows."""
-    of_episodes = load_norm_stats(other)
-    for key in loaded.keys() & of_episodes.keys():
-        rows = of_episodes[key]
+    episode_stats = load_norm_stats(other)
+    for key in loaded.keys() & episode_stats.keys():
+        rows = episode_stats[key]
         if any(getattr(rows, field) is None for field in ("mean", "std", "min", "max")):
             continue
         sentences = misfits(loaded[key]._asdict(), rows, beyond=0.01, off=0.1)
@@ -477,7 +477,7 @@ def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
             )
 
 
-def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
+def _read_tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
     """Returns (line, statistics by key) for each table in the file, and whether the file is openpi's."""
     check_file(file)
     text = file.read_bytes().decode("utf-8-sig")
@@ -491,20 +491,20 @@ def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
         tables: dict[Any, tuple[str, Mapping[str, Any]]] = {}
         for number, line in lines:
             with naming(f"{file}: line {number}"):
-                parsed = _object("", json.loads(line))
+                parsed = _check_object("", json.loads(line))
                 episode = parsed.get("episode_index")
                 key = episode if isinstance(episode, int) else (number,)
-                tables[key] = f"line {number}: ", _object("stats", parsed.get("stats"))
+                tables[key] = f"line {number}: ", _check_object("stats", parsed.get("stats"))
         return list(tables.values()), False
-    parsed = _object("", parsed)
+    parsed = _check_object("", parsed)
     if "norm_stats" in parsed:
-        return [("", _object("norm_stats", parsed["norm_stats"]))], True
+        return [("", _check_object("norm_stats", parsed["norm_stats"]))], True
     if "episode_index" in parsed and "stats" in parsed:  # a data set of one episode
-        return [("line 1: ", _object("stats", parsed["stats"]))], False
+        return [("line 1: ", _check_object("stats", parsed["stats"]))], False
     return [("", parsed)], False
 
 
-def _object(name: str, value: Any) -> dict[str, Any]:
+def _check_object(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     raise errors.ArgumentTypeError(
@@ -537,12 +537,12 @@ def save_norm_stats(
     Example:
         >>> robocache.save_norm_stats("assets/arm/norm_stats.json", ds.stats, "openpi", keys={"action": "actions"})
     """
-    formats = {"lerobot": _lerobot, "openpi": _openpi, "groot": _groot}
+    formats = {"lerobot": _lerobot_fields, "openpi": _openpi_fields, "groot": _groot_fields}
     if format not in formats:
         raise errors.ArgumentError(f"format: expected 'lerobot', 'openpi' or 'groot', got {format!r}")
     if not isinstance(stats, Mapping):
         raise errors.ArgumentTypeError(f"stats: expected {{key: statistics}}, got {type(stats).__name__}")
-    chosen = _chosen(keys, stats)
+    chosen = _resolve_keys(keys, stats)
     if len(set(chosen.values())) < len(chosen):
         raise errors.ArgumentError(f"keys: expected different names, got {', '.join(chosen.values())}")
     written = {}
@@ -557,25 +557,25 @@ def save_norm_stats(
         write_whole(file, text)
 
 
-def _lerobot(name: str, stats: Stats) -> dict[str, Any]:
-    fields = {field: np.atleast_1d(getattr(stats, field)).tolist() for field in _fields(stats) if field != "count"}
+def _lerobot_fields(name: str, stats: Stats) -> dict[str, Any]:
+    fields = {field: np.atleast_1d(getattr(stats, field)).tolist() for field in _known(stats) if field != "count"}
     return fields if stats.count is None else {**fields, "count": [int(stats.count.max(initial=0))]}
 
 
-def _openpi(name: str, stats: Stats) -> dict[str, Any]:
+def _openpi_fields(name: str, stats: Stats) -> dict[str, Any]:
     fields = {field: getattr(stats, field) for field in _OPENPI}
     for field in ("mean", "std"):
         if fields[field] is None:
-            raise errors.ArgumentError(f"{name}: expected mean and std for openpi, got {', '.join(_fields(stats))}")
+            raise errors.ArgumentError(f"{name}: expected mean and std for openpi, got {', '.join(_known(stats))}")
     if fields["mean"].ndim > 1:
         raise errors.ArgumentError(f"{name}: expected one dimension for openpi, got the shape {fields['mean'].shape}")
     return {field: None if array is None else np.atleast_1d(array).tolist() for field, array in fields.items()}
 
 
-def _groot(name: str, stats: Stats) -> dict[str, Any]:
+def _groot_fields(name: str, stats: Stats) -> dict[str, Any]:
     fields = {field: getattr(stats, field) for field in _GROOT}
     if any(array is None for array in fields.values()):
-        raise errors.ArgumentError(f"{name}: expected {', '.join(_GROOT)} for GR00T, got {', '.join(_fields(stats))}")
+        raise errors.ArgumentError(f"{name}: expected {', '.join(_GROOT)} for GR00T, got {', '.join(_known(stats))}")
     if fields["mean"].ndim > 2:
         raise errors.ArgumentError(
             f"{name}: expected [features] or [steps, features] for GR00T, got the shape {fields['mean'].shape}"

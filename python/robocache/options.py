@@ -43,7 +43,7 @@ class Moment:
 class Window:
     """The steps of one key of a batch, and how their values are computed.
 
-    If a field is None, the loader's `default` sets it; if that is None too, it means what is stated here.
+    If a field is None, the loader's `default` sets it; if that is None too, the value stated here applies.
 
     Args:
         offsets: seconds from the sample's anchor for each step, in any order; `<key>` is ``[B, T, ...]``. None: the value at
@@ -249,9 +249,9 @@ class Anchors:
     @property
     def filters(self) -> dict[str, Any]:
         """The options that choose among a source's moments, if they are set."""
-        is_set = {name: getattr(self, name) for name in ("keep", "drop", "where", "first", "last")}
-        is_set = {name: value for name, value in is_set.items() if value is not None}
-        return is_set | ({} if self.every == 1 and self.every is not True else {"every": self.every})
+        options = {name: getattr(self, name) for name in ("keep", "drop", "where", "first", "last")}
+        options = {name: value for name, value in options.items() if value is not None}
+        return options | ({} if self.every == 1 and self.every is not True else {"every": self.every})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +287,7 @@ class Memory:
     Args:
         residency: the memory of the rows. ``"device"``: the device's; ``"pinned"``: the host's, which the same kernel reads
             across the link; ``"mapped"``: the cache's files, read ahead by threads; ``"auto"``: the first of these that
-            `budget` has room for; the largest streams move down first. Frames of a camera stay encoded there. ``"decoded"``: a
+            `budget` has room for; the largest streams move down first. In these, frames of a camera stay encoded. ``"decoded"``: a
             camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room left. One tier for all keys, or
             ``{key: tier}``. On the CPU ``"device"`` and ``"pinned"`` are the same: one copy in memory. :meth:`Loader.explain`
             shows the choice.

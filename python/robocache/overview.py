@@ -15,7 +15,7 @@ from rich.console import Console
 from ._printable import count, printable
 from .dataset import Dataset, row_of
 from .notebook import table_html, title_html
-from .provenance import alike, assumed_lines, ingests, named
+from .provenance import assumed_lines, describe_group, group_alike, ingests
 from .view import episode_seconds, oddities
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
     streams = count(len(dataset.streams), "stream")
     head = [
         Line(f"{count(len(dataset), 'episode')}, {seconds.sum():,.1f} s; {streams}, {count(rows, 'row')}", "bold"),
-        Line(middle(f"in {dataset.path}", width)),
+        Line(cut_middle(f"in {dataset.path}", width)),
     ]
-    foot = [_lengths(seconds)] if len(seconds) > 1 else []
+    foot = [_length_line(seconds)] if len(seconds) > 1 else []
     foot += _clock_lines(dataset, width) + _odd_lines(dataset, width)
-    foot.append(Line(end(f"columns of the episodes: {', '.join(dataset.episodes.column_names)}", width)))
+    foot.append(Line(cut_end(f"columns of the episodes: {', '.join(dataset.episodes.column_names)}", width)))
     records = list(ingests(dataset.provenance))
-    foot += [Line(middle(f"made from {printable(records[0].source)}", width))] if records[0].source else []
+    foot += [Line(cut_middle(f"made from {printable(records[0].source)}", width))] if records[0].source else []
     foot += [Line(f"appended to {count(len(records) - 1, 'time')}")] if len(records) > 1 else []
     omitted = [
         f"{what} {number}"
@@ -65,7 +65,7 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
         if number
     ]
     foot += [Line(f"of the source: {', '.join(omitted)}")] if omitted else []
-    foot.append(Line(end(f"doctor: {doctor or 'has not looked at it'}", width)))
+    foot.append(Line(cut_end(f"doctor: {doctor or 'has not looked at it'}", width)))
     foot.append(Line("more: --stats, statistics; --all, everything; --plot FILE, a picture", "dim"))
     foot += [Line(line) for line in command_lines("", ["robocache", "doctor", dataset.path], width)] * (not doctor)
     return head + _stream_lines(dataset, width, LINES - len(head) - len(foot)) + foot
@@ -81,29 +81,29 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, words: Sequ
     if cell_len(route) <= width:
         head.append(Line(route))
     else:
-        head.append(Line(middle(f"from {printable(report.source)} ({report.format})", width)))
-        head.append(Line(middle(f"to {printable(report.cache)}", width)))
+        head.append(Line(cut_middle(f"from {printable(report.source)} ({report.format})", width)))
+        head.append(Line(cut_middle(f"to {printable(report.cache)}", width)))
     foot = _clock_lines(dataset, width) + _odd_lines(dataset, width)
     for name, counts in list(report.repaired.items())[:2]:
         done = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
-        foot.append(Line(end(f"repaired {printable(name)}: {done}", width), "yellow"))
-    short = shorten_paths(report.source)
-    groups = alike((omission.what, short(omission.reason)) for omission in report.skipped)
-    next_lines = _next(report, words, width)
-    left_out = alike((omission.what, short(omission.reason)) for omission in report.left_out)
+        foot.append(Line(cut_end(f"repaired {printable(name)}: {done}", width), "yellow"))
+    shorten = shorten_paths(report.source)
+    groups = group_alike((omission.what, shorten(omission.reason)) for omission in report.skipped)
+    next_lines = _next_command(report, words, width)
+    left_out = group_alike((omission.what, shorten(omission.reason)) for omission in report.left_out)
     room = LINES - len(head) - len(foot) - len(next_lines) - _STREAMS_LEAST - 2 - bool(report.assumed)
     needed = 2 * len(groups[:_SKIPPED_SHOWN]) + (len(groups) > _SKIPPED_SHOWN) + min(len(left_out), _LEFT_OUT_SHOWN)
-    tight = needed > room  # if so, a reason gets one line
+    is_tight = needed > room  # if so, a reason gets one line
     for group in groups[:_SKIPPED_SHOWN]:
-        text = f"skipped {named(group)}"
-        foot += [Line(line, "yellow") for line in ([end(text, width)] if tight else wrapped(text, width))]
+        text = f"skipped {describe_group(group)}"
+        foot += [Line(line, "yellow") for line in ([cut_end(text, width)] if is_tight else wrapped(text, width))]
     if more := sum(map(len, groups[_SKIPPED_SHOWN:])):
         foot.append(Line(f"skipped {more} more of other kinds", "yellow"))
-    if len(left_out) > (1 if tight else _LEFT_OUT_SHOWN):
+    if len(left_out) > (1 if is_tight else _LEFT_OUT_SHOWN):
         names = ", ".join(printable(omission.what) for omission in report.left_out)
-        foot.append(Line(end(f"left out {len(report.left_out)}: {names}", width), "dim"))
+        foot.append(Line(cut_end(f"left out {len(report.left_out)}: {names}", width), "dim"))
     else:
-        foot += [Line(end(f"left out {named(group)}", width), "dim") for group in left_out]
+        foot += [Line(cut_end(f"left out {describe_group(group)}", width), "dim") for group in left_out]
     room = LINES - len(head) - len(foot) - len(next_lines) - _STREAMS_LEAST - 2
     foot += _assumed_lines(report, width, min(room, _ASSUMED_LINES))
     room = LINES - len(head) - len(foot) - len(next_lines)
@@ -112,19 +112,22 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, words: Sequ
 
 def _assumed_lines(report: IngestReport, width: int, room: int) -> list[Line]:
     """Returns the assumptions under a heading, in at most `room` lines."""
-    groups = assumed_lines((each.what, each.reason, each.streams) for each in report.assumed)
+    groups = assumed_lines((assumption.what, assumption.reason, assumption.streams) for assumption in report.assumed)
     if not groups:
         return []
     lines = [line for group in groups for line in wrapped(f"  {group}", width)]
     if len(lines) >= room:
-        lines = [end(f"  {group}", width) for group in groups]
+        lines = [cut_end(f"  {group}", width) for group in groups]
     if room < 3 and len(lines) >= room:
         return [
-            Line(end(f"assumed {count(len(groups), 'thing')} that the files do not say: {groups[0]}", width), "yellow")
+            Line(
+                cut_end(f"assumed {count(len(groups), 'thing')} that the files do not say: {groups[0]}", width),
+                "yellow",
+            )
         ]
     if len(lines) >= room:
         lines = [*lines[: room - 2], f"  and {len(lines) - room + 2} more: robocache inspect CACHE --all"]
-    return [Line(end(_ASSUMED, width), "yellow"), *map(Line, lines)]
+    return [Line(cut_end(_ASSUMED, width), "yellow"), *map(Line, lines)]
 
 
 def verdict(report: IngestReport, earlier: int = 0) -> str:
@@ -139,12 +142,12 @@ def verdict(report: IngestReport, earlier: int = 0) -> str:
 
 def report_html(report: IngestReport) -> str:
     """Returns the report as HTML for a notebook."""
-    short = shorten_paths(report.source)
+    shorten = shorten_paths(report.source)
     rows = []
     for kind, omissions in (("skipped", report.skipped), ("left out", report.left_out)):
-        groups = alike((omission.what, short(omission.reason)) for omission in omissions)
-        rows += [(kind, str(len(group)), named(group)) for group in groups]
-    assumed = assumed_lines((each.what, each.reason, each.streams) for each in report.assumed)
+        groups = group_alike((omission.what, shorten(omission.reason)) for omission in omissions)
+        rows += [(kind, str(len(group)), describe_group(group)) for group in groups]
+    assumed = assumed_lines((assumption.what, assumption.reason, assumption.streams) for assumption in report.assumed)
     rows += [("assumed", "", line) for line in assumed]
     for name, counts in report.repaired.items():
         rows.append(("repaired", "", f"{name}: {counts}"))
@@ -156,17 +159,17 @@ def report_html(report: IngestReport) -> str:
     )
 
 
-def _next(report: IngestReport, words: Sequence[str] | None, width: int) -> list[Line]:
+def _next_command(report: IngestReport, words: Sequence[str] | None, width: int) -> list[Line]:
     """Returns the next command: the same ingest if something was skipped, with the option that the reasons name."""
     if not report.skipped or words is None:
         return [Line(line) for line in command_lines("next: ", ["robocache", "doctor", report.cache], width)]
     options = [
         set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", omission.reason)) for omission in report.skipped
     ]
-    named_by_all = set.intersection(*options)
+    common_options = set.intersection(*options)
     command = ["robocache", *words, *(["--overwrite"] if "--overwrite" not in words else [])]
-    if len(named_by_all) == 1:
-        (option,) = named_by_all
+    if len(common_options) == 1:
+        (option,) = common_options
         return [Line(line) for line in command_lines("or: ", [*command, option.split()[0]], width)]
     return [Line(line) for line in command_lines("once it is corrected: ", command, width)]
 
@@ -189,13 +192,13 @@ def shorten_paths(source: str) -> Callable[[str], str]:
     """Returns a function that removes the source's path, which is shown above, from a text."""
     folder = source.rstrip("/")
 
-    def short(text: str) -> str:
+    def shorten(text: str) -> str:
         return text.replace(f"{folder}: ", "").replace(f"{folder}/", "")
 
-    return short if folder else lambda text: text
+    return shorten if folder else lambda text: text
 
 
-def middle(text: str, width: int) -> str:
+def cut_middle(text: str, width: int) -> str:
     """Returns the text; if it is too long, without its middle."""
     text = printable(text)
     if cell_len(text) <= width:
@@ -205,7 +208,7 @@ def middle(text: str, width: int) -> str:
     return f"{set_cell_size(text, half)}...{tail}"
 
 
-def end(text: str, width: int) -> str:
+def cut_end(text: str, width: int) -> str:
     """Returns the text; if it is too long, without its end."""
     text = printable(text)
     return text if cell_len(text) <= width else f"{set_cell_size(text, max(width - 4, 1)).rstrip()} ..."
@@ -216,10 +219,10 @@ def wrapped(text: str, width: int) -> list[str]:
     lines = textwrap.wrap(
         printable(text), width, max_lines=3, placeholder=" ...", subsequent_indent="  ", break_on_hyphens=False
     )
-    return [end(line, width) for line in lines]
+    return [cut_end(line, width) for line in lines]
 
 
-def _lengths(seconds: np.ndarray) -> Line:
+def _length_line(seconds: np.ndarray) -> Line:
     return Line(f"episode lengths: {seconds.min():.2f} to {seconds.max():.2f} s, median {np.median(seconds):.2f}")
 
 
@@ -231,23 +234,23 @@ def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
         return []
     shown = streams
     if len(streams) > room - 1:
-        most = sorted(streams, key=lambda stream: (stream.kind != "frames", -stream.rows))[
+        kept = sorted(streams, key=lambda stream: (stream.kind != "frames", -stream.rows))[
             : max(room - 2, _STREAMS_LEAST)
         ]
-        shown = [stream for stream in streams if stream in most]
-    jitter = any(stream.clock == "recorded" for stream in shown)
-    headings = ["stream", "a row", "rows", "Hz", *["jitter ms"] * jitter]
+        shown = [stream for stream in streams if stream in kept]
+    shows_jitter = any(stream.clock == "recorded" for stream in shown)
+    headings = ["stream", "a row", "rows", "Hz", *["jitter ms"] * shows_jitter]
     table = [headings]
     for stream in shown:
         rate = "" if stream.kind == "text" or not stream.rate_hz else f"{stream.rate_hz:.4g}"
         jitter_ms = f"{stream.findings['jitter_ns'] / 1e6:.3f}" if rate else ""
-        table.append([printable(stream.name), row_of(stream), str(stream.rows), rate, *[jitter_ms] * jitter])
+        table.append([printable(stream.name), row_of(stream), str(stream.rows), rate, *[jitter_ms] * shows_jitter])
     widths = [max(cell_len(row[column]) for row in table) for column in range(len(headings))]
     widths[1] = min(widths[1], 24)
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 16))
     lines = []
     for index, row in enumerate(table):
-        cells = [set_cell_size(middle(cell, wide), wide) for cell, wide in zip(row[:2], widths, strict=False)]
+        cells = [set_cell_size(cut_middle(cell, wide), wide) for cell, wide in zip(row[:2], widths, strict=False)]
         cells += [cell.rjust(wide) for cell, wide in zip(row[2:], widths[2:], strict=True)]
         lines.append(Line("  ".join(cells).rstrip(), "" if index else "dim"))
     if len(shown) < len(streams):
@@ -260,8 +263,8 @@ def _clock_lines(dataset: Dataset, width: int) -> list[Line]:
     for clock, meaning in (("recorded", "recorded clocks"), ("nominal", "nominal clocks (index / rate)")):
         names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
         if names:
-            every = len(names) == len(dataset.streams)
-            lines.append(Line(end(f"{meaning}: {'all streams' if every else _listed(names)}", width)))
+            is_every_stream = len(names) == len(dataset.streams)
+            lines.append(Line(cut_end(f"{meaning}: {'all streams' if is_every_stream else _listed(names)}", width)))
     return lines
 
 
@@ -273,7 +276,7 @@ def _odd_lines(dataset: Dataset, width: int) -> list[Line]:
             if number:
                 odd.setdefault(f"{what}s", []).append(f"{printable(name)} {number}")
     order = ("NaN values", "infinite values", "gaps", "repeated stamps", "empty episodes", "constant features")
-    lines = [Line(end(f"{what}: {_listed(odd[what])}", width)) for what in order if what in odd]
+    lines = [Line(cut_end(f"{what}: {_listed(odd[what])}", width)) for what in order if what in odd]
     return lines[:_ODD_SHOWN]
 
 

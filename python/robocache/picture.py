@@ -37,11 +37,12 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     rows = dict(dataset.episode(episode))
     shown = sorted(rows, key=lambda name: _rank(dataset.streams[name], rows[name][1]))[:_STREAMS_DRAWN]
     # A nominal clock ticks evenly by definition, and a single row has no period.
-    alike: dict[bytes, list[str]] = {}  # streams with the same stamps
+    names_by_stamps: dict[bytes, list[str]] = {}  # streams with the same stamps
     for name in rows:
         if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1:
-            alike.setdefault(rows[name][0].tobytes(), []).append(name)
-    ticking = {names[0]: len(names) - 1 for names in alike.values()}
+            names_by_stamps.setdefault(rows[name][0].tobytes(), []).append(name)
+    # The first stream on each clock, with the number of other streams on it.
+    ticking = {names[0]: len(names) - 1 for names in names_by_stamps.values()}
     busiest = sorted(ticking, key=lambda name: -len(rows[name][0]))[:_CLOCKS_DRAWN]
     clocks = {name: more for name, more in ticking.items() if name in busiest}
     right_count = 3 if clocks else 1  # lengths of episodes, periods, jitter
@@ -91,9 +92,9 @@ def _rank(stream: Stream, values: Any) -> int:
         return 5
     if stream.kind != "numbers":
         return {"frames": 0, "arrays": 1, "text": 3}[stream.kind]
-    some = np.nan_to_num(values[:: -(-len(values) // _POINTS_DRAWN)].astype(np.float64))
-    still = not np.any(some[1:] != some[:1])
-    return 5 if still else 4 if "covariance" in stream.name.lower() else 2
+    sample = np.nan_to_num(values[:: -(-len(values) // _POINTS_DRAWN)].astype(np.float64))
+    is_still = not np.any(sample[1:] != sample[:1])
+    return 5 if is_still else 4 if "covariance" in stream.name.lower() else 2
 
 
 def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndarray) -> None:
@@ -105,15 +106,15 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
     axis.set_yticks([])
     if not len(seconds):
         return
-    on_clock = axis.get_xaxis_transform()
-    axis.plot(seconds, np.full(len(seconds), 0.02), "|", markersize=4, color="0.6", transform=on_clock)
+    by_time = axis.get_xaxis_transform()
+    axis.plot(seconds, np.full(len(seconds), 0.02), "|", markersize=4, color="0.6", transform=by_time)
     zoom = _FRAME_POINTS / format.height  # a pixel of a picture is a point wide
     drawn = max(1, min(len(seconds), int(_STRIP_POINTS / (zoom * format.width))))
     length = seconds[-1] - seconds[0]
     aims = seconds[0] + length * (np.arange(drawn) + 0.5) / drawn
     for row in np.unique(np.searchsorted(seconds, aims, side="right") - 1):
         picture = OffsetImage(as_picture(format.color_space, frames[row]), zoom=zoom)
-        axis.add_artist(AnnotationBbox(picture, (seconds[row], 0.55), xycoords=on_clock, frameon=False))
+        axis.add_artist(AnnotationBbox(picture, (seconds[row], 0.55), xycoords=by_time, frameon=False))
 
 
 def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRows) -> None:
@@ -134,10 +135,10 @@ def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRow
 def as_picture(color_space: str, frame: np.ndarray) -> np.ndarray:
     """Returns uint8 [H, W, 3] for display: depth from dark to bright between its least and greatest value, else black."""
     if color_space == "depth":
-        measured = np.isfinite(frame) & (frame > 0)
-        least, most = (frame[measured].min(), frame[measured].max()) if measured.any() else (0, 1)
+        is_measured = np.isfinite(frame) & (frame > 0)
+        least, most = (frame[is_measured].min(), frame[is_measured].max()) if is_measured.any() else (0, 1)
         scaled = 55 + 200 * (frame.astype(np.float64) - least) / max(float(most) - float(least), 1e-12)
-        frame = np.where(measured, scaled, 0).astype(np.uint8)
+        frame = np.where(is_measured, scaled, 0).astype(np.uint8)
     elif frame.dtype == np.uint16:
         frame = (frame >> 8).astype(np.uint8)
     elif frame.dtype == np.float32:
@@ -168,8 +169,8 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
             marker="." if len(seconds) < 50 else "",
             label=_label(_short(feature_name(stream, feature), 24)) if width > 1 else None,
         )
-    count = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
-    _title(axis, stream, len(seconds), count)
+    shown = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
+    _title(axis, stream, len(seconds), shown)
     if width > 1 and len(seconds):
         axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)  # beside the lines
 
@@ -214,9 +215,9 @@ def _draw_periods(axis: Any, labels: list[str], clocks: list[np.ndarray], start_
 def _draw_jitter(axis: Any, streams: list[Stream]) -> None:
     """Draws the distribution of periods around their median, for all episodes."""
     for stream in streams:
-        within = np.ones(stream.rows, bool)
-        within[stream.row_offsets[:-1][stream.row_offsets[:-1] < stream.rows]] = False
-        relative = np.diff(stream.time_ns)[within[1:]] / (stream.findings["period_ns"] or 1)
+        has_period = np.ones(stream.rows, bool)
+        has_period[stream.row_offsets[:-1][stream.row_offsets[:-1] < stream.rows]] = False
+        relative = np.diff(stream.time_ns)[has_period[1:]] / (stream.findings["period_ns"] or 1)
         axis.hist(np.clip(relative, 0, 4), bins=np.linspace(0, 4, 161), histtype="step")
     _plain_log_axis(axis)
     axis.set(xlabel="period / its median (4: and more)", ylabel="samples, all episodes")

@@ -66,7 +66,7 @@ def _counts(value: Any) -> dict[str, int]:
     return {str(kind): number for kind, number in _table(value).items() if type(number) is int}
 
 
-def alike(omissions: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+def group_alike(omissions: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     """Groups omissions (what, reason) whose reasons differ only in numbers and in the omitted thing's name."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for what, reason in omissions:
@@ -89,16 +89,16 @@ def assumed_lines(assumed: Iterable[tuple[str, str, Sequence[str]]]) -> list[str
     return lines
 
 
-def named(group: list[tuple[str, str]]) -> str:
+def describe_group(group: list[tuple[str, str]]) -> str:
     """Returns the things in a group and the reason of the first: "episodes 0-11, 13: no file"."""
     what, reason = group[0]
     if len(group) == 1:
         return reason if what in reason else f"{what}: {reason}"
-    counted = [numbered for thing, _ in group if (numbered := re.fullmatch(r"(\D*)(\d{1,18})(.*)", thing))]
-    around = {(numbered[1], numbered[3]) for numbered in counted}
-    if len(counted) == len(group) and len(around) == 1:
-        ((before, after),) = around
-        numbers = ranges(sorted(int(numbered[2]) for numbered in counted), limit=12)
+    matches = [numbered for thing, _ in group if (numbered := re.fullmatch(r"(\D*)(\d{1,18})(.*)", thing))]
+    affixes = {(numbered[1], numbered[3]) for numbered in matches}
+    if len(matches) == len(group) and len(affixes) == 1:
+        ((before, after),) = affixes
+        numbers = ranges(sorted(int(numbered[2]) for numbered in matches), limit=12)
         listed = f"{re.sub('(?<=[a-z]) $', 's ', before)}{numbers}{after}"
     else:
         listed = ", ".join(thing for thing, _ in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")

@@ -38,7 +38,7 @@ _ANSWERS = Path(__file__).with_suffix(".json")
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The result of a case on a device: its hash and the stored one, or why there is none."""
+    """The result of a case on a device: its hash, or the error instead of it, and the stored hash."""
 
     device: str
     case: str
@@ -250,11 +250,11 @@ def _points(device: str, numbers: _Numbers) -> Iterator[_Case]:
         yield f"voxel_downsample {method}", partial(downsample, method=method, seed=seed)
     surface = numbers.real((4000, 3), 0.3, 1.7).astype(np.float32)
     depth = numbers.real((48, 64), 0.5, 2).astype(np.float32)
-    yield "integrate_tsdf points", partial(_integrated, device, surface)
-    yield "integrate_tsdf depth", partial(_integrated, device, depth, (50.0, 50.0, 31.5, 23.5))
+    yield "integrate_tsdf points", partial(_integrate, device, surface)
+    yield "integrate_tsdf depth", partial(_integrate, device, depth, (50.0, 50.0, 31.5, 23.5))
 
 
-def _integrated(device: str, measured: npt.NDArray[Any], *camera: tuple[float, ...]) -> tuple[Any, Any]:
+def _integrate(device: str, measured: npt.NDArray[Any], *camera: tuple[float, ...]) -> tuple[Any, Any]:
     distances = _put(device, np.ones((20, 21, 22), np.float32))
     weights = _put(device, np.zeros((20, 21, 22), np.float32))
     pose = np.eye(4)
@@ -283,9 +283,9 @@ def _gradients(device: str) -> Iterator[_Case]:
     def put(array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
-    def gradient(operation: Callable[[Any], Any], given: npt.NDArray[Any], upstream: npt.NDArray[Any]) -> Any:
-        differentiated = put(given).requires_grad_()
-        operation(differentiated).backward(put(upstream.astype(given.dtype)))
+    def gradient(operation: Callable[[Any], Any], array: npt.NDArray[Any], upstream: npt.NDArray[Any]) -> Any:
+        differentiated = put(array).requires_grad_()
+        operation(differentiated).backward(put(upstream.astype(array.dtype)))
         return differentiated.grad
 
     clock, targets = put(numbers.clock(3, 40)), put(numbers.real((3, 25), -1, 42))
@@ -297,11 +297,11 @@ def _gradients(device: str) -> Iterator[_Case]:
         yield f"gradient resample {method} {dtype}", partial(gradient, resample, values.astype(dtype), upstream)
     other = put(numbers.real((3, 40, 3), -9, 9).astype(np.float32))
 
-    def fused(arm: Any) -> Any:
+    def fuse(arm: Any) -> Any:
         return fuse_multimodal({"arm": (arm, clock), "imu": (other, clock)}, targets)
 
     upstream = numbers.real((3, 25, 10), -1, 1)
-    yield "gradient fuse", partial(gradient, fused, values.astype(np.float32), upstream)
+    yield "gradient fuse", partial(gradient, fuse, values.astype(np.float32), upstream)
     points = put(numbers.real((500, 3), 0, 8).astype(np.float32))
     features, upstream = numbers.real((500, 4), -20, 20), numbers.real((16, 16, 16, 4), -1, 1)
     grid: dict[str, Any] = {"grid_min": (0, 0, 0), "voxel_size": 0.5, "grid_size": (16, 16, 16)}
@@ -316,12 +316,12 @@ def _conversions(device: str) -> Iterator[_Case]:
     chunks = _put(device, numbers.real((6, 9, 8), -3, 3).astype(np.float32))
     states = _put(device, numbers.real((6, 8), -3, 3).astype(np.float32))
     pose = [True] * 7 + [False]
-    turned = actions.Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)
-    grip = actions.Rescale(slice(-1, None), (-3, 3), (0, 1), clip=True)
+    rotate = actions.Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)
+    gripper = actions.Rescale(slice(-1, None), (-3, 3), (0, 1), clip=True)
     lists: dict[str, list[actions.Conversion]] = {
-        kind: [actions.Relative(kind, pose, normalize=True), turned, grip] for kind in ("se3", "mixed", "base_frame")
+        kind: [actions.Relative(kind, pose, normalize=True), rotate, gripper] for kind in ("se3", "mixed", "base_frame")
     }
-    lists["joints"] = [actions.Relative("joints", pose, angles=[False] * 4 + [True] * 4), grip]
+    lists["joints"] = [actions.Relative("joints", pose, angles=[False] * 4 + [True] * 4), gripper]
     lists["step_delta"] = [actions.StepDelta(pose)]
     lists["binarize"] = [actions.BinarizeGripper(slice(6, 8), -1.0, 1.0, "hold")]
     for name, conversions in lists.items():
@@ -351,15 +351,15 @@ def _loaders(device: str) -> Iterator[_Case]:
         "converted": (converted, {}),
     }
     with tempfile.TemporaryDirectory() as folder:
-        recording = _recording(Path(folder))
+        recording = _write_recording(Path(folder))
         for name, (delta_timestamps, arguments) in cases.items():
             loader = Loader(recording, batch_size=24, delta_timestamps=delta_timestamps, device=device, **arguments)
             yield f"loader {name}", partial(list, itertools.islice(loader, 3))
             if name in ("windows", "camera augmented"):
-                yield f"live {name}", partial(_aligned, loader, recording, device)
+                yield f"live {name}", partial(_align_first_episode, loader, recording, device)
 
 
-def _aligned(loader: Loader, recording: dataset.Dataset, device: str) -> list[dict[str, Any]]:
+def _align_first_episode(loader: Loader, recording: dataset.Dataset, device: str) -> list[dict[str, Any]]:
     """Returns the batches of an aligner while the first episode's rows arrive."""
     rows = []
     rings = {}
@@ -376,7 +376,7 @@ def _aligned(loader: Loader, recording: dataset.Dataset, device: str) -> list[di
     return batches
 
 
-def _recording(folder: Path) -> dataset.Dataset:
+def _write_recording(folder: Path) -> dataset.Dataset:
     numbers = _Numbers(2)
     rates = {
         "state": (50, 7, "float32"),

@@ -80,8 +80,8 @@ class Source:
             if (x := getattr(self, name)) is not None
         ]
         if self.episodes is not None:
-            counted = hasattr(self.episodes, "__len__") and not isinstance(self.episodes, Mapping)
-            parts.append(f"{len(self.episodes)} episodes" if counted else f"episodes={self.episodes!r}")
+            has_length = hasattr(self.episodes, "__len__") and not isinstance(self.episodes, Mapping)
+            parts.append(f"{len(self.episodes)} episodes" if has_length else f"episodes={self.episodes!r}")
         parts += [] if self.norm_stats is None else [f"norm_stats of {', '.join(self.norm_stats)}"]
         return f"robocache.Source({', '.join(parts)})"
 
@@ -134,7 +134,7 @@ def as_sources(dataset: Any) -> tuple[list[Source], Mixture | None]:
     return list(sources), mixture
 
 
-def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> list[Source]:
+def resolve_episodes(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> list[Source]:
     """Returns the sources with lists of episodes. A source without its own episodes gets `episodes`. `names` begin the messages
     of errors, such as ``"sources[0]."``."""
     for source, name in zip(sources, names, strict=True):
@@ -143,7 +143,7 @@ def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> 
     return [
         replace(
             source,
-            episodes=selected(
+            episodes=select_episodes(
                 source.dataset, f"{name}episodes", episodes if source.episodes is None else source.episodes
             ),
         )
@@ -151,7 +151,7 @@ def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> 
     ]
 
 
-def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
+def select_episodes(dataset: Dataset, name: str, episodes: Any) -> Any:
     """Replaces a condition by the indices of its episodes, and returns anything else as it is.
 
     Raises:
@@ -208,8 +208,8 @@ class Keys(dict[str, int]):
             self.numbers.pop(key, None)
             if other in numbers:
                 self.numbers[key] = numbers[other]
-            for kind, before in kinds:
-                (kind.add if other in before else kind.discard)(key)
+            for kind, keys_before in kinds:
+                (kind.add if other in keys_before else kind.discard)(key)
 
     def missing(self, argument: str, key: Any) -> errors.ArgumentError:
         """Returns the error for an argument that names an unknown stream."""
@@ -275,8 +275,8 @@ def check_relative(key: str, streams: Sequence[Stream]) -> None:
 def units_of(stream: Stream) -> list[str]:
     """Returns the unit of each feature from the stream's attributes; "" for an unnamed unit."""
     units = stream.attributes.get("units")
-    of_each = units if isinstance(units, list) else [units] * math.prod(stream.shape)
-    return [unit.strip() if isinstance(unit, str) else "" for unit in of_each]
+    feature_units = units if isinstance(units, list) else [units] * math.prod(stream.shape)
+    return [unit.strip() if isinstance(unit, str) else "" for unit in feature_units]
 
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from . import _lib, errors
 from ._operation import Array
 from ._temporary import write_whole
-from .actions.conversions import as_recorded, from_a_batch
+from .actions.conversions import as_recorded, conversions_from_json
 from .affine import Affine, AffineOf
 from .ingest.files import check_file
 from .ingest.recording import naming
@@ -103,7 +103,7 @@ class Spec:
         convert, rows = fields["convert"], fields["rows"]
         if rows["affine"] is not None:
             x = Affine.of_key(fields).unnormalize(x)
-        conversions = from_a_batch(convert["steps"], rows["shape"][0])
+        conversions = conversions_from_json(convert["steps"], rows["shape"][0])
         absolute: Array = as_recorded(
             key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(convert["base"])
         )

@@ -14,7 +14,7 @@ from .dataset import Dataset, Stream
 # Streams of text and columns of the episodes table with these names hold the task, unless another is declared. The first
 # of these names counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
-_MOST = 2**63 - 1
+_INT64_MAX = 2**63 - 1
 NO_TEXT = -1  # a stream's number for no text
 
 
@@ -30,7 +30,7 @@ def task_streams(dataset: Dataset) -> list[Stream]:
     named = {
         stream.name: stream for stream in reversed(streams) if stream.ragged is None and stream.name == "task_index"
     }
-    named |= {_short(stream.name): stream for stream in reversed(streams) if stream.ragged is not None}
+    named |= {_short_name(stream.name): stream for stream in reversed(streams) if stream.ragged is not None}
     return [named[name] for name in ("task_index", *NAMES) if name in named][:1]
 
 
@@ -72,7 +72,7 @@ def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | N
 def episode_texts(dataset: Dataset) -> list[list[str]] | None:
     """Returns the texts of each episode from its columns; None if there is no column of `NAMES`."""
     names = dataset.episodes.column_names
-    by_name = {_short(column): column for column in reversed(names)}
+    by_name = {_short_name(column): column for column in reversed(names)}
     if by_name.keys().isdisjoint(NAMES):  # RLDS
         by_name = {column.removeprefix("episode_metadata/"): column for column in reversed(names)}
     columns = [dataset.episodes[by_name[name]].to_pylist() for name in NAMES if name in by_name]
@@ -140,8 +140,8 @@ class MomentTexts:
         self._by_row = [(stream, _by_row(dataset, stream, self.table)) for stream in streams]
         self.found = bool(streams) or columns is not None
         has_rows = np.zeros(len(dataset), bool)
-        for of_task in streams:
-            has_rows |= np.diff(of_task.row_offsets) > 0
+        for task_stream in streams:
+            has_rows |= np.diff(task_stream.row_offsets) > 0
         by_episode: list[list[str]] = [[]] * len(dataset) if columns is None else columns
         self._counts = np.array([len(texts) for texts in by_episode], np.int64)
         self._begins = np.cumsum(self._counts) - self._counts
@@ -192,11 +192,11 @@ class MomentTexts:
         return cast(np.ndarray, texts[self.codes_at(episodes, times)[0]])
 
 
-def later(times: np.ndarray, by: Any) -> np.ndarray:
+def add_clamped(times: np.ndarray, by: Any) -> np.ndarray:
     """Returns times + by, clamped to int64."""
     result: np.ndarray = times + by
-    result = np.where((by > 0) & (result < times), _MOST, result)
-    result = np.where((by < 0) & (result > times), -_MOST - 1, result)
+    result = np.where((by > 0) & (result < times), _INT64_MAX, result)
+    result = np.where((by < 0) & (result > times), -_INT64_MAX - 1, result)
     return result
 
 
@@ -207,7 +207,7 @@ def last_rows(time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: 
     One binary search handles all samples. np.searchsorted cannot, because stamps ascend only within each episode.
     """
     rows: np.ndarray = begins - 1
-    limits = later(times, np.int64(max(snap_ns, 1)))
+    limits = add_clamped(times, np.int64(max(snap_ns, 1)))
     for bit in reversed(range(int((ends - begins).max(initial=0)).bit_length())):
         ahead = rows + (1 << bit)
         is_before = (ahead < ends) & (time_ns.take(ahead, mode="clip") < limits)
@@ -223,13 +223,13 @@ def _by_row(dataset: Dataset, stream: Stream, table: TextTable) -> Callable[[np.
     numbers = np.array(sorted(texts), np.int64)
     codes = np.append(table.codes(texts[number] for number in numbers.tolist()), -1)
 
-    def of_numbers(rows: np.ndarray) -> np.ndarray:
+    def codes_of_numbers(rows: np.ndarray) -> np.ndarray:
         row_numbers = stream.values.reshape(-1)[rows].astype(np.int64)
         indices = np.searchsorted(numbers, row_numbers)
-        known = numbers[np.minimum(indices, len(numbers) - 1)] == row_numbers
-        return codes[np.where(known, indices, len(numbers))]
+        is_known = numbers[np.minimum(indices, len(numbers) - 1)] == row_numbers
+        return codes[np.where(is_known, indices, len(numbers))]
 
-    return of_numbers
+    return codes_of_numbers
 
 
 def _row_codes(stream: Stream, table: TextTable) -> np.ndarray:
@@ -249,8 +249,8 @@ def _row_codes(stream: Stream, table: TextTable) -> np.ndarray:
 
 def is_text(dataset: Dataset, stream: str) -> bool:
     """Whether the dataset has this stream, and it holds texts or numbers that have texts."""
-    found = dataset.streams.get(stream)
-    return found is not None and _is_text(dataset, found)
+    found_stream = dataset.streams.get(stream)
+    return found_stream is not None and _is_text(dataset, found_stream)
 
 
 def _is_text(dataset: Dataset, stream: Stream) -> bool:
@@ -262,8 +262,8 @@ def _as_texts(cell: Any) -> list[str]:
     return [text for text in cells if isinstance(text, str) and text]
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     """Returns "task" for a topic "/task", and "language_instruction" for "observation/language_instruction"."""
     name = name.removeprefix("/")
-    last = name.replace(".", "/").rpartition("/")[2]
-    return last if last.endswith("instruction") else name
+    last_part = name.replace(".", "/").rpartition("/")[2]
+    return last_part if last_part.endswith("instruction") else name

@@ -16,7 +16,7 @@ from ._printable import ranges
 from .dataset import Dataset, Stream
 from .options import Window
 from .sources import Source, streams_of
-from .tasks import MomentTexts, TextTable, is_text, later, rows_without_text
+from .tasks import MomentTexts, TextTable, add_clamped, is_text, rows_without_text
 
 _FORMS = ("text", "indices", "drawn_text", "drawn_indices")
 _FIELDS = ("offsets", "offset_s", "texts")  # the fields of a Window that apply to texts
@@ -69,11 +69,11 @@ class TextKey:
             f"{argument}: {len(texts.several)} of {len(texts.lacking)} episodes of {texts.dataset.path}, the first of them "
             f"episode {texts.several[0]}, have several texts, and no stream says when each one applies: the first is used; a "
             f"stream of texts whose attribute task is true would say it, and {{'{name}': Window(texts='drawn_text')}} draws one"
-            for of_source in by_source
-            for texts in of_source
+            for source_texts in by_source
+            for texts in source_texts
             if texts.several and not self._draws
         ]
-        for texts in (texts for of_source in by_source for texts in of_source):
+        for texts in (texts for source_texts in by_source for texts in source_texts):
             for stream in (stream for stream in texts.streams if stream.ragged is None):
                 if len(rows := rows_without_text(texts.dataset, stream)):
                     numbers = ranges(np.unique(stream.values.reshape(-1)[rows]).tolist(), 10)
@@ -92,18 +92,18 @@ class TextKey:
 
     def at(self, anchors: SampleAnchors, seed: int, epoch: int) -> Any:
         """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""
-        times = later(anchors.time_ns[:, None], self._offsets_ns)
+        times = add_clamped(anchors.time_ns[:, None], self._offsets_ns)
         codes = np.full(times.shape, -1)
         drawn = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
-        for source, of_source in enumerate(self._by_source):
+        for source, source_texts in enumerate(self._by_source):
             rows = np.flatnonzero(anchors.source == source)
-            if not of_source or not len(rows):
+            if not source_texts or not len(rows):
                 continue
             steps = len(self._offsets_ns)
             episodes = np.repeat(anchors.episode[rows], steps)
-            codes_of_each = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in of_source]
-            alternatives = np.concatenate(codes_of_each)
-            chosen = alternatives[0] if drawn is None else _drawn(alternatives, np.repeat(drawn[rows], steps))
+            codes_by_text = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in source_texts]
+            alternatives = np.concatenate(codes_by_text)
+            chosen = alternatives[0] if drawn is None else _draw(alternatives, np.repeat(drawn[rows], steps))
             codes[rows] = chosen.reshape(-1, steps)
         if not self._has_steps:
             codes = codes[:, 0]
@@ -125,7 +125,7 @@ def text_keys(
     keys = {}
     for key, window in windows.items():
         streams = [streams_of(source, key) for source in sources]
-        if window.texts is not None or any(x.ragged == "text" for of_source in streams for x in of_source):
+        if window.texts is not None or any(x.ragged == "text" for source_streams in streams for x in source_streams):
             keys[key] = _text_key(key, window, sources, names, streams, snap_ns)
     return keys
 
@@ -151,8 +151,8 @@ def _text_key(
             )
     table = TextTable()
     by_source: list[list[MomentTexts]] = []
-    for source, name, of_source in zip(sources, names, streams, strict=True):
-        names_of_source = [stream.name for stream in of_source]
+    for source, name, source_streams in zip(sources, names, streams, strict=True):
+        names_of_source = [stream.name for stream in source_streams]
         if len(names_of_source) > 1 and not (window.texts or "").startswith("drawn"):
             raise errors.ArgumentError(
                 f"{name}rename: expected one stream for {key!r}, got {', '.join(names_of_source)}; Window(texts='drawn_text') draws one of "
@@ -161,7 +161,7 @@ def _text_key(
         by_source.append(_find(source.dataset, key, names_of_source, snap_ns, table))
     result = TextKey(key, argument, window, by_source, table)
     expected = "a stream of texts, a stream of numbers that have texts, or a column of texts in the episodes"
-    _refuse_without(result, argument, sources, by_source, expected)
+    _check_sources(result, argument, sources, by_source, expected)
     return result
 
 
@@ -178,7 +178,7 @@ def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: 
     expected = f"a stream {stream!r} of texts, or of numbers that have texts,"
     if stream is None:
         expected = "a stream of texts that is the task's, or a column task or tasks in the episodes"
-    _refuse_without(key, "task_text", sources, by_source, expected, stream is None)
+    _check_sources(key, "task_text", sources, by_source, expected, stream is None)
     return key
 
 
@@ -211,8 +211,8 @@ def without_missing(
             if missing == "drop":
                 is_complete &= ~lacks
             else:
-                none = -1 if key.as_indices else None
-                key.notes.append(f"{note}: it is {none} there; missing='drop' leaves these episodes out")
+                filler = -1 if key.as_indices else None
+                key.notes.append(f"{note}: it is {filler} there; missing='drop' leaves these episodes out")
         if not is_complete.any() and len(episodes):
             raise errors.ArgumentError(
                 f"{name}missing: expected an episode that has texts of all keys, got none to draw from"
@@ -234,7 +234,7 @@ def _find(dataset: Dataset, key: str, streams: Sequence[str], snap_ns: int, tabl
     return [] if texts.lacking.all() else [texts]
 
 
-def _refuse_without(
+def _check_sources(
     key: TextKey,
     argument: str,
     sources: Sequence[Source],
@@ -243,14 +243,14 @@ def _refuse_without(
     names_columns: bool = False,
 ) -> None:
     """Raises an error if no source has texts for a key, else notes the sources without texts."""
-    without = [source.dataset for source, of_source in zip(sources, by_source, strict=True) if not of_source]
+    lacking = [source.dataset for source, source_texts in zip(sources, by_source, strict=True) if not source_texts]
     notes = []
-    for dataset in without:
+    for dataset in lacking:
         got = ", ".join(name for name in dataset.streams if is_text(dataset, name)) or "none"
         if names_columns:
             got = ", ".join(dataset.episodes.column_names)
         message = f"{argument}: expected {expected} of {dataset.path}, got {got}"
-        if len(without) == len(sources):
+        if len(lacking) == len(sources):
             raise errors.ArgumentError(message)
         notes.append(f"{message}; the {key.name} of its samples is {-1 if key.as_indices else None}")
     key.notes[:0] = notes
@@ -280,8 +280,8 @@ def hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
     return state
 
 
-def _drawn(alternatives: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Draws for each moment one of its codes that are not -1, all equally likely; -1 if it has none. [alternatives, moments]."""
+def _draw(alternatives: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Draws a code for each moment from its `alternatives` [alternatives, moments], evenly; -1, no text, only if all are -1."""
     has_code = alternatives >= 0
     counts = has_code.sum(0)
     choice = (drawn >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)

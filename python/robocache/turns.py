@@ -94,8 +94,8 @@ def _find_exif(file: bytes) -> bytes:
             offset += 12 + size
     offset = 2
     while file[:2] == b"\xff\xd8" and offset < len(file):
-        mark, marker, size = struct.unpack_from(">BBH", file, offset)
-        if mark != 0xFF or marker == 0xDA:
+        prefix, marker, size = struct.unpack_from(">BBH", file, offset)
+        if prefix != 0xFF or marker == 0xDA:
             break
         if marker == 0xE1 and file[offset + 4 : offset + 10] == b"Exif\0\0":
             return file[offset + 10 : offset + 2 + size]

@@ -24,7 +24,7 @@ from rich.text import Text
 from ._printable import count, printable
 from .dataset import Dataset, EncodedFrames, FrameFormat, Stats, Stream
 from .notebook import notebook_bar
-from .provenance import ingests, named
+from .provenance import describe_group, ingests
 
 _FEATURES_SHOWN = 6  # a short table shows at most this many of each stream
 
@@ -42,7 +42,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             "clock": stream.clock,
             "names": stream.names,
             "attributes": stream.attributes,
-            "frames": stream.frames and _frames_described(stream),
+            "frames": stream.frames and _describe_frames(stream),
             "ragged": stream.ragged,
             "elements": len(stream.values) if stream.ragged else None,
             "findings": stream.findings,
@@ -56,7 +56,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _frames_described(stream: Stream) -> dict[str, Any]:
+def _describe_frames(stream: Stream) -> dict[str, Any]:
     format = cast(FrameFormat, stream.frames)
     matrix = None if format.intrinsics is None else format.intrinsics.tolist()
     return {**format._asdict(), "intrinsics": matrix, "bytes": _frame_bytes(stream)}
@@ -109,7 +109,7 @@ def show(dataset: Dataset, console: Console) -> None:
             _say(console, f"assumed {line}")
         show_left_out(record.left_out, console)
         for omission in record.skipped:
-            _say(console, f"skipped {named([omission])}", "yellow")
+            _say(console, f"skipped {describe_group([omission])}", "yellow")
 
 
 def show_stats(dataset: Dataset, console: Console, *, every_feature: bool) -> None:
@@ -134,7 +134,7 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
     table = _table("stream", "values", *["units"] * any(units.values()), ">rows", ">Hz", ">jitter ms", ">longest ms")
     for name, stream in dataset.streams.items():
         findings = stream.findings
-        ticks = (
+        clock_cells = (
             f"{stream.rate_hz:.4g}",
             f"{findings['jitter_ns'] / 1e6:.3f}",
             f"{findings['max_period_ns'] / 1e6:.2f}",
@@ -144,7 +144,7 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
             _values(stream),
             *[Name(units[name])] * any(units.values()),
             str(stream.rows),
-            *(ticks if stream.kind != "text" else ()),  # text has no rate
+            *(clock_cells if stream.kind != "text" else ()),  # text has no rate
         )
     console.print(table)
     cameras = {name: stream for name, stream in dataset.streams.items() if stream.frames}
@@ -177,10 +177,10 @@ def _values(stream: Stream) -> str:
     """Describes a row of the stream."""
     if stream.ragged is None:
         return f"{stream.dtype} {list(stream.shape)}"
-    each = len(stream.values) / max(stream.rows, 1)
+    per_row = len(stream.values) / max(stream.rows, 1)
     if stream.ragged == "text":
-        return f"text, mean {each:.4g} bytes"
-    return f"ragged {stream.dtype} {list(stream.shape)}, mean {each:.4g} a row"
+        return f"text, mean {per_row:.4g} bytes"
+    return f"ragged {stream.dtype} {list(stream.shape)}, mean {per_row:.4g} a row"
 
 
 def _units(stream: Stream) -> str:
@@ -193,8 +193,8 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
     facts_lines = []
     for name, stream in cameras.items():
         format = cast(FrameFormat, stream.frames)
-        each = f"{_frame_bytes(stream) / stream.rows:,.0f}" if stream.rows else ""
-        table.add_row(Name(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), each)
+        size = f"{_frame_bytes(stream) / stream.rows:,.0f}" if stream.rows else ""
+        table.add_row(Name(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), size)
         facts = [f"a unit is {format.unit_m:g} m"] if format.unit_m else []
         if format.intrinsics is not None:
             facts.append("intrinsics")
@@ -273,12 +273,12 @@ def _table(*headings: str) -> Table:
     """Creates an empty table. A heading that begins with > belongs to a column of numbers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     for index, heading in enumerate(headings):
-        number = heading.startswith(">")
+        is_numeric = heading.startswith(">")
         # Numbers do not wrap. Names wrap first, to at least 8 characters per line.
         table.add_column(
             heading.lstrip(">"),
-            justify="right" if number else "left",
-            no_wrap=number,
+            justify="right" if is_numeric else "left",
+            no_wrap=is_numeric,
             overflow="fold",
             min_width=None if index else 8,
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import truth
-from .actions.conversions import from_a_batch
+from .actions.conversions import conversions_from_json
 from .dataset import Dataset, Stats, quantile_fields
 from .loader import Loader
 from .norm_stats import check_names
@@ -37,26 +37,26 @@ def window_statistics(
         per_step, quantiles: as in :meth:`Dataset.statistics`.
     """
     if isinstance(of, Spec):
-        loader = _loader_of(dataset, of, episodes)
+        loader = _make_loader(dataset, of, episodes)
     elif episodes is not None:
         raise errors.ArgumentError("episodes, where: a Loader has its own, got some for one")
     else:
         loader = of
     source = _source_of(dataset, loader)
-    shares, names = quantile_fields(quantiles)
+    levels, names = quantile_fields(quantiles)
     statistics = {}
     for key, fields in loader.spec_of(source).keys.items():
         if fields["rows"] is None or fields["images"] is not None:
             continue
-        with _progress(key) as shown:
-            options = (truth("per_step", per_step), _lib.from_numpy(shares), shown)
+        with _progress(key) as callback:
+            options = (truth("per_step", per_step), _lib.from_numpy(levels), callback)
             table = _lib.to_numpy(_statistics(loader._handle, source, key, *options))
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
         steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
         of = str(_values(loader._handle, source, key))
-        recorded = fields["rows"]["names"] if fields["convert"] is None else None
-        statistics[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=recorded)
+        feature_names = fields["rows"]["names"] if fields["convert"] is None else None
+        statistics[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=feature_names)
     return statistics
 
 
@@ -96,7 +96,7 @@ def _source_of(dataset: Dataset, loader: Loader) -> int:
     return paths.index(dataset.path)
 
 
-def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
+def _make_loader(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
     """Returns a loader of the batches that the spec describes, before normalisation. A camera is there only to choose
     the same anchors."""
     keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
@@ -139,7 +139,7 @@ def _window(fields: dict[str, Any]) -> Window:
         return Window(offsets, **options)
     convert = fields["convert"]
     if convert is not None:
-        options["convert"] = from_a_batch(convert["steps"], math.prod(fields["rows"]["shape"]))
+        options["convert"] = conversions_from_json(convert["steps"], math.prod(fields["rows"]["shape"]))
         base = convert["base"]
         options["base"] = (base, convert["base_features"]) if convert["base_features"] else base or None
     return Window(offsets, **options, max_gap_s=seconds("max_gap_ns"), tolerance_s=seconds("tolerance_ns"))

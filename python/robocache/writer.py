@@ -78,7 +78,7 @@ class Writer:
             raise errors.ArgumentError("append: goes without overwrite, got both")
         self._handle = _writer_open(self.path, overwrite, append)
         self._provenance = _Provenance(json.loads(_writer_provenance(self._handle)))
-        self._aborted = False
+        self._is_aborted = False
 
     @property
     def provenance(self) -> _Provenance:
@@ -101,7 +101,7 @@ class Writer:
         intrinsics: Any = None,
         resized: Mapping[str, Any] | None = None,
     ) -> None:
-        """Describes a stream. Optional; may be called at any time before the end.
+        """Describes a stream. The call is optional, and may come at any time before the end.
 
         Args:
             name: the stream. If nothing is appended to it, it is left out of the cache.
@@ -137,7 +137,7 @@ class Writer:
             self._handle,
             name,
             None if unit_m is None else float(number(f"stream '{name}': unit_m", unit_m)),
-            json.dumps(_intrinsics(name, intrinsics)),
+            json.dumps(_check_intrinsics(name, intrinsics)),
             "" if resized is None else _json_text(f"stream '{name}': resized", resized),
         )
 
@@ -179,7 +179,7 @@ class Writer:
 
     def abort(self) -> None:
         """Removes everything that was written since the last :meth:`commit`. After :meth:`close` it does nothing."""
-        self._aborted = True
+        self._is_aborted = True
         _writer_abort(self._handle)
 
     def __enter__(self) -> Writer:
@@ -189,7 +189,7 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None and not self._aborted:
+            if kind is None and not self._is_aborted:
                 self.close()
         finally:
             self.abort()
@@ -265,9 +265,9 @@ class EpisodeWriter:
         """
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
-        times = _array(stream, "time_ns", time_ns)
+        times = _as_array(stream, "time_ns", time_ns)
         is_plain = type(values) is np.ndarray and codec is None and offsets is None
-        if not is_plain and (offsets is not None or _are(str, values)):
+        if not is_plain and (offsets is not None or _is_list_of(str, values)):
             if codec is not None:
                 raise errors.ArgumentError(f"stream '{stream}': codec: expected frames, got text or offsets")
             self._append_ragged(_lib.text("stream", stream), times, values, offsets)
@@ -275,7 +275,7 @@ class EpisodeWriter:
         if not is_plain and (codec is not None or _are_files(values) or isinstance(values, frames.Encoded)):
             self._append_frames(_lib.text("stream", stream), times, values, codec, quality, subsampling)
             return
-        rows = _array(stream, "values", values)
+        rows = _as_array(stream, "values", values)
         try:
             _writer_append(self._writer, stream, _tensor(stream, "time_ns", times), _tensor(stream, "values", rows))
         except UnicodeEncodeError:
@@ -301,14 +301,14 @@ class EpisodeWriter:
 
     def _append_ragged(self, stream: str, times: Any, values: Any, offsets: Any) -> None:
         kind = "array"
-        if _are(str, values):
+        if _is_list_of(str, values):
             if offsets is not None:
                 raise errors.ArgumentError(f"stream '{stream}': offsets: expected none with text, got them")
             kind = "text"
             texts = [_lib.text(f"stream '{stream}': values[{row}]", text).encode() for row, text in enumerate(values)]
             values = np.frombuffer(b"".join(texts), np.uint8)
             offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        values, offsets = _array(stream, "values", values), _array(stream, "offsets", offsets)
+        values, offsets = _as_array(stream, "values", values), _as_array(stream, "offsets", offsets)
         _writer_append_ragged(
             self._writer,
             stream,
@@ -370,14 +370,14 @@ class EpisodeWriter:
         _writer_abort_episode(self._writer)
 
 
-def _are(kind: Any, values: Any) -> bool:
+def _is_list_of(kind: Any, values: Any) -> bool:
     """Whether the values are a non-empty list whose first element is of that kind."""
-    listed = isinstance(values, list | tuple) and not isinstance(values, frames.Encoded)
-    return listed and len(values) > 0 and isinstance(values[0], kind)
+    is_list = isinstance(values, list | tuple) and not isinstance(values, frames.Encoded)
+    return is_list and len(values) > 0 and isinstance(values[0], kind)
 
 
 def _are_files(values: Any) -> bool:
-    return _are(bytes | bytearray | memoryview, values)
+    return _is_list_of(bytes | bytearray | memoryview, values)
 
 
 def _without_palettes(stream: str, files: Any) -> Any:
@@ -397,7 +397,7 @@ def _warn_of_rotated(stream: str, files: Any) -> None:
         )
 
 
-def _intrinsics(stream: str, matrix: Any) -> list[float]:
+def _check_intrinsics(stream: str, matrix: Any) -> list[float]:
     """Returns the matrix row by row; an empty list for None."""
     if matrix is None:
         return []
@@ -407,10 +407,10 @@ def _intrinsics(stream: str, matrix: Any) -> list[float]:
         raise errors.ArgumentTypeError(f"stream '{stream}': intrinsics: {error}") from None
     if numbers.shape != (3, 3):
         raise errors.ArgumentError(f"stream '{stream}': intrinsics: expected shape [3, 3], got {list(numbers.shape)}")
-    return cast(list[float], _plain(f"stream '{stream}': intrinsics", numbers.ravel()))
+    return cast(list[float], _to_json_value(f"stream '{stream}': intrinsics", numbers.ravel()))
 
 
-def _array(stream: str, argument: str, value: Any) -> Any:
+def _as_array(stream: str, argument: str, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         if hasattr(value, "__dlpack__"):
             return value
@@ -419,22 +419,22 @@ def _array(stream: str, argument: str, value: Any) -> Any:
             empty = isinstance(value, list | tuple) and not value
             array = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
-            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
+            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_difference(value) or error}") from None
         # numpy rounds whole numbers of this size to float64.
         if array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63:
-            wide = [x for x in np.asarray(value, object).ravel() if isinstance(x, int) and abs(x) >= 2**63]
-            if wide:
+            too_wide = [x for x in np.asarray(value, object).ravel() if isinstance(x, int) and abs(x) >= 2**63]
+            if too_wide:
                 raise errors.ArgumentTypeError(
-                    f"stream '{stream}': {argument}: expected integers within int64, got {wide[0]}; pass an array of uint64"
+                    f"stream '{stream}': {argument}: expected integers within int64, got {too_wide[0]}; pass an array of uint64"
                 )
         value = array
-    itemsize, is_whole = value.itemsize, value.dtype.isnative and value.flags.aligned
+    itemsize, has_whole_elements = value.itemsize, value.dtype.isnative and value.flags.aligned
     for stride in value.strides:
-        is_whole = is_whole and stride % itemsize == 0
-    return value if is_whole else value.astype(value.dtype.newbyteorder("="))
+        has_whole_elements = has_whole_elements and stride % itemsize == 0
+    return value if has_whole_elements else value.astype(value.dtype.newbyteorder("="))
 
 
-def _differ(rows: Any) -> str | None:
+def _difference(rows: Any) -> str | None:
     """Returns an error text if the rows have different sizes, else None."""
     shapes = {row.shape for row in rows if isinstance(row, np.ndarray)} if isinstance(rows, list | tuple) else set()
     if len(shapes) < 2:
@@ -455,7 +455,7 @@ def _json_text(what: str, values: Mapping[str, Any]) -> str:
     for key, value in values.items():
         where = f"{what} {_lib.text(f'{what}: key', key)!r}"
         try:
-            plain[key] = _plain(where, value)
+            plain[key] = _to_json_value(where, value)
         except RecursionError:
             raise errors.ArgumentError(f"{where}: expected JSON of at most 64 levels, got more") from None
     try:
@@ -464,7 +464,7 @@ def _json_text(what: str, values: Mapping[str, Any]) -> str:
         raise errors.ArgumentError(f"{what}: expected JSON of at most 64 levels, got more") from None
 
 
-def _plain(where: str, value: Any) -> Any:
+def _to_json_value(where: str, value: Any) -> Any:
     """Returns the value in JSON's types, without any loss."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -473,9 +473,9 @@ def _plain(where: str, value: Any) -> Any:
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, dict):
-        return {_lib.text(f"{where}: key", key): _plain(where, item) for key, item in value.items()}
+        return {_lib.text(f"{where}: key", key): _to_json_value(where, item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(where, item) for item in value]
+        return [_to_json_value(where, item) for item in value]
     if isinstance(value, str):
         return _lib.text(where, value)
     if isinstance(value, int):

@@ -45,8 +45,8 @@ def in_work_type(**arrays: Any) -> tuple[Any, list[Any]]:
             )
         if xp is not np and other.device != x.device:
             raise errors.ArgumentError(f"{name}: expected on {x.device} like {first}, got on {other.device}")
-    wide = any(_lib.dtype_name(array.dtype) == "float64" for array in arrays.values())
-    return xp, [cast(array, xp.float64 if wide else xp.float32) for array in arrays.values()]
+    has_float64 = any(_lib.dtype_name(array.dtype) == "float64" for array in arrays.values())
+    return xp, [cast(array, xp.float64 if has_float64 else xp.float32) for array in arrays.values()]
 
 
 def cast(x: Any, dtype: Any) -> Any:
@@ -54,27 +54,27 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def quietly(xp: Any) -> contextlib.AbstractContextManager[Any]:
-    """Turns numpy's warnings about NaN and infinity off; torch has none."""
+    """Turns off numpy's warnings about NaN and infinity; torch does not warn."""
     return np.errstate(all="ignore") if xp is np else contextlib.nullcontext()
 
 
-def shown(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
 def check_chunk(name: str, x: Any) -> None:
     """Raises unless x is [..., T, D]."""
     if x.ndim < 2 or x.shape[-1] == 0:
-        raise errors.ArgumentError(f"{name}: expected [..., T, D], got {shown(x.shape)}")
+        raise errors.ArgumentError(f"{name}: expected [..., T, D], got {shape_text(x.shape)}")
 
 
-def check_row(name: str, row: Any, of: str, x: Any) -> None:
+def check_row(name: str, row: Any, x_name: str, x: Any) -> None:
     """Raises unless `row` has one row for each chunk of x: [..., D] for [..., T, D]."""
     expected = (*x.shape[:-2], x.shape[-1])
     if tuple(row.shape) != expected:
         raise errors.ArgumentError(
-            f"{name}: expected {shown(expected)}, one row for each chunk of {of}, got {shown(row.shape)};"
-            f" take its features in the order of {of}'s"
+            f"{name}: expected {shape_text(expected)}, one row for each chunk of {x_name}, got {shape_text(row.shape)};"
+            f" take its features in the order of {x_name}'s"
         )
 
 
@@ -116,5 +116,5 @@ def row_text(index: int, shape: Sequence[int]) -> str:
     """Returns the row of a flat index as text for errors."""
     if not math.prod(shape) or not len(shape):
         return "the one row"
-    at = tuple(int(i) for i in np.unravel_index(index, tuple(shape)))
-    return f"row {at[0] if len(at) == 1 else at}"
+    indices = tuple(int(i) for i in np.unravel_index(index, tuple(shape)))
+    return f"row {indices[0] if len(indices) == 1 else indices}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import errors
 from ._arrays import feature_mask, framework_of
-from .grippers import binarize_gripper, ends, rescale
+from .grippers import binarize_gripper, number_pair, rescale
 from .rotations import convert_rotation, rotation_width
 from .spaces import absolute, cumulate, relative, step_delta
 
@@ -29,9 +29,9 @@ class Conversion(Protocol):
 
 @dataclass(frozen=True)
 class Relative:
-    """Applies :func:`relative` to the state, and back :func:`absolute`, whose arguments it has.
+    """Makes actions relative to the state by :func:`relative`, and absolute again by :func:`absolute`. The fields are their arguments.
 
-    The way back accepts quaternions of any length, such as a policy's output.
+    The inverse accepts quaternions of any length, such as a policy's output.
     """
 
     kind: str
@@ -50,7 +50,8 @@ class Relative:
 
 @dataclass(frozen=True)
 class StepDelta:
-    """Applies :func:`step_delta` from the state, and back :func:`cumulate`, whose arguments it has."""
+    """Applies :func:`step_delta`, with the state before step 0, and as its inverse :func:`cumulate`. The fields are their
+    arguments."""
 
     mask: Sequence[bool] | None = None
     angles: Sequence[bool] | None = None
@@ -73,22 +74,22 @@ class Rotate:
     normalize: bool = False
 
     def forward(self, x: Any, base: Any) -> Any:
-        return self._converted(x, self.source, self.target, normalize=self.normalize)
+        return self._convert(x, self.source, self.target, normalize=self.normalize)
 
     def back(self, x: Any, base: Any) -> Any:
-        return self._converted(x, self.target, self.source, normalize=True)
+        return self._convert(x, self.target, self.source, normalize=True)
 
-    def _converted(self, x: Any, source: str, target: str, *, normalize: bool) -> Any:
+    def _convert(self, x: Any, source: str, target: str, *, normalize: bool) -> Any:
         end = self.start + rotation_width("source", source)
         if not 0 <= self.start < end <= x.shape[-1]:
             raise errors.ArgumentError(f"start: expected {source!r} within {x.shape[-1]} features, got {self.start}")
         turned = convert_rotation(x[..., self.start : end], source, target, normalize=normalize)
-        return _joined([x[..., : self.start], turned, x[..., end:]])
+        return _concatenate([x[..., : self.start], turned, x[..., end:]])
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """Applies :func:`rescale`, whose arguments it has, to some features. The way back does not clip."""
+    """Applies :func:`rescale` to some features. The other fields are its arguments. The inverse does not clip."""
 
     features: slice
     source: tuple[float, float]
@@ -96,19 +97,19 @@ class Rescale:
     clip: bool = False
 
     def __post_init__(self) -> None:
-        if ends("target", self.target)[0] == self.target[1]:
+        if number_pair("target", self.target)[0] == self.target[1]:
             raise errors.ArgumentError(f"target: expected two different numbers, got {self.target!r}")
 
     def forward(self, x: Any, base: Any) -> Any:
-        return _of_features(x, self.features, lambda part: rescale(part, self.source, self.target, clip=self.clip))
+        return _change_features(x, self.features, lambda part: rescale(part, self.source, self.target, clip=self.clip))
 
     def back(self, x: Any, base: Any) -> Any:
-        return _of_features(x, self.features, lambda part: rescale(part, self.target, self.source))
+        return _change_features(x, self.features, lambda part: rescale(part, self.target, self.source))
 
 
 @dataclass(frozen=True)
 class BinarizeGripper:
-    """Applies :func:`binarize_gripper`, whose arguments it has, to some features. The way back does not change them."""
+    """Applies :func:`binarize_gripper` to some features. The other fields are its arguments. The inverse changes nothing."""
 
     features: slice
     low: float
@@ -119,7 +120,7 @@ class BinarizeGripper:
         def binarized(part: Any) -> Any:
             return binarize_gripper(part, low=self.low, high=self.high, at_end=self.at_end)
 
-        return _of_features(x, self.features, binarized)
+        return _change_features(x, self.features, binarized)
 
     def back(self, x: Any, base: Any) -> Any:
         return x
@@ -141,36 +142,36 @@ def convert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
     Raises:
         ArgumentError, ArgumentTypeError: as the conversions' functions.
     """
-    for conversion in _checked(base, conversions):
+    for conversion in _check_list(base, conversions):
         x = conversion.forward(x, base)
     return x
 
 
 def revert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
     """Converts a policy's output to recorded actions: the inverse of :func:`convert`, with the same arguments."""
-    for conversion in reversed(_checked(base, conversions)):
+    for conversion in reversed(_check_list(base, conversions)):
         x = conversion.back(x, base)
     return x
 
 
-def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any]]:
+def conversions_to_json(name: str, conversions: Any, features: int) -> list[dict[str, Any]]:
     """Returns the conversions of a key in a batch, as JSON for the library.
 
     Raises:
-        ArgumentError, ArgumentTypeError: as the functions for such rows, or a conversion is not possible in a batch.
+        ArgumentError, ArgumentTypeError: a conversion refuses rows of this width, or is not possible in a batch.
     """
-    unknown = np.full((1, 1, features), np.nan)
+    nan_chunk = np.full((1, 1, features), np.nan)
     try:
         described = []
-        row = unknown
-        for conversion in _checked(unknown[:, 0], conversions):
+        row = nan_chunk
+        for conversion in _check_list(nan_chunk[:, 0], conversions):
             if isinstance(conversion, BinarizeGripper):
                 raise errors.ArgumentError(
                     "expected conversions of one step, got BinarizeGripper, which needs the rest of the episode;"
                     " use binarize_gripper() before a recording is stored"
                 )
             described.append(_to_json(conversion, row.shape[-1]))
-            row = conversion.forward(row, unknown[:, 0])
+            row = conversion.forward(row, nan_chunk[:, 0])
     except errors.Error as error:
         raise type(error)(f"{name}: {error}") from None
     return described
@@ -178,11 +179,11 @@ def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any
 
 def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
     if isinstance(conversion, Rotate):
-        named = {"begin": conversion.start, "rotation": conversion.source, "target": conversion.target}
-        return {"step": "rotate", **named, "normalize": conversion.normalize}
+        rotation_fields = {"begin": conversion.start, "rotation": conversion.source, "target": conversion.target}
+        return {"step": "rotate", **rotation_fields, "normalize": conversion.normalize}
     if isinstance(conversion, Rescale):
         begin, end, _ = conversion.features.indices(features)
-        (a, b), (c, d) = ends("source", conversion.source), ends("target", conversion.target)
+        (a, b), (c, d) = number_pair("source", conversion.source), number_pair("target", conversion.target)
         fields: dict[str, Any] = {"from_first": a, "from_last": b, "to_first": c, "to_last": d, "clip": conversion.clip}
         return fields | {"step": "rescale", "begin": begin, "end": end}
     assert isinstance(conversion, Relative | StepDelta)
@@ -199,8 +200,8 @@ def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
     return fields | {"step": conversion.kind, "rotation": conversion.rotation, "normalize": conversion.normalize}
 
 
-def from_a_batch(described: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
-    """Returns the conversions from the JSON of :func:`in_a_batch`, for a key with this number of features."""
+def conversions_from_json(described: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
+    """Returns the conversions from the JSON of :func:`conversions_to_json`, for a key with `features` features."""
     conversions: list[Conversion] = []
     for step in described:
         mask = [i in step["features"] for i in range(features)]
@@ -233,33 +234,33 @@ def as_recorded(
     return revert(x, base, conversions)
 
 
-def _checked(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:
+def _check_list(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:
     if not isinstance(conversions, Sequence) or isinstance(conversions, str):
         raise errors.ArgumentTypeError(f"conversions: expected a list, got {type(conversions).__name__}")
-    before: Conversion | None = None
+    previous: Conversion | None = None
     for conversion in conversions:
         if not isinstance(conversion, Relative | StepDelta | Rotate | Rescale | BinarizeGripper):
             raise errors.ArgumentTypeError(f"conversions: expected those of robocache.actions, got {conversion!r}")
         if isinstance(conversion, Relative | StepDelta):
-            if before is not None:
+            if previous is not None:
                 raise errors.ArgumentError(
                     f"conversions: expected {type(conversion).__name__} first, since the state is not converted,"
-                    f" got it after {type(before).__name__}"
+                    f" got it after {type(previous).__name__}"
                 )
             if base is None:
                 raise errors.ArgumentError(
                     f"base: expected the state, which {type(conversion).__name__} needs, got None"
                 )
-        before = conversion
+        previous = conversion
     return list(conversions)
 
 
-def _of_features(x: Any, features: slice, change: Any) -> Any:
+def _change_features(x: Any, features: slice, change: Any) -> Any:
     start, stop, step = features.indices(x.shape[-1])
     if step != 1 or start >= stop:
         raise errors.ArgumentError(f"features: expected consecutive features of {x.shape[-1]}, got {features!r}")
-    return _joined([x[..., :start], change(x[..., start:stop]), x[..., stop:]])
+    return _concatenate([x[..., :start], change(x[..., start:stop]), x[..., stop:]])
 
 
-def _joined(parts: list[Any]) -> Any:
+def _concatenate(parts: list[Any]) -> Any:
     return framework_of("x", parts[0]).concatenate(parts, -1)

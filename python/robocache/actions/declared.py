@@ -17,7 +17,8 @@ _ATTRIBUTE = re.compile(
     r"(?i)(?:quaternion|quat|euler|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
 )
 _ORDERS = {"scalar_first": "quat_wxyz", "wxyz": "quat_wxyz", "scalar_last": "quat_xyzw", "xyzw": "quat_xyzw"}
-_TAKES_ROTATION = {"slerp": "quat", "angle": "euler"}
+# The kind of rotation that an interpolation method is for.
+_ROTATION_OF_METHOD = {"slerp": "quat", "angle": "euler"}
 # Attributes that say whether a stream's numbers are relative: GR00T's absolute, robosuite's control_delta, ManiSkill's control_mode.
 _ABSOLUTE = re.compile(r"(?i)(?:is_)?absolute")
 _IS_RELATIVE = re.compile(r"(?i)(?:(?:is|use|control|action)_)*(?:delta|relative)s?(?:_(?:actions?|control))?")
@@ -40,7 +41,7 @@ class FeatureFacts:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     stream: str = ""
 
-    def of(self, features: Sequence[int]) -> FeatureFacts:
+    def select(self, features: Sequence[int]) -> FeatureFacts:
         """Returns the facts of these features, in this order, with the methods of rotations that lie completely within them."""
         index = {feature: i for i, feature in enumerate(features)}
         names, units = (
@@ -62,15 +63,15 @@ def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
         ArgumentError: the stream declares another representation, another order of components, other axes of angles, angles in
             degrees, or a rotation that begins at another feature.
     """
-    features: list[int | None] = list(range(max(len(declared.names), len(declared.units))))  # None: computed
-    known: dict[int, str] = {}  # the rotations in the conversions so far, by their first features
+    features: list[int | None] = list(range(max(len(declared.names), len(declared.units))))  # None: a computed feature
+    known: dict[int, str] = {}  # the rotations of the conversions so far, by the index of their first feature in a row
     for conversion in conversions:
         if isinstance(conversion, Relative | StepDelta):
             _check_radians(name, conversion, declared, features)
         for rotation, start, block in _rotations(conversion, features):
             if (before := known.get(start, rotation)) != rotation:
                 raise errors.ArgumentError(
-                    f"{name}: expected {before!r} from feature {start} on, as the conversion before it, got {rotation!r}"
+                    f"{name}: expected {before!r} from feature {start} on, as in the conversion before it, got {rotation!r}"
                 )
             known[start] = rotation
             stream_features = [feature for feature in block if feature is not None]
@@ -106,7 +107,7 @@ def check_absolute(name: str, conversions: Any, declared: FeatureFacts) -> None:
 
 
 def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> list[str]:
-    """Returns the names, of the stream or of its features, with a word for relative, if conversions make them relative."""
+    """Returns the names, of the stream and of features made relative by conversions, that have a word for relative already."""
     if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
         return []
     names: dict[str, None] = {}
@@ -135,7 +136,9 @@ def declared_absolute(attributes: Mapping[str, Any]) -> str:
 
 def is_absolute(attributes: Mapping[str, Any]) -> bool | None:
     """Returns whether attributes declare a stream's numbers absolute; None if they declare neither."""
-    return False if declared_relative(attributes) else True if declared_absolute(attributes) else None
+    if declared_relative(attributes):
+        return False
+    return True if declared_absolute(attributes) else None
 
 
 def _declares_relative(key: str, value: Any) -> bool:
@@ -162,14 +165,13 @@ def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: Featu
                 )
 
 
-def misplaced(
+def misplaced_features(
     conversions: Any, declared: FeatureFacts, base: FeatureFacts, read: Sequence[int], features: int
 ) -> list[tuple[str, str]]:
-    """Returns the pairs of names of features that are compared, if the names differ and the base has the stream's name
-    elsewhere.
+    """Returns (name, base's name) of compared features whose names differ, if the base has the first name at another feature.
 
     Args:
-        base: the facts of all the base's features; `read` are the indices of the compared ones.
+        base: the facts of all the base's features; feature f of the key is compared with feature `read[f]` of the base.
     """
     pairs: dict[str, str] = {}
     for _, converted in _comparisons(conversions, features):
@@ -182,7 +184,7 @@ def misplaced(
 
 
 def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> list[int]:
-    """Returns the features that are angles by the stream's methods, but that conversions subtract without the shorter way."""
+    """Returns the features that are angles by the stream's methods, but that conversions subtract the long way round."""
     angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}
     straight: set[int] = set()
     for conversion, converted in _subtractions(conversions, features):
@@ -194,9 +196,11 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
 def subtracted_rotations(conversions: Any, declared: FeatureFacts, features: int) -> list[int]:
     """Returns the features that are part of a rotation by the stream's methods or names, but that conversions subtract one by
     one."""
-    turning = _features_with(("slerp",), declared.attributes)
-    turning |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
-    return sorted({f for _, converted in _subtractions(conversions, features) for f in turning.intersection(converted)})
+    rotations = _features_with(("slerp",), declared.attributes)
+    rotations |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
+    return sorted(
+        {f for _, converted in _subtractions(conversions, features) for f in rotations.intersection(converted)}
+    )
 
 
 def _comparisons(conversions: Any, features: int) -> Iterator[tuple[Relative | StepDelta, list[int]]]:
@@ -207,7 +211,7 @@ def _comparisons(conversions: Any, features: int) -> Iterator[tuple[Relative | S
 
 
 def _subtractions(conversions: Any, features: int) -> Iterator[tuple[Relative | StepDelta, list[int]]]:
-    """As `_comparisons`, without those of poses."""
+    """Yields the same as `_comparisons`, without conversions of poses."""
     for conversion, converted in _comparisons(conversions, features):
         if isinstance(conversion, StepDelta) or conversion.kind == "joints":
             yield conversion, converted
@@ -249,15 +253,15 @@ def _check_rotation(name: str, rotation: str, features: Sequence[int], declared:
             "mapping at ingest may correct it by the attribute rotation"
         )
     for attribute, named in by_attribute.items():
-        order = re.match(r"(?i)quat|euler", attribute)  # an attribute for quaternions does not apply to angles
-        if named not in (rotation.lower(), kind) and (order is None or kind.startswith(order[0].lower())):
+        kind_word = re.match(r"(?i)quat|euler", attribute)  # an attribute for quaternions does not apply to angles
+        if named not in (rotation.lower(), kind) and (kind_word is None or kind.startswith(kind_word[0].lower())):
             value = declared.attributes[attribute]
             raise errors.ArgumentError(
                 f"{name}: expected {_written(named)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
             )
     for start, stop, method in _blocks(declared.attributes):
         shared = [f for f in features if start <= f < stop]
-        named = _TAKES_ROTATION.get(method, kind)
+        named = _ROTATION_OF_METHOD.get(method, kind)
         if shared and (named != kind or (method == "slerp" and (features[0] - start) % 4)):
             where = f"features {start} to {stop}"
             raise errors.ArgumentError(
@@ -274,29 +278,29 @@ def _check_rotation(name: str, rotation: str, features: Sequence[int], declared:
 def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     """Returns the representation by the features' names, if it is not `rotation`; else ""."""
     kind = rotation.partition("_")[0]
-    turns = [feature_words.axes_of_turns(each) for each in names]
-    turning = bool(turns) and all(len(turn) == 1 for turn in turns)
-    letters = "".join(map(min, turns)) if turning else feature_words.letters_of(names)
+    turns = [feature_words.axes_of_turns(name) for name in names]
+    are_turns = bool(turns) and all(len(turn) == 1 for turn in turns)
+    letters = "".join(map(min, turns)) if are_turns else feature_words.letters_of(names)
     if entries := _entries(names):
         if kind not in ("rot6d", "matrix"):
             return "'matrix' or a 6D rotation"
         if entries == [divmod(i, 3) for i in MATRIX_ENTRIES[rotation]]:
             return ""
         same = [other for other, order in MATRIX_ENTRIES.items() if entries == [divmod(i, 3) for i in order]]
-        return (
-            repr(same[0]) if same else "the entries row after row" if kind == "matrix" else "entries in another order"
-        )
-    orders = {_order_of(each) for each in names}
+        if same:
+            return repr(same[0])
+        return "the entries row after row" if kind == "matrix" else "entries in another order"
+    orders = {_order_of(name) for name in names}
     if kind == "quat" and len(orders) == 1 and not orders & {"", rotation}:
         return f"rotation {min(orders)!r}"
-    kinds = {_kind_of(each) for each in names}
-    by_word = "euler" if turning else min(kinds) if len(kinds) == 1 else ""
+    kinds = {_kind_of(name) for name in names}
+    kind_by_names = "euler" if are_turns else min(kinds) if len(kinds) == 1 else ""
     if kind == "quat" and sorted(letters) == list("wxyz"):
         if letters == rotation.removeprefix("quat_"):
             return ""
         return f"rotation 'quat_{letters}'" if letters in ("xyzw", "wxyz") else "the components in one of these orders"
-    if by_word and by_word != kind:
-        return _written(by_word)
+    if kind_by_names and kind_by_names != kind:
+        return _written(kind_by_names)
     if kind == "euler" and sorted(letters) == list("xyz") and letters != rotation.removeprefix("euler_").lower():
         return f"angles about the axes {letters} ('euler_{letters}' or 'euler_{letters.upper()}')"
     return ""
@@ -305,11 +309,11 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
 def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, features: Sequence[int | None]) -> None:
     """Refuses a pose whose position is part of a rotation by the names or methods of its features."""
     chosen = _chosen("mask", conversion.mask, len(features))
-    turning = _features_with(_TAKES_ROTATION, declared.attributes)
+    turning = _features_with(_ROTATION_OF_METHOD, declared.attributes)
     for begin in range(0, len(chosen), 3 + rotation_width("rotation", conversion.rotation)):
         position = chosen[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
-        if turning.intersection(position) or any(_kind_of(each) or feature_words.axes_of_turns(each) for each in names):
+        if turning.intersection(position) or any(_kind_of(x) or feature_words.axes_of_turns(x) for x in names):
             raise errors.ArgumentError(
                 f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping "
                 "at ingest puts features in another order"
@@ -322,8 +326,8 @@ def _check_radians(
     """Refuses angles in degrees for the shorter way round, which needs radians."""
     if conversion.angles is None or not features:
         return
-    around = _chosen("angles", conversion.angles, len(features))
-    if degrees := degrees_of(declared, around):
+    angle_features = _chosen("angles", conversion.angles, len(features))
+    if degrees := degrees_of(declared, angle_features):
         raise errors.ArgumentError(
             f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units "
             "or names; convert the recording before it is stored"
@@ -331,16 +335,16 @@ def _check_radians(
 
 
 def degrees_of(declared: FeatureFacts, features: Sequence[int]) -> str:
-    """Returns a unit or a name with a word for degrees, of one of the features, or ""."""
-    words = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
-    words += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
-    return next((word for word in words if feature_words.is_degrees(word)), "")
+    """Returns the first unit, name or attribute angle_unit of these features that is a word for degrees; "" if none is."""
+    texts = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
+    texts += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
+    return next((text for text in texts if feature_words.is_degrees(text)), "")
 
 
 def _unit_of(declared: FeatureFacts, feature: int) -> str:
-    """Returns a feature's unit in one spelling: its own, or degrees or radians by its name; "" if unknown."""
-    words = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts)]
-    angle = next(filter(None, map(feature_words.angle_unit, words)), "")
+    """Returns a feature's unit in one spelling: degrees or radians by its unit or its name, else its unit; "" if unknown."""
+    texts = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts)]
+    angle = next(filter(None, map(feature_words.angle_unit, texts)), "")
     return angle or (feature_words.in_one_spelling(declared.units[feature]) if feature < len(declared.units) else "")
 
 
@@ -374,12 +378,12 @@ def _kind_of(name: str) -> str:
 
 
 def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns the row and the column, from 0, of each name of a matrix's entry. Empty unless all names are of different
+    """Returns the row and the column, from 0, of the matrix's entry that each name means; empty unless all mean different
     entries."""
     pairs = [entry[2:] for entry in map(feature_words.matrix_entry, names) if entry]
     if len(pairs) != len(names) or len(names) < 6:
         return []
-    first = 1 if any(3 in pair for pair in pairs) else 0
+    first = 1 if any(3 in pair for pair in pairs) else 0  # names may count from 1
     pairs = [(row - first, column - first) for row, column in pairs]
     return pairs if len(set(pairs)) == len(pairs) and all(0 <= min(pair) <= max(pair) < 3 for pair in pairs) else []
 
@@ -387,12 +391,12 @@ def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
 def _rotation_in_stream_name(stream: str) -> str:
     """Returns the rotation in a stream's name: its kind, or its representation if the order is known; "" for none or
     several."""
-    last = feature_words.in_snake_case(feature_words.last_part(stream))
-    kinds = feature_words.kinds_of(last)
+    last_words = feature_words.in_snake_case(feature_words.last_part(stream))
+    kinds = feature_words.kinds_of(last_words)
     if kinds == ["quat"]:
-        return _order_of(last) or "quat"
+        return _order_of(last_words) or "quat"
     # "6d" of a pose may mean six degrees of freedom, with any rotation.
-    return _rotation_in(last) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last) else ""
+    return _rotation_in(last_words) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last_words) else ""
 
 
 def _order_of(name: str) -> str:
@@ -405,18 +409,18 @@ def _order_of(name: str) -> str:
 
 def _rotation_in(value: str) -> str:
     """Returns the rotation in an attribute's value: its kind, or its representation if the order is known; "" for none."""
-    words = feature_words.in_snake_case(value)
+    text = feature_words.in_snake_case(value)
     for order, rotation in _ORDERS.items():
-        if order in words:
+        if order in text:
             return rotation
-    kind = _kind_of(words)
+    kind = _kind_of(text)
     if kind == "euler":
-        axes = "xyz" if "rpy" in words else "zyx" if "ypr" in words else ""
-        if match := re.search(r"(?:^|_)([xyz]{3})(?:_|$)", words):
+        axes = "xyz" if "rpy" in text else "zyx" if "ypr" in text else ""
+        if match := re.search(r"(?:^|_)([xyz]{3})(?:_|$)", text):
             axes = match[1]
         return f"euler_{axes}" if axes else kind
     if kind == "rot6d":
-        return next((f"rot6d_{word}s" for word in ("row", "column") if word in words), kind)
+        return next((f"rot6d_{word}s" for word in ("row", "column") if word in text), kind)
     return kind
 
 
@@ -425,6 +429,6 @@ def _written(rotation: str) -> str:
     kinds = {
         "quat": "'quat_xyzw' or 'quat_wxyz'",
         "euler": "Euler angles ('euler_xyz' or others)",
-        "rot6d": ", ".join(repr(one) for one in MATRIX_ENTRIES if one != "matrix"),
+        "rot6d": ", ".join(repr(name) for name in MATRIX_ENTRIES if name != "matrix"),
     }
     return kinds.get(rotation, repr(rotation))

@@ -81,8 +81,8 @@ def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *,
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
     """
-    a, b = ends("source", source)
-    c, d = ends("target", target)
+    a, b = number_pair("source", source)
+    c, d = number_pair("target", target)
     if a == b:
         raise errors.ArgumentError(f"source: expected two different numbers, got {source!r}")
     xp, (values,) = in_work_type(x=x)
@@ -92,7 +92,7 @@ def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *,
         return cast(c + (values - a) * ((d - c) / (b - a)), x.dtype)
 
 
-def ends(name: str, pair: Any) -> tuple[float, float]:
+def number_pair(name: str, pair: Any) -> tuple[float, float]:
     """Returns the two finite numbers of a pair."""
     try:
         a, b = pair

@@ -83,10 +83,10 @@ _OPENVLA: dict[str, list[Conversion]] = {
 def openvla(dataset: str) -> list[Conversion]:
     """The gripper of OpenVLA's actions (prismatic/vla/datasets/rlds/oxe/transforms.py): 1 is open, 0 is closed.
 
-    The other six features are recorded deltas; BridgeData's are of the reached state (:func:`reached_state`).
+    The other six features are recorded deltas; those of BridgeData are differences of the reached state (:func:`reached_state`).
 
     Args:
-        dataset: ``"bridge_orig"``: binarised, over a whole episode; ``"libero"``: 1 - clip(g, 0, 1), since there -1 opens.
+        dataset: ``"bridge_orig"``: binarised, over a whole episode; ``"libero"``: 1 - clip(g, 0, 1), since -1 opens LIBERO's gripper.
     """
     if dataset not in _OPENVLA:
         raise errors.ArgumentError(f"dataset: expected {', '.join(map(repr, _OPENVLA))}, got {dataset!r}")

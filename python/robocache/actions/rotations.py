@@ -15,9 +15,9 @@ import numpy as np
 
 from .. import errors
 from .._check import flag
-from ._arrays import cast, in_work_type, quietly, roundoff, row_text, shown, values_are_readable
+from ._arrays import cast, in_work_type, quietly, roundoff, row_text, shape_text, values_are_readable
 
-# The components of each representation in its order: their indices in x, y, z, w, or in the matrix row by row.
+# The components of each representation, in its order, as indices into x, y, z, w or into the matrix row by row.
 _QUATERNIONS = {"quat_xyzw": (0, 1, 2, 3), "quat_wxyz": (3, 0, 1, 2)}
 MATRIX_ENTRIES = {
     "matrix": (0, 1, 2, 3, 4, 5, 6, 7, 8),
@@ -28,7 +28,7 @@ MATRIX_ENTRIES = {
 _EULER = re.compile(r"euler_(?!.*(.)\1)([xyz]{3}|[XYZ]{3})")
 _LENGTH_TOLERANCE = 1e-3
 _PARALLEL = 1e-6  # the least sine between the two vectors of a 6D rotation
-_SMALL_SQUARE = 1e-8  # for a squared length below this, a series' next term is below float64's rounding
+_SMALL_SQUARE = 1e-8  # below this squared length, the terms that a series leaves out are below float64's rounding
 
 Components = list[Any]
 
@@ -84,11 +84,13 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
     flag("normalize", normalize)
     xp, (work,) = in_work_type(x=x)
     if x.ndim < 1 or x.shape[-1] != width:
-        raise errors.ArgumentError(f"x: expected [..., {width}] for {source!r}, got {shown(x.shape)}")
+        raise errors.ArgumentError(f"x: expected [..., {width}] for {source!r}, got {shape_text(x.shape)}")
     leading = tuple(x.shape[:-1])
     rows = work.reshape(math.prod(leading), width)
     with quietly(xp):
-        parts, absent = known(xp, "x", [rows[:, i] for i in range(width)], source, roundoff(x), normalize, leading)
+        parts, absent = check_parts(
+            xp, "x", [rows[:, i] for i in range(width)], source, roundoff(x), normalize, leading
+        )
         if source in _QUATERNIONS and target in _QUATERNIONS and not normalize:
             result = [parts[_QUATERNIONS[source].index(i)] for i in _QUATERNIONS[target]]
         elif source == "matrix" and target in MATRIX_ENTRIES and not normalize:
@@ -101,7 +103,7 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
     return cast(out.reshape(*leading, len(result)), x.dtype)
 
 
-def known(
+def check_parts(
     xp: Any,
     argument: str,
     parts: Components,
@@ -111,7 +113,8 @@ def known(
     leading: Sequence[int],
     more: Sequence[Any] = (),
 ) -> tuple[Components, Any]:
-    """Returns the components, with the identity in rows that hold NaN here or in `more`, and the mask of these rows.
+    """Checks the rotations. Returns their components, and the mask of rows with NaN in a component or in an array of `more`.
+    These rows become the identity.
 
     Raises ArgumentError for rows that are no rotation. If values cannot be read, such rows count as rows with NaN.
     """
@@ -141,8 +144,7 @@ def _identity(source: str) -> list[float]:
 
 
 def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: bool) -> tuple[Any, Any, str]:
-    """Returns the mask of rows that are no rotation, a number for each row that shows it, and a message with a place for that
-    number."""
+    """Returns the mask of rows that are no rotation, the measured number of each row, and a message with {} for that number."""
     largest = _largest(xp, parts)
     infinite = largest == math.inf
     if source in _QUATERNIONS:
@@ -161,19 +163,19 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
             (_, _), sine = _two_vectors(xp, rows[0], rows[1])
             wrong = infinite | ~(sign > 0) | ~(sine > _PARALLEL)
             return wrong, sign, "expected matrices with a determinant above 0, got one of {:g}"
-        off = 0 * sign
+        deviation = 0 * sign
         for i in range(3):
             for j in range(i, 3):
-                off = xp.maximum(off, abs(_dot(rows[i], rows[j]) - float(i == j)))
-        wrong = ~(off <= 2 * tolerance) | ~(sign > 0)
-        measure = xp.where(sign > 0, off, sign)
+                deviation = xp.maximum(deviation, abs(_dot(rows[i], rows[j]) - float(i == j)))
+        wrong = ~(deviation <= 2 * tolerance) | ~(sign > 0)
+        measure = xp.where(sign > 0, deviation, sign)
         text = (
             f"expected rotation matrices (M M^T - 1 within {2 * tolerance:.2g}, determinant 1), got one with {{:g}}"
             " (below 0: its determinant); normalize=True orthonormalises"
         )
         return wrong, measure, text
     if source in MATRIX_ENTRIES:
-        _, sine = _two_vectors(xp, *_six(parts, source))
+        _, sine = _two_vectors(xp, *_vectors_of_6d(parts, source))
         wrong = infinite | ~(sine > _PARALLEL)
         return wrong, sine, "expected two finite vectors that are not parallel, got two with sine {:g} between them"
     return infinite, largest, "expected finite numbers, got {:g}"
@@ -210,10 +212,10 @@ def _largest(xp: Any, parts: Sequence[Any]) -> Any:
 
 def _factor(xp: Any, parts: Sequence[Any]) -> Any:
     """Returns 1, or a divisor with which the components' squares neither overflow nor underflow."""
-    single = parts[0].dtype == xp.float32
+    is_float32 = parts[0].dtype == xp.float32
     largest = _largest(xp, parts)
-    usual = (largest > (2.0**-40 if single else 2.0**-300)) & (largest < (2.0**60 if single else 2.0**500))
-    return xp.where(usual | (largest == 0) | (largest == math.inf), 1.0, largest)
+    is_usual = (largest > (2.0**-40 if is_float32 else 2.0**-300)) & (largest < (2.0**60 if is_float32 else 2.0**500))
+    return xp.where(is_usual | (largest == 0) | (largest == math.inf), 1.0, largest)
 
 
 def _unit(xp: Any, parts: Sequence[Any]) -> tuple[Components, Any]:
@@ -243,7 +245,7 @@ def _two_vectors(xp: Any, a: Sequence[Any], b: Sequence[Any]) -> tuple[tuple[Com
     return (first, across), sine
 
 
-def _six(parts: Components, source: str) -> tuple[Components, Components]:
+def _vectors_of_6d(parts: Components, source: str) -> tuple[Components, Components]:
     """Returns the two vectors of a 6D rotation."""
     if source == "rot6d_interleaved":
         return parts[0::2], parts[1::2]
@@ -257,7 +259,7 @@ def to_matrix(xp: Any, parts: Components, source: str) -> Components:
     """Returns an orthonormal matrix from valid components."""
     if source not in MATRIX_ENTRIES:
         return _matrix_of_quaternion(_to_quaternion(xp, parts, source))
-    first, second = (parts[0:3], parts[3:6]) if source == "matrix" else _six(parts, source)
+    first, second = (parts[0:3], parts[3:6]) if source == "matrix" else _vectors_of_6d(parts, source)
     (a, b), _ = _two_vectors(xp, first, second)
     entries = [*a, *b, *_cross(a, b)]
     return entries if source in ("matrix", "rot6d_rows") else transposed(entries)
@@ -301,6 +303,7 @@ def _matrix_of_quaternion(q: Components) -> Components:
 def _quaternion_of_matrix(xp: Any, m: Components) -> Components:
     """Computes the largest component from the diagonal, and the others from it, so that no cancelled difference is divided by a
     small number."""
+    # Four times the square of each component; the products below are four times those of two components.
     squares = [1 + m[0] - m[4] - m[8], 1 - m[0] + m[4] - m[8], 1 - m[0] - m[4] + m[8], 1 + m[0] + m[4] + m[8]]
     xy, xz, yz = m[1] + m[3], m[2] + m[6], m[5] + m[7]
     xw, yw, zw = m[7] - m[5], m[2] - m[6], m[3] - m[1]
@@ -310,10 +313,10 @@ def _quaternion_of_matrix(xp: Any, m: Components) -> Components:
         [xz, yz, squares[2], zw],
         [xw, yw, zw, squares[3]],
     ]
-    q, most = by_component[3], squares[3]
+    q, largest = by_component[3], squares[3]
     for other, square in zip(by_component[:3], squares[:3], strict=True):
-        q = [xp.where(square > most, b, a) for b, a in zip(other, q, strict=True)]
-        most = xp.maximum(most, square)
+        q = [xp.where(square > largest, b, a) for b, a in zip(other, q, strict=True)]
+        largest = xp.maximum(largest, square)
     q, _ = _unit(xp, q)
     return _with_positive_w(xp, q)
 
@@ -353,8 +356,8 @@ def _vector_of_quaternion(xp: Any, q: Components) -> Components:
     square = _dot(v, v)
     small = square < _SMALL_SQUARE
     sine = root(xp, xp.where(small, 1.0, square))
-    near = xp.where(small, w, 1.0)
-    factor = xp.where(small, 2 / near * (1 - square / (3 * near * near)), 2 * xp.arctan2(sine, w) / sine)
+    divisor = xp.where(small, w, 1.0)
+    factor = xp.where(small, 2 / divisor * (1 - square / (3 * divisor * divisor)), 2 * xp.arctan2(sine, w) / sine)
     return [factor * part for part in v]
 
 
@@ -397,7 +400,7 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
         a, b, c, d = q[3] - q[j], q[i] + q[k] * sign, q[j] + q[3], q[k] * sign - q[i]
     low, high = c * c + d * d, a * a + b * b
     least = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46
-    # At the middle angle's ends only the sum or only the difference is known.
+    # In gimbal lock only the sum or only the difference of the outer angles is known.
     at_low, at_high = low < least, high < least
     c, d = xp.where(at_low, 1.0, c), xp.where(at_low, 0.0, d)
     a, b = xp.where(at_high, 1.0, a), xp.where(at_high, 0.0, b)

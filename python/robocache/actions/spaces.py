@@ -21,8 +21,8 @@ from ._arrays import (
 )
 from .rotations import (
     Components,
+    check_parts,
     from_matrix,
-    known,
     product,
     rotation_width,
     to_matrix,
@@ -76,7 +76,7 @@ def relative(
         array([[0., 5.],
                [1., 6.]])
     """
-    return _converted(x, base, kind, mask, rotation, angles, scale, normalize, back=False)
+    return _convert(x, base, kind, mask, rotation, angles, scale, normalize, back=False)
 
 
 def absolute(
@@ -105,10 +105,10 @@ def absolute(
     Raises:
         ArgumentError, ArgumentTypeError: as :func:`relative`.
     """
-    return _converted(x, base, kind, mask, rotation, angles, scale, normalize, back=True)
+    return _convert(x, base, kind, mask, rotation, angles, scale, normalize, back=True)
 
 
-def _converted(
+def _convert(
     x: Any,
     base: Any,
     kind: Any,
@@ -135,7 +135,7 @@ def _converted(
     if kind == "joints":
         are_angles = [False] * features if angles is None else feature_mask("angles", angles, features)
         with quietly(xp):
-            result = _joints(xp, action, state[..., None, :], is_converted, are_angles, back)
+            result = _convert_joints(xp, action, state[..., None, :], is_converted, are_angles, back)
         return cast(result, x.dtype)
     if angles is not None:
         raise errors.ArgumentError(f"angles: expected only with kind='joints', got it with {kind!r}")
@@ -146,34 +146,34 @@ def _converted(
             f"{'x' if mask is None else 'mask'}: expected poses of {width} features, x, y, z and {rotation!r},"
             f" got {len(pose_features)} features; mask= selects the features of poses"
         )
-    factors = (1.0, 1.0) if scale is None else _scale(scale)
+    factors = (1.0, 1.0) if scale is None else _check_scale(scale)
     leading = tuple(x.shape[:-1])
     chunks = math.prod(leading[:-1])
     action = action.reshape(chunks, leading[-1], features)
     state = state.reshape(chunks, 1, features)
     columns = [action[..., i] for i in range(features)]
-    limits = roundoff(x), roundoff(base)
+    roundoffs = roundoff(x), roundoff(base)
     with quietly(xp):
         for start in range(0, len(pose_features), width):
             pose_indices = pose_features[start : start + width]
             pose = [columns[i] for i in pose_indices]
-            origin = [state[..., i] for i in pose_indices]
-            rows = leading, leading[:-1]
-            result = _pose(xp, pose, origin, kind, rotation, factors, normalize, back, limits, rows)
+            base_pose = [state[..., i] for i in pose_indices]
+            shapes = leading, leading[:-1]
+            result = _convert_pose(xp, pose, base_pose, kind, rotation, factors, normalize, back, roundoffs, shapes)
             for i, column in zip(pose_indices, result, strict=True):
                 columns[i] = column
         out = xp.stack(columns, -1)
     return cast(out.reshape(*leading, features), x.dtype)
 
 
-def _joints(xp: Any, x: Any, base: Any, mask: list[bool], angles: list[bool], back: bool) -> Any:
+def _convert_joints(xp: Any, x: Any, base: Any, mask: list[bool], angles: list[bool], back: bool) -> Any:
     result = x + base if back else x - base
     if any(angles):
         result = where_features(xp, angles, within_half_a_turn(xp, result), result)
     return where_features(xp, mask, result, x)
 
 
-def _scale(scale: Any) -> tuple[float, float]:
+def _check_scale(scale: Any) -> tuple[float, float]:
     try:
         metres, radians = scale
     except (TypeError, ValueError):
@@ -184,7 +184,7 @@ def _scale(scale: Any) -> tuple[float, float]:
     return factors
 
 
-def _pose(
+def _convert_pose(
     xp: Any,
     pose: Components,
     base: Components,
@@ -193,18 +193,18 @@ def _pose(
     scale: tuple[float, float],
     normalize: bool,
     back: bool,
-    limits: tuple[float, float],
-    rows: tuple[Sequence[int], Sequence[int]],
+    roundoffs: tuple[float, float],
+    shapes: tuple[Sequence[int], Sequence[int]],
 ) -> Components:
-    """Returns the components of a pose relative to `base`, or with `back` the inverse."""
+    """Returns the components of a pose relative to `base`, or with `back` absolute. `roundoffs` and `shapes`: for x and base."""
     p, p0 = pose[:3], base[:3]
     if back:
         pose = [*p, *(part * scale[1] for part in pose[3:])] if scale[1] != 1 else pose
         p = [part * scale[0] for part in p] if scale[0] != 1 else p
-    parts, absent = known(xp, "x", pose[3:], rotation, limits[0], normalize, rows[0], p)
-    base_parts, base_absent = known(xp, "base", base[3:], rotation, limits[1], normalize, rows[1], p0)
+    parts, absent = check_parts(xp, "x", pose[3:], rotation, roundoffs[0], normalize, shapes[0], p)
+    base_parts, base_absent = check_parts(xp, "base", base[3:], rotation, roundoffs[1], normalize, shapes[1], p0)
     absent = absent | base_absent
-    p, p0 = ([xp.where(absent, 0.0, part) for part in each] for each in (p, p0))
+    p, p0 = ([xp.where(absent, 0.0, part) for part in vector] for vector in (p, p0))
     m, m0 = to_matrix(xp, parts, rotation), to_matrix(xp, base_parts, rotation)
     if kind == "base_frame":
         m = product(m, m0 if back else transposed(m0))
@@ -246,7 +246,7 @@ def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles
     are_angles = [False] * features if angles is None else feature_mask("angles", angles, features)
     before = xp.concatenate([start[..., None, :], steps], -2)[..., :-1, :]
     with quietly(xp):
-        return cast(_joints(xp, steps, before, is_converted, are_angles, back=False), x.dtype)
+        return cast(_convert_joints(xp, steps, before, is_converted, are_angles, back=False), x.dtype)
 
 
 def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:

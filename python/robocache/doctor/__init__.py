@@ -71,7 +71,7 @@ def doctor(
 
     root = checked_path("path", path)
     save = truth("save", save)
-    parts = _checked_splits(splits)
+    parts = _check_splits(splits)
     if os.path.exists(root / "manifest.json"):
         if options:
             raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {root}")
@@ -89,7 +89,7 @@ def doctor(
             try:
                 ingest(root, cache, progress=progress, **{**options, "on_error": "skip"})
             except FileError as error:
-                if str(temporary) in str(error):  # no fault of the source
+                if str(temporary) in str(error):  # the temporary cache cannot be written; the source has no fault
                     raise FileError(
                         f"{error}; name another folder for the temporary cache with work (--work)"
                     ) from error
@@ -107,7 +107,7 @@ def doctor(
     return report
 
 
-def _checked_splits(splits: Any) -> dict[str, list[int]]:
+def _check_splits(splits: Any) -> dict[str, list[int]]:
     if not isinstance(splits, Mapping | None):
         raise ArgumentTypeError(f"splits: expected {{name: episodes}}, got {splits!r}")
     episodes = {name: wholes(f"splits['{name}']", part) for name, part in (splits or {}).items()}

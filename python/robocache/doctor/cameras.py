@@ -16,7 +16,7 @@ from .streams import Clock, Survey
 
 SAMPLED = 24  # decoded frames per camera
 BLANK_RANGE = 4  # a frame is blank if its values (0 to 255) have at most this range
-FROZEN_ROWS, FROZEN_S = 10, 1.0
+FROZEN_ROWS, FROZEN_S = 10, 1.0  # frames are frozen if they repeat for this many rows and seconds
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
 SMALLEST = 16  # pixels per side
 _BYTES = 1 << 24  # frames are decoded and compared in parts of about this size
@@ -30,7 +30,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
         clock = survey.clocks[camera.name]
         rows = np.unique(np.linspace(0, camera.rows - 1, SAMPLED).astype(np.int64))
         blank: list[tuple[int, float]] = []
-        ends: list[float] = []
+        end_values: list[float] = []
         for row, pixels in _decode(camera, rows):
             if isinstance(pixels, FrameError):
                 yield Finding(
@@ -42,12 +42,12 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                 )
                 continue
             if row in (0, camera.rows - 1):
-                ends += [float(pixels.min()), float(pixels.max())]
+                end_values += [float(pixels.min()), float(pixels.max())]
             finite = pixels[np.isfinite(pixels)] if pixels.dtype.kind == "f" else pixels
             spread = float(finite.max()) - float(finite.min()) if finite.size else 0.0
             if spread <= (BLANK_RANGE if pixels.dtype == np.uint8 else 0):
                 blank.append((row, float(finite.mean()) if finite.size else 0.0))
-        if len(ends) == 2 * len({0, camera.rows - 1}) and ends[0] == ends[-1]:
+        if len(end_values) == 2 * len({0, camera.rows - 1}) and end_values[0] == end_values[-1]:
             survey.blank.add(camera.name)
         if blank and not is_labels(camera.name, camera.attributes):  # a valid empty mask has one label
             row, level = blank[0]
@@ -139,13 +139,13 @@ def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
     # Only files of one size are compared, because long runs of one size are rare.
     for begin, end in _runs(is_repeat):
         files = [values.file(row) for row in range(begin, end)]
-        same = [np.array_equal(file, following) for file, following in pairwise(files)]
-        yield from ((begin + first, begin + last) for first, last in _runs(np.array([False, *same, False])))
+        is_repeated = [np.array_equal(file, following) for file, following in pairwise(files)]
+        yield from ((begin + first, begin + last) for first, last in _runs(np.array([False, *is_repeated, False])))
 
 
-def _runs(same: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields [begin, end) of long runs. ``same[i]``: whether row i equals row i - 1; the first and last entries are false."""
-    edges = np.flatnonzero(same[1:] != same[:-1])
+def _runs(is_repeated: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yields [begin, end) of long runs. ``is_repeated[i]``: whether row i equals row i - 1; the first and last entries are false."""
+    edges = np.flatnonzero(is_repeated[1:] != is_repeated[:-1])
     ends = zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True)
     yield from ((begin, end) for begin, end in ends if end - begin >= FROZEN_ROWS)
 

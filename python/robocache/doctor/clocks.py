@@ -30,7 +30,7 @@ NEAR_ZERO_NS, TODAY_NS = 10**15, 10**18  # smaller stamps are no dates (12 days)
 # Names of streams that hold stamps, and the number of their episodes that are checked.
 OWN_STAMPS, OWN_STAMPS_EPISODES = {"t", "time", "times", "timestamp", "timestamps", "stamp", "stamps"}, 20
 _CHUNK_ROWS = 1 << 22
-DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50
+DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50  # check_drift explains the first two; fewer rows are not compared
 
 
 def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
@@ -101,30 +101,30 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
         # A nominal clock has a rate in each episode, even where the stream has no steady one.
         if not (clock.steady or clock.stream.clock == "nominal"):
             continue
-        number, total = (array.copy() for array in clock.periods.regular)
-        for episode in np.flatnonzero((clock.rows > 20) & (number < OWN_SHARE * (clock.rows - 1))).tolist():
+        regular_counts, regular_ns = (array.copy() for array in clock.periods.regular)
+        for episode in np.flatnonzero((clock.rows > 20) & (regular_counts < OWN_SHARE * (clock.rows - 1))).tolist():
             time = clock.stream.time_ns[slice(*clock.stream.row_offsets[episode : episode + 2])]
             steps = np.diff(time).astype(np.float64)
             median = np.median(steps)
             regular = steps[np.abs(steps - median) <= median / 2]
             # Bursts have a small median too, but they cover little of the time.
             if len(regular) >= OWN_SHARE * len(steps) and regular.sum() >= clock.span_ns[episode] / 2:
-                number[episode], total[episode] = len(regular), regular.sum()
-        usable = np.flatnonzero((number >= 20) & (total > 0))
+                regular_counts[episode], regular_ns[episode] = len(regular), regular.sum()
+        usable = np.flatnonzero((regular_counts >= 20) & (regular_ns > 0))
         if len(usable) < 2:
             continue
-        rates = 1e9 * number[usable] / total[usable]
-        usual = float(np.sort(rates)[(len(rates) - 1) // 2])
+        rates = 1e9 * regular_counts[usable] / regular_ns[usable]
+        usual_rate = float(np.sort(rates)[(len(rates) - 1) // 2])
         for episode, rate in zip(usable.tolist(), rates.tolist(), strict=True):
-            if abs(rate / usual - 1) > RATE_CHANGE:
+            if abs(rate / usual_rate - 1) > RATE_CHANGE:
                 yield Finding(
                     "warning",
                     "rate-of-episode",
-                    f"{rate:.5g} rows a second; {usual:.5g} in the median episode{survey.also(name)}",
+                    f"{rate:.5g} rows a second; {usual_rate:.5g} in the median episode{survey.also(name)}",
                     episode=episode,
                     stream=name,
                     value=rate,
-                    expected=usual,
+                    expected=usual_rate,
                     advice="The settings were different, or the machine was too slow: train on these episodes separately, or leave them out.",
                 )
 
@@ -163,7 +163,7 @@ class _Gaps:
 
     rows: the row after each gap.
     begins, lengths: in ns.
-    stalls: whether the recorder stalled, so that the gap is not this stream's own.
+    is_stall: whether the recorder stalled, so that the gap is not this stream's own.
     """
 
     name: str
@@ -172,22 +172,22 @@ class _Gaps:
     episodes: np.ndarray
     begins: np.ndarray
     lengths: np.ndarray
-    stalls: np.ndarray
+    is_stall: np.ndarray
 
 
 def check_gaps(survey: Survey) -> Iterator[Finding]:
     """Finds gaps over 1.5 P (one finding per stream), gaps over 10 P (one per episode) and stalls of all streams (one each)."""
     all_gaps = [
-        _gaps(name, clock)
+        _find_gaps(name, clock)
         for name, clock in survey.distinct.items()
         if clock.steady and clock.stream.findings["gaps"] and clock.stream.clock == "recorded"
     ]
-    yield from _stalls(survey, all_gaps)
+    yield from _find_stalls(survey, all_gaps)
     for gaps in all_gaps:
-        yield from _own_gaps(survey, gaps)
+        yield from _report_gaps(survey, gaps)
 
 
-def _gaps(name: str, clock: Clock) -> _Gaps:
+def _find_gaps(name: str, clock: Clock) -> _Gaps:
     time, offsets = clock.stream.time_ns, clock.stream.row_offsets
     rows = []
     for start in range(1, clock.stream.rows, _CHUNK_ROWS):
@@ -200,7 +200,7 @@ def _gaps(name: str, clock: Clock) -> _Gaps:
     return _Gaps(name, clock, after, clock.episode_of(after), begins, lengths, np.zeros(len(after), bool))
 
 
-def _stalls(survey: Survey, all_gaps: list[_Gaps]) -> Iterator[Finding]:
+def _find_stalls(survey: Survey, all_gaps: list[_Gaps]) -> Iterator[Finding]:
     """Finds times of over 10 P in which several streams have a gap and no stream has a row: the recorder stalled."""
     if len(all_gaps) < 2:
         return
@@ -210,9 +210,9 @@ def _stalls(survey: Survey, all_gaps: list[_Gaps]) -> Iterator[Finding]:
     ends = begins + np.concatenate([gaps.lengths for gaps in all_gaps]).astype(np.int64)
     order = np.lexsort((begins, episodes))
     group: list[int] = []
-    for gap in [*order.tolist(), -1]:
+    for gap in [*order.tolist(), -1]:  # -1 ends the last group
         if group and (gap < 0 or episodes[gap] != episodes[group[0]] or begins[gap] >= ends[group].min()):
-            yield from _stall(
+            yield from _check_stall(
                 survey,
                 all_gaps,
                 stream_indices[group],
@@ -224,7 +224,7 @@ def _stalls(survey: Survey, all_gaps: list[_Gaps]) -> Iterator[Finding]:
         group.append(gap)
 
 
-def _stall(
+def _check_stall(
     survey: Survey,
     all_gaps: list[_Gaps],
     stream_indices: np.ndarray,
@@ -234,11 +234,11 @@ def _stall(
 ) -> Iterator[Finding]:
     """Yields a finding if the time that these gaps share, [begin, end), is a stall of the recorder."""
     # A gap that is much longer than the shared time has its own cause.
-    same = [
+    is_shared = [
         all_gaps[stream].lengths[gap] - (end - begin) <= STALL_PERIODS * all_gaps[stream].clock.period_ns
         for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True)
     ]
-    stream_indices, gap_indices = stream_indices[same], gap_indices[same]
+    stream_indices, gap_indices = stream_indices[is_shared], gap_indices[is_shared]
     stalled = [all_gaps[stream] for stream in dict.fromkeys(stream_indices.tolist())]
     if len(stalled) < 2 or end - begin <= LONG_GAP_PERIODS * min(gaps.clock.period_ns for gaps in stalled):
         return
@@ -249,11 +249,11 @@ def _stall(
         low, high = np.searchsorted(time, begin, side="right"), np.searchsorted(time, end, side="left")
         if high > low:
             return  # another stream has rows in this time
-        ticks = clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
-        if ticks and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in stalled]:
+        spans = clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
+        if spans and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in stalled]:
             return
     for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True):
-        all_gaps[stream].stalls[gap] = True
+        all_gaps[stream].is_stall[gap] = True
     names = [gaps.name for gaps in stalled]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     yield Finding(
@@ -268,15 +268,15 @@ def _stall(
     )
 
 
-def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
-    clock, not_stalled = gaps.clock, ~gaps.stalls
+def _report_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
+    clock, not_stalled = gaps.clock, ~gaps.is_stall
     rows, episodes, lengths = gaps.rows[not_stalled], gaps.episodes[not_stalled], gaps.lengths[not_stalled]
-    long = lengths > LONG_GAP_PERIODS * clock.period_ns
-    if not long.all():
-        worst = int(np.argmax(np.where(long, 0, lengths)))
+    is_long = lengths > LONG_GAP_PERIODS * clock.period_ns
+    if not is_long.all():
+        worst = int(np.argmax(np.where(is_long, 0, lengths)))
         lost_ns = float((lengths - clock.period_ns).sum())
         lost = lost_ns / max(clock.span_ns.sum(), 1.0)
-        number = int((~long).sum())
+        number = int((~is_long).sum())
         yield Finding(
             "warning" if lost > LOST_WARNING else "note",
             "gap",
@@ -288,8 +288,8 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
             expected=clock.period_ns,
             advice="Set the loader's max_gap_s: values interpolated across longer gaps are then marked in is_pad.",
         )
-    for episode in np.unique(episodes[long]).tolist():
-        in_episode = np.flatnonzero(long & (episodes == episode))
+    for episode in np.unique(episodes[is_long]).tolist():
+        in_episode = np.flatnonzero(is_long & (episodes == episode))
         worst = int(in_episode[np.argmax(lengths[in_episode])])
         location = clock.locate(int(rows[worst]))
         yield Finding(
@@ -347,34 +347,34 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
 
 def check_simulation_time(survey: Survey) -> Iterator[Finding]:
     """Finds clocks that begin near 0 beside clocks with dates, or in ROS recordings."""
-    near_zero = [name for name, clock in survey.distinct.items() if _near_zero(clock)]
+    near = [name for name, clock in survey.distinct.items() if _is_near_zero(clock)]
     dates = [
         name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > TODAY_NS
     ]
     is_ros = survey.dataset.provenance.get("format") in ("mcap", "rosbag1", "rosbag2")
     others = f"{dates[0]}{f' and {len(dates) - 1} more' * (len(dates) > 1)}" if dates else ""
-    if near_zero and dates:
+    if near and dates:
         yield Finding(
             "error",
             "simulation-time",
-            f"{count(len(near_zero), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
-            f"{', '.join(near_zero[:4])}{f' and {len(near_zero) - 4} more' * (len(near_zero) > 4)}",
-            stream=near_zero[0] if len(near_zero) == 1 else None,
-            count=len(near_zero),
+            f"{count(len(near), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
+            f"{', '.join(near[:4])}{f' and {len(near) - 4} more' * (len(near) > 4)}",
+            stream=near[0] if len(near) == 1 else None,
+            count=len(near),
             advice="The two never overlap: ingest with one clock for all streams (--stamp log for bags), or record with use_sim_time.",
         )
-    elif near_zero and is_ros:
+    elif near and is_ros:
         yield Finding(
             "note",
             "simulation-time",
-            f"the clock begins near 0, at {int(survey.distinct[near_zero[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
+            f"the clock begins near 0, at {int(survey.distinct[near[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
             "or time since the robot started",
-            count=len(near_zero),
+            count=len(near),
             advice="This is right for a simulation: rates and gaps are in simulation time, and rows of one stamp are its ticks.",
         )
     reasons = [(text, reason) for ingest in ingests(survey.dataset.provenance) for text, reason in ingest.left_out]
     topics = [text for text, reason in reasons if " as the clock" in text and _OFF_BY_A_DATE.search(reason)]
-    if topics and not near_zero:
+    if topics and not near:
         yield Finding(
             "note",
             "simulation-time",
@@ -388,7 +388,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
 _OFF_BY_A_DATE = re.compile(r"from the log time in .* by 1\.\d+e\+09 to ")
 
 
-def _near_zero(clock: Clock) -> bool:
+def _is_near_zero(clock: Clock) -> bool:
     rows = clock.stream.rows
     return bool(rows and clock.stream.clock == "recorded" and 0 <= int(clock.stream.time_ns[0]) < NEAR_ZERO_NS)
 
@@ -397,15 +397,17 @@ def check_coverage(survey: Survey) -> Iterator[Finding]:
     """Finds streams that begin late, end early, or share no moment with the other streams of their episode."""
     steady = {name: clock for name, clock in survey.distinct.items() if clock.steady}
     for near in (True, False):  # simulation time and wall time cannot be compared
-        yield from _coverage(survey, {name: clock for name, clock in steady.items() if _near_zero(clock) == near})
+        yield from _compare_spans(
+            survey, {name: clock for name, clock in steady.items() if _is_near_zero(clock) == near}
+        )
 
 
-def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
+def _compare_spans(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
     if len(clocks) < 2:
         return
     names = list(clocks)
     rows = np.array([clocks[name].rows for name in names])
-    first, last = (np.array([getattr(clocks[name], end) for name in names]) for end in ("first_ns", "last_ns"))
+    first, last = (np.array([getattr(clocks[name], field) for name in names]) for field in ("first_ns", "last_ns"))
     has_rows = rows >= 2
     for episode in np.flatnonzero(has_rows.sum(0) >= 2).tolist():
         present = np.flatnonzero(has_rows[:, episode])
@@ -468,13 +470,13 @@ def check_drift(survey: Survey) -> Iterator[Finding]:
     for name, clock in steady:
         for other, reference in compared:
             if abs(clock.true_rate_hz / reference.true_rate_hz - 1) < 0.02:
-                yield from _drift(name, clock, other, reference)
+                yield from _compare_stamps(name, clock, other, reference)
                 break
         else:
             compared.append((name, clock))
 
 
-def _drift(name: str, clock: Clock, other: str, reference: Clock) -> Iterator[Finding]:
+def _compare_stamps(name: str, clock: Clock, other: str, reference: Clock) -> Iterator[Finding]:
     for episode in np.flatnonzero((clock.rows == reference.rows) & (clock.rows >= DRIFT_ROWS)).tolist():
         time, base = (c.stream.time_ns[slice(*c.stream.row_offsets[episode : episode + 2])] for c in (clock, reference))
         if np.array_equal(time, base):
@@ -512,8 +514,8 @@ def check_frame_counts(survey: Survey) -> Iterator[Finding]:
             if abs(clock.period_ns / other.period_ns - 1) > 0.02 or other.stream.kind == "arrays":
                 continue
             allowed = 0 if "nominal" in (camera.clock, other.stream.clock) else 1
-            both = (clock.rows > 0) & (other.rows > 0)
-            unequal = np.flatnonzero(both & (np.abs(clock.rows - other.rows) > allowed))
+            has_both = (clock.rows > 0) & (other.rows > 0)
+            unequal = np.flatnonzero(has_both & (np.abs(clock.rows - other.rows) > allowed))
             for episode in unequal.tolist():
                 frames, rows = int(clock.rows[episode]), int(other.rows[episode])
                 yield Finding(
@@ -550,13 +552,13 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
         )
     for name, counts in zip(survey.clocks, rows, strict=True):
         if name in survey.sensors and name not in survey.distinct:
-            continue
+            continue  # the finding of the stream with the same stamps names it
         numbers = np.flatnonzero((counts == 0) & ~empty).tolist()
         if numbers:
-            text = name not in survey.sensors
-            once = int(counts.max()) <= 1  # a description, such as a camera's, that is sent once when it is known
+            is_text = name not in survey.sensors
+            is_sent_once = int(counts.max()) <= 1  # such as a camera's parameters
             yield Finding(
-                "note" if text or once else "warning",
+                "note" if is_text or is_sent_once else "warning",
                 "missing-stream",
                 f"no rows in {len(numbers)} of {len(counts)} episodes: {ranges(numbers)}"
                 + (survey.also(name) if name in survey.distinct else ""),
@@ -566,7 +568,7 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
                 value=len(counts) - len(numbers),
                 expected=len(counts),
                 advice="Nothing was said in these episodes, or it was lost: check whether they need it."
-                if text
+                if is_text
                 else "Batches of these episodes have zeros and is_pad there; draw from the others with episodes=.",
             )
 

@@ -22,7 +22,8 @@ SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
 
 
 def check_lengths(survey: Survey) -> Iterator[Finding]:
-    """Finds episodes 4 times longer or shorter than the median. The logarithms must also differ by 5 scaled MADs."""
+    """Finds episodes 4 times longer or shorter than the median. Their logarithms must also differ by 5 scaled median absolute
+    deviations."""
     if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
         return
     spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
@@ -32,8 +33,8 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
     logs = np.log(spans[present])
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    far = np.abs(logs - middle) > max(math.log(LENGTH_FACTOR), LENGTH_MADS * spread)
-    for episode in present[far].tolist():
+    is_far = np.abs(logs - middle) > max(math.log(LENGTH_FACTOR), LENGTH_MADS * spread)
+    for episode in present[is_far].tolist():
         yield Finding(
             "note",
             "episode-length",
@@ -54,8 +55,8 @@ def check_boundaries(survey: Survey) -> Iterator[Finding]:
         rows = np.flatnonzero(stream.values[:].reshape(-1))
         starts = stream.row_offsets.astype(np.int64)
         episodes = np.searchsorted(starts, rows, side="right") - 1
-        ends = starts[episodes] if last_part == "is_first" else starts[episodes + 1] - 1
-        inside = np.flatnonzero(rows != ends)
+        boundary_rows = starts[episodes] if last_part == "is_first" else starts[episodes + 1] - 1
+        inside = np.flatnonzero(rows != boundary_rows)
         if len(inside):
             episode, row = int(episodes[inside[0]]), int(rows[inside[0]])
             yield Finding(
@@ -78,14 +79,14 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
     """
     streams = [s for s in survey.floats if s.rows]
     by_samples: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    for episode, key in enumerate(zip(*(_samples(stream) for stream in streams), strict=True)):
+    for episode, key in enumerate(zip(*(_sample_keys(stream) for stream in streams), strict=True)):
         if any(key):
             by_samples[key].append(episode)
     repeats = [
         group
         for candidates in by_samples.values()
         if len(candidates) > 1
-        for group in _equal(survey, streams, candidates)
+        for group in _group_equal(survey, streams, candidates)
     ]
     split_of = {episode: name for name, episodes in splits(survey).items() for episode in episodes}
     for group in sorted(repeats):
@@ -134,7 +135,7 @@ def check_actions(survey: Survey) -> Iterator[Finding]:
             if "state" not in state.name or state.shape != action.shape:
                 continue
             for shift in range(SHIFTS):
-                share = share_of_same(survey, action, state, shift)
+                share = share_of_equal_rows(survey, action, state, shift)
                 if share >= SHIFT_SHARE:
                     relation = "the same row" if shift == 0 else f"{count(shift, 'row')} later"
                     yield Finding(
@@ -188,7 +189,7 @@ def _rows(stream: Stream, episode: int) -> slice:
     return slice(*stream.row_offsets[episode : episode + 2].tolist())
 
 
-def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
+def _sample_keys(stream: Stream) -> Iterator[tuple[int, int] | None]:
     """Yields a key for each episode. Equal episodes have equal keys. None: all rows of the episode are equal."""
     number = np.diff(stream.row_offsets)
     rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(number - 1, 0)[:, None] // 7
@@ -196,12 +197,12 @@ def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
     step = max(_BYTES // max(8 * stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
     for start in range(0, len(rows), step):
         samples = stream.values[rows[start : start + step]]
-        moves = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (number[start : start + step] > 1)
-        for n, row, moving in zip(number[start : start + step].tolist(), samples, moves.tolist(), strict=True):
-            yield (n, hash(row.tobytes())) if moving else None
+        move = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (number[start : start + step] > 1)
+        for n, row, moves in zip(number[start : start + step].tolist(), samples, move.tolist(), strict=True):
+            yield (n, hash(row.tobytes())) if moves else None
 
 
-def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:
+def _group_equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:
     """Returns groups of two or more equal episodes."""
     groups: list[list[int]] = []
     for episode in candidates:
@@ -251,14 +252,14 @@ def _same_frames(camera: Stream, first: int, second: int) -> bool:
     return all(np.array_equal(first, second) for first, second in zip(*files, strict=True))
 
 
-def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
+def share_of_equal_rows(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
     """Returns the share of an action's rows, in some episodes, that equal the state's `shift` rows later."""
-    both = np.flatnonzero(
+    comparable = np.flatnonzero(
         (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)
     )
     same = rows = 0
-    compared = np.unique(np.linspace(0, len(both) - 1, min(len(both), SHIFT_EPISODES)).astype(int))
-    for episode in both[compared].tolist():
+    compared = np.unique(np.linspace(0, len(comparable) - 1, min(len(comparable), SHIFT_EPISODES)).astype(int))
+    for episode in comparable[compared].tolist():
         a, s = (stream.values[_rows(stream, episode)][:4096].astype(np.float64) for stream in (action, state))
         a, s = a[: len(a) - shift].reshape(len(a) - shift, -1), s[shift:].reshape(len(s) - shift, -1)
         changes = (np.diff(s, axis=0) != 0).any(1)
@@ -270,7 +271,7 @@ def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> 
 
 
 def check_texts(survey: Survey) -> Iterator[Finding]:
-    """Finds numbers whose text the table lacks, and episodes with several texts at unknown times."""
+    """Finds numbers that have no text in the table, and episodes with several texts at unknown times."""
     tasks = {stream.name for stream in task_streams(survey.dataset)}
     for stream in survey.numbers:
         if not texts_of_numbers(survey.dataset, stream) or not len(rows := rows_without_text(survey.dataset, stream)):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dataset import Stream
 from ..findings import Finding
-from .episodes import SHIFT_SHARE, SHIFTS, share_of_same
+from .episodes import SHIFT_SHARE, SHIFTS, share_of_equal_rows
 from .streams import Clock, Survey
 
 LARGEST_LAG_S = 1.0
@@ -33,7 +33,7 @@ _RATE_LEAST_HZ = 4.0
 _GRID_S, _BASE_S = 0.005, 0.1  # the finest grid; the time over which a rate of change is computed
 _ROWS_LEAST = 16  # rows of a piece
 _MOTION = 0.2  # the least sum, over all features, of the share of motion
-# A quantity and its derivative move alike, but a quarter of a period apart.
+# Names of derivatives. They are not compared with their quantities, which move alike, but a quarter of a period apart.
 _DERIVED = re.compile(r"(?i)vel|speed|twist|acc|eff|torque|force|wrench|current|temp|load|volt|duty|diff|delta|rel")
 
 
@@ -43,7 +43,8 @@ class Latency:
 
     lag_s: the lag in seconds; below 0 if the stream is ahead.
     correlation: the correlation of the rates of change at that lag.
-    pieces: the number of pieces compared; `agreeing` of them have this lag, from `low_s` to `high_s`.
+    pieces: the number of pieces compared.
+    agreeing, low_s, high_s: how many pieces have about this lag, and the least and the largest lag among them.
     """
 
     lag_s: float
@@ -56,7 +57,7 @@ class Latency:
 
 def check_latency(survey: Survey) -> Iterator[Finding]:
     """Finds streams that move like one before them in the cache, but later or sooner."""
-    left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
+    numbers_left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
     moving = [stream for stream in survey.floats if _may_move(stream, survey.clocks[stream.name])]
     compared: list[Stream] = []
     for stream in moving:
@@ -65,12 +66,12 @@ def check_latency(survey: Survey) -> Iterator[Finding]:
             if not features:
                 continue
             pieces = _find_pieces(survey.clocks[stream.name], survey.clocks[reference.name])
-            left -= sum(a.stop - a.start + b.stop - b.start for a, b in pieces) * len(features)
-            if left < 0:
+            numbers_left -= sum(a.stop - a.start + b.stop - b.start for a, b in pieces) * len(features)
+            if numbers_left < 0:
                 return
-            found = _measure(stream, reference, features, pieces)
-            if found is not None:
-                yield from _report(survey, stream, reference, features, found)
+            latency = _measure(stream, reference, features, pieces)
+            if latency is not None:
+                yield from _report(survey, stream, reference, features, latency)
                 break
         else:
             compared.append(stream)
@@ -124,15 +125,15 @@ def _measure(
     step_s = max(min(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9, _GRID_S)
     largest = round(LARGEST_LAG_S / step_s)
     curves = []
-    for rows, others in pieces:
-        curve = _correlate(stream, rows, reference, others, features, step_s, largest)
+    for rows, reference_rows in pieces:
+        curve = _correlate(stream, rows, reference, reference_rows, features, step_s, largest)
         if curve is not None:
             curves.append(curve)
     if len(curves) < PIECES_LEAST:
         return None
-    together = np.mean(curves, axis=0)
-    lag_s, correlation = _peak(together, step_s)
-    if correlation < CORRELATION or -float(together.min()) > OPPOSITE * correlation or abs(lag_s) > 0.9 * LARGEST_LAG_S:
+    mean = np.mean(curves, axis=0)
+    lag_s, correlation = _peak(mean, step_s)
+    if correlation < CORRELATION or -float(mean.min()) > OPPOSITE * correlation or abs(lag_s) > 0.9 * LARGEST_LAG_S:
         return None
     lags = np.array([_peak(curve, step_s)[0] for curve in curves])
     agreeing = lags[np.abs(lags - lag_s) <= max(period_s, SAME_LAG * abs(lag_s))]
@@ -145,7 +146,7 @@ def _correlate(
     stream: Stream,
     rows: slice,
     reference: Stream,
-    others: slice,
+    reference_rows: slice,
     features: list[tuple[int, int]],
     step_s: float,
     largest: int,
@@ -155,27 +156,28 @@ def _correlate(
     It is a mean over the features, each weighted by its share of motion, as opposed to noise, in both streams. Returns None if
     no feature moves or the piece is too short.
     """
-    if min(rows.stop - rows.start, others.stop - others.start) < _ROWS_LEAST:
+    if min(rows.stop - rows.start, reference_rows.stop - reference_rows.start) < _ROWS_LEAST:
         return None
-    time, other = stream.time_ns[rows], reference.time_ns[others]
-    zero, end = max(int(time[0]), int(other[0])), min(int(time[-1]), int(other[-1]))
-    count = int((end - zero) / 1e9 / step_s) + 1
+    time, reference_time = stream.time_ns[rows], reference.time_ns[reference_rows]
+    begin_ns, end_ns = max(int(time[0]), int(reference_time[0])), min(int(time[-1]), int(reference_time[-1]))
+    count = int((end_ns - begin_ns) / 1e9 / step_s) + 1
     base = max(1, round(_BASE_S / step_s))
     if count - base < 2 * largest:
         return None
     grid = np.arange(count) * (step_s * 1e9)
-    changes, weight = _rates(stream, rows, [feature for feature, _ in features], time - zero, grid, base)
+    changes, weight = _rates(stream, rows, [feature for feature, _ in features], time - begin_ns, grid, base)
     other_changes, other_weight = _rates(
-        reference, others, [feature for _, feature in features], other - zero, grid, base
+        reference, reference_rows, [feature for _, feature in features], reference_time - begin_ns, grid, base
     )
     weight *= other_weight
     if weight.sum() < _MOTION:
         return None
     size = 1 << (2 * (count - base) - 1).bit_length()
     spectrum = (np.conj(np.fft.rfft(other_changes, size)) * np.fft.rfft(changes, size) * weight[:, None]).sum(0)
-    whole = np.fft.irfft(spectrum, size) / weight.sum()
+    correlation = np.fft.irfft(spectrum, size) / weight.sum()
     lags = np.arange(-largest, largest + 1)
-    curve: np.ndarray = whole[lags] * ((count - base) / (count - base - np.abs(lags)))
+    # The larger a lag, the fewer steps overlap.
+    curve: np.ndarray = correlation[lags] * ((count - base) / (count - base - np.abs(lags)))
     return curve
 
 
@@ -218,13 +220,13 @@ def _report(
         return
     later, earlier = (stream, reference) if latency.lag_s > 0 else (reference, stream)
     low, high = sorted(abs(bound) for bound in (latency.low_s, latency.high_s))
-    backwards = _is_command(later) and not _is_command(earlier)
+    is_backwards = _is_command(later) and not _is_command(earlier)
     yield Finding(
-        "warning" if backwards or lag_s > LATENCY_WARNING_S else "note",
+        "warning" if is_backwards or lag_s > LATENCY_WARNING_S else "note",
         "latency",
         f"moves {1e3 * lag_s:.3g} ms after {earlier.name}: {1e3 * low:.3g} to {1e3 * high:.3g} ms in {latency.agreeing} of {latency.pieces} "
         f"pieces; their rates of change correlate by {latency.correlation:.2f}{part}"
-        + ("; a command should come before the motion that it commands" if backwards else ""),
+        + ("; a command should come before the motion that it commands" if is_backwards else ""),
         stream=later.name,
         count=latency.agreeing,
         value=1e3 * lag_s,
@@ -245,7 +247,7 @@ def _is_copy(survey: Survey, stream: Stream, reference: Stream) -> bool:
     if stream.shape != reference.shape:
         return False
     pairs = ((stream, reference), (reference, stream))
-    return any(share_of_same(survey, a, b, shift) >= SHIFT_SHARE for a, b in pairs for shift in range(SHIFTS))
+    return any(share_of_equal_rows(survey, a, b, shift) >= SHIFT_SHARE for a, b in pairs for shift in range(SHIFTS))
 
 
 CHECKS = (check_latency,)

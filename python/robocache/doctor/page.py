@@ -109,13 +109,13 @@ def _group(code: str, severity: str, findings: list[Finding], more: int) -> str:
     shown, folded = findings[:_SHOWN], findings[_SHOWN:]
     advice = findings[0].advice.partition("\n")[0]
     lines = [_text(line) for finding in findings for line in finding.advice.split("\n")[1:]]
-    copied = f"<pre>{chr(10).join(lines)}</pre>" if lines else ""
+    lines_to_copy = f"<pre>{chr(10).join(lines)}</pre>" if lines else ""
     rest = f"<p>and {more:,} more</p>" if more else ""
     if folded:
         rest = f"<details><summary>{len(folded):,} more</summary>{_table(folded)}</details>{rest}"
     return (
         f'<article class="group {severity}"><h3>{_text(code)} <span>· {_many(len(findings) + more, severity)}</span></h3>'
-        f'<p class="advice">{_text(advice)}</p>{_table(shown)}{rest}{copied}</article>'
+        f'<p class="advice">{_text(advice)}</p>{_table(shown)}{rest}{lines_to_copy}</article>'
     )
 
 
@@ -156,22 +156,22 @@ def _streams(report: Report) -> str:
         return ""
     headings = ("stream", "values", "rows", "Hz", "true Hz", "clock", "lost in gaps", "findings")
     numeric = {"rows", "Hz", "true Hz", "lost in gaps", "findings"}
-    heads = "".join(f'<th scope="col"{_number(h in numeric)}>{h}</th>' for h in headings)
+    heads = "".join(f'<th scope="col"{_number_class(h in numeric)}>{h}</th>' for h in headings)
     rows = []
     for stream in report.streams:
-        true, lost = stream["true_rate_hz"], stream["lost_s"]
-        text = stream["kind"] == "text"  # has no rate
+        true_rate_hz, lost_s = stream["true_rate_hz"], stream["lost_s"]
+        is_text = stream["kind"] == "text"  # has no rate
         cells = (
             _values(stream),
             f"{stream['rows']:,}",
-            "" if text else f"{stream['rate_hz']:.5g}",
-            "" if text else "not steady" if true is None else f"{true:.5g}",
+            "" if is_text else f"{stream['rate_hz']:.5g}",
+            "" if is_text else "not steady" if true_rate_hz is None else f"{true_rate_hz:.5g}",
             stream["clock"],
-            "" if text or lost is None else f"{lost:.3g} s",
+            "" if is_text or lost_s is None else f"{lost_s:.3g} s",
             str(sum(finding.stream == stream["name"] for finding in report.findings)),
         )
         columns = "".join(
-            f"<td{_number(h in numeric)}>{_text(cell)}</td>" for h, cell in zip(headings[1:], cells, strict=True)
+            f"<td{_number_class(h in numeric)}>{_text(cell)}</td>" for h, cell in zip(headings[1:], cells, strict=True)
         )
         rows.append(f'<tr><th scope="row">{_text(stream["name"])}</th>{columns}</tr>')
     parts = [
@@ -213,7 +213,7 @@ def _values(stream: dict[str, Any]) -> str:
     return f"{'ragged ' * (stream['kind'] == 'arrays')}{stream['dtype']} {stream['shape']}"
 
 
-def _number(numeric: bool) -> str:
+def _number_class(numeric: bool) -> str:
     return ' class="number"' if numeric else ""
 
 

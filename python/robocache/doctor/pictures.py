@@ -14,8 +14,8 @@ from ..errors import FrameError
 from ..picture import as_picture
 from .streams import Clock, Survey
 
-EPISODES, FEATURES, STREAMS = 300, 24, 64
-_STRIPS, _FRAMES, _HIGH, _WIDE = 16, 6, 120, 160
+EPISODES, FEATURES, STREAMS = 300, 24, 64  # the most that are drawn
+_STRIPS, _FRAMES, _HIGH, _WIDE = 16, 6, 120, 160  # the most cameras, frames of each, rows and columns of a frame
 
 
 @dataclass
@@ -32,7 +32,7 @@ class StreamPicture:
         more: the number of further features that change.
         constant: the number of features that do not change.
         spans: the times with rows, as parts from 0 to 1 of all episodes' time, one after another.
-        gaps: the times of long gaps, as `spans`.
+        gaps: the ends of long gaps, as parts of that time too.
     """
 
     name: str
@@ -94,35 +94,35 @@ def draw(survey: Survey) -> Pictures:
 
     streams = []
     for clock in clocks:
-        picture = _stream(clock, survey)
+        picture = _make_picture(clock, survey)
         for episode in np.flatnonzero(clock.rows[:episodes]).tolist():
-            ends = (int(clock.first_ns[episode]), int(clock.last_ns[episode]))
-            picture.spans.append((position(ends[0], episode), position(ends[1], episode)))
-        gaps = clock.steady and clock.stream.kind != "text"
-        rows = clock.periods.long_gap_rows if gaps else np.empty(0, np.int64)
+            bounds_ns = (int(clock.first_ns[episode]), int(clock.last_ns[episode]))
+            picture.spans.append((position(bounds_ns[0], episode), position(bounds_ns[1], episode)))
+        shows_gaps = clock.steady and clock.stream.kind != "text"
+        rows = clock.periods.long_gap_rows if shows_gaps else np.empty(0, np.int64)
         for row, episode in zip(rows.tolist(), clock.episode_of(rows).tolist(), strict=True):
             if episode < episodes:
                 picture.gaps.append(position(int(clock.stream.time_ns[row]), episode))
         streams.append(picture)
-    strips = [_strip(survey.clocks[camera.name]) for camera in survey.cameras[:_STRIPS] if camera.rows]
+    strips = [_make_strip(survey.clocks[camera.name]) for camera in survey.cameras[:_STRIPS] if camera.rows]
     return Pictures(streams, (borders / total).tolist(), total / 1e9, episodes, strips)
 
 
-def _strip(clock: Clock) -> Strip:
+def _make_strip(clock: Clock) -> Strip:
     camera, shown = clock.stream, []
     for row in np.unique(np.linspace(0, camera.rows - 1, _FRAMES).round().astype(np.int64)).tolist():
         try:
             frame = camera.frame(row)
         except FrameError:
             continue  # a finding reports it
-        small = as_picture(cast(FrameFormat, camera.frames).color_space, _smaller(frame))
+        small = as_picture(cast(FrameFormat, camera.frames).color_space, _shrink(frame))
         encoded = frames.encode(small[None], "jpeg", 80).data
         location = clock.locate(row)
         shown.append((location["episode"], location["row"], base64.b64encode(encoded.tobytes()).decode()))
     return Strip(camera.name, shown)
 
 
-def _smaller(frame: np.ndarray) -> np.ndarray:
+def _shrink(frame: np.ndarray) -> np.ndarray:
     """Returns a frame of at most 160 by 120 pixels: the mean of each block, or one pixel of it for depth."""
     step = max(-(-frame.shape[0] // _HIGH), -(-frame.shape[1] // _WIDE))
     if step == 1 or frame.dtype != np.uint8 or min(frame.shape[:2]) < step:
@@ -133,7 +133,7 @@ def _smaller(frame: np.ndarray) -> np.ndarray:
     return smaller
 
 
-def _stream(clock: Clock, survey: Survey) -> StreamPicture:
+def _make_picture(clock: Clock, survey: Survey) -> StreamPicture:
     stream, periods = clock.stream, clock.periods
     number, low, high, total = periods.parts.T
     is_empty = number == 0

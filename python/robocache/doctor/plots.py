@@ -58,6 +58,7 @@ def histogram_plot(picture: StreamPicture) -> str:
         if count:
             x, y = plot.at(math.log(low), math.log10(count + 1))
             right, _ = plot.at(math.log(high), 0)
+            # Bins end at 1.5 P, from which a period is a gap, and at 10 P, from which it is a long gap.
             kind = "bar" if high <= 1.55 else "bar odd" if high <= 10.2 else "bar bad"
             parts.append(
                 f'<rect class="{kind}" x="{x}" y="{y}" width="{max(right - x - 0.8, 1):.1f}" height="{bottom - y:.1f}"/>'
@@ -173,7 +174,7 @@ def _ticks(low: float, high: float, number: int) -> list[float]:
 
 
 def _short(text: str, length: int) -> str:
-    """Returns the text, with its middle cut out if it is too long; a title then has the whole text."""
+    """Returns the text, with its middle cut out if it is too long; an SVG title then holds the whole text."""
     text = printable(text)
     if len(text) <= length:
         return escape(text)

@@ -18,15 +18,16 @@ UNIT = 1e-3  # the length of each row may differ from 1 by this much
 ROWS_LEAST = 20
 # Methods that do not interpolate the numbers of a rotation one by one.
 _WHOLE = {"slerp", "pose", "previous", "nearest", "next"}
+# The names of four features, one a line, that number the components from 0 to 3.
 _NUMBERED = re.compile(r"(?i).*q\D*0\]?\n.*q\D*1\]?\n.*q\D*2\]?\n.*q\D*3\]?")
 _NUMBERS = 1 << 20  # numbers checked at once
 
 
 def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
-    """Finds blocks of four features of length 1 in every row that no method covers, and matrices that are rotations in every row.
-    Gives the mapping that makes the blocks rotations, or holds the matrices.
+    """Finds blocks of four features that have length 1 in every row and no method, and matrices that are rotations in every row.
+    The advice has the mapping with a method for them.
 
-    Blocks of which fewer than two features change are no rotations, nor are rows of one 1 and three 0.
+    A block is no rotation if fewer than two of its features change, or if each row has one 1 and three 0.
     """
     for stream in survey.floats:
         features = math.prod(stream.shape)
@@ -47,21 +48,22 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
         stats = survey.dataset.stats[stream.name]
         changes = np.ravel(stats.min) < np.ravel(stats.max)
         blocks = [f for f in blocks if changes[f : f + 4].sum() >= 2]
-        flips = _unit_blocks(survey, stream, blocks)
-        mended: list[int] = []
+        unit_blocks = _unit_blocks(survey, stream, blocks)
+        chosen: list[int] = []
+        # First blocks with the letters w, x, y and z, then blocks whose lengths deviate least; they may not overlap.
         for start in sorted(
-            flips, key=lambda f: (sorted(letters_of(stream.names[f : f + 4])) != list("wxyz"), flips[f][1])
+            unit_blocks, key=lambda f: (sorted(letters_of(stream.names[f : f + 4])) != list("wxyz"), unit_blocks[f][1])
         ):
-            if all(abs(start - other) > 3 for other in mended):
-                mended.append(start)
-        mended.sort()
-        if not mended:
+            if all(abs(start - other) > 3 for other in chosen):
+                chosen.append(start)
+        chosen.sort()
+        if not chosen:
             continue
-        described = [feature_names(stream, list(range(start, start + 4))) for start in mended[:3]]
-        more = f" and {len(mended) - 3} more" if len(mended) > 3 else ""
-        turns = sum(flips[start][0] for start in mended)
-        new_blocks: list[list[int | str]] = [[start, start + 4, "slerp"] for start in mended]
-        new_blocks += [[start, stop, method] for start, stop, method in methods if not _overlap(start, stop, mended)]
+        described = [feature_names(stream, list(range(start, start + 4))) for start in chosen[:3]]
+        more = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
+        turns = sum(unit_blocks[start][0] for start in chosen)
+        new_blocks: list[list[int | str]] = [[start, start + 4, "slerp"] for start in chosen]
+        new_blocks += [[start, stop, method] for start, stop, method in methods if not _overlap(start, stop, chosen)]
         new_blocks.sort(key=lambda block: int(block[0]))
         yield Finding(
             "warning",
@@ -69,14 +71,14 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             f"four numbers of length 1 in every row, as of a quaternion, interpolated one by one: {'; '.join(described)}{more}"
             + (f"; their signs turn together {turns} times, q and -q are one rotation" if turns else ""),
             stream=stream.name,
-            count=len(mended),
+            count=len(chosen),
             value=turns,
             advice="If they are a rotation, ingest with --mapping FILE, which contains"
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
             + f":\n{mapping_line(stream.name, new_blocks)}"
             + (
                 "\n(of components 0 to 3 the first is w in most sources)"
-                if any(_NUMBERED.fullmatch("\n".join(stream.names[f : f + 4])) for f in mended)
+                if any(_NUMBERED.fullmatch("\n".join(stream.names[f : f + 4])) for f in chosen)
                 else ""
             ),
         )
@@ -84,7 +86,7 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
 
 def _are_rotations(survey: Survey, stream: Stream) -> bool:
     """Whether every matrix is a rotation in its first three rows and columns, and they are not the same in all rows."""
-    step, before = max(_NUMBERS // math.prod(stream.shape), 1), None
+    step, first_matrix = max(_NUMBERS // math.prod(stream.shape), 1), None
     changes = False
     for start in range(0, stream.rows, step):
         rows = slice(start, min(start + step, stream.rows))
@@ -94,8 +96,8 @@ def _are_rotations(survey: Survey, stream: Stream) -> bool:
         with np.errstate(invalid="ignore", over="ignore"):
             if not (np.abs(turns @ turns.swapaxes(2, 3) - np.eye(3)) <= UNIT).all():
                 return False
-        before = turns[:1] if before is None else before
-        changes = changes or bool((turns != before).any())
+        first_matrix = turns[:1] if first_matrix is None else first_matrix
+        changes = changes or bool((turns != first_matrix).any())
     return changes
 
 
@@ -104,38 +106,38 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:
-    """Returns the blocks of four with length 1 in every row: how often their sign turns from row to row, and the largest deviation of
-    the length from 1. If a component is near 0, a block beside the rotation's has a length near 1 too."""
+    """Returns each block of four with length 1 in every row, by its first feature: how often its sign turns from row to row, and the
+    largest deviation of the length from 1. If a component is near 0, a block beside the rotation's has a length near 1 too."""
     kept = np.array(blocks, np.int64)
     turns = np.zeros(len(kept), np.int64)
     worst = np.zeros(len(kept))
     mixed = np.zeros(len(kept), bool)  # whether a row is more than one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
-    first = np.zeros(stream.rows + 1, bool)
-    first[stream.row_offsets] = True
-    before = None
+    is_first_row = np.zeros(stream.rows + 1, bool)
+    is_first_row[stream.row_offsets] = True
+    last_row = None
     for start in range(0, stream.rows, step):
         if not len(kept):
             break
         rows = slice(start, min(start + step, stream.rows))
         table = stream.values[rows].reshape(rows.stop - rows.start, -1).astype(np.float64)
         survey.forget(stream, rows)
-        four = table[:, kept[:, None] + np.arange(4)]  # [rows, blocks, 4]
+        components = table[:, kept[:, None] + np.arange(4)]  # [rows, blocks, 4]
         with np.errstate(invalid="ignore", over="ignore"):
-            off = np.abs(np.sqrt((four * four).sum(2)) - 1)
-            passing = (off <= UNIT).all(0)
-        four, kept, turns, mixed = four[:, passing], kept[passing], turns[passing], mixed[passing]
-        worst = np.maximum(worst[passing], off[:, passing].max(0))
-        mixed |= (np.abs(four).max(2) < 1 - UNIT).any(0)
-        whole = four if before is None else np.concatenate([before[:, passing], four])
-        dots = (whole[1:] * whole[:-1]).sum(2)
-        same = ~first[rows.start + (before is None) : rows.stop]
-        turns += ((dots < 0) & same[:, None]).sum(0)
-        before = four[-1:]
+            deviations = np.abs(np.sqrt((components * components).sum(2)) - 1)
+            passes = (deviations <= UNIT).all(0)
+        components, kept, turns, mixed = components[:, passes], kept[passes], turns[passes], mixed[passes]
+        worst = np.maximum(worst[passes], deviations[:, passes].max(0))
+        mixed |= (np.abs(components).max(2) < 1 - UNIT).any(0)
+        consecutive = components if last_row is None else np.concatenate([last_row[:, passes], components])
+        dots = (consecutive[1:] * consecutive[:-1]).sum(2)
+        is_same_episode = ~is_first_row[rows.start + (last_row is None) : rows.stop]
+        turns += ((dots < 0) & is_same_episode[:, None]).sum(0)
+        last_row = components[-1:]
     return {
         int(f): (int(n), float(deviation))
-        for f, n, deviation, mix in zip(kept, turns, worst, mixed, strict=True)
-        if mix
+        for f, n, deviation, is_mixed in zip(kept, turns, worst, mixed, strict=True)
+        if is_mixed
     }
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..findings import Finding
 from ..norm_stats import beyond_pixels
-from ..provenance import Ingested, ingests, named
-from ..provenance import alike as alike_of
+from ..provenance import Ingested, describe_group, group_alike, ingests
 from .episodes import source_episodes
 from .streams import Survey
 
@@ -72,7 +71,7 @@ def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
         yield Finding(
             "note",
             "left-out",
-            f"the cache does not hold {'; '.join(named(group) for group in alike_of(left_out))}",
+            f"the cache does not hold {'; '.join(describe_group(group) for group in group_alike(left_out))}",
             count=len(left_out),
             file=record.source or None,
             advice="It is left out by design, or the cache has no form for it. If you do not need it, there is nothing to do.",
@@ -114,8 +113,8 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
     """Compares the statistics of the cache's LeRobot dataset, if it still exists, with the cache's rows.
 
     Mean, std, min and max must agree within a thousandth of the column's range plus the rounding of float32 sums. v2.1's
-    meta/episodes_stats.jsonl is compared episode by episode. A cache with appended sources is not compared, and a cache of some of
-    the episodes not with meta/stats.json.
+    meta/episodes_stats.jsonl is compared episode by episode. A cache with appended sources is not compared. A cache with only some
+    of the episodes is not compared with meta/stats.json.
     """
     provenance = survey.dataset.provenance
     from ..ingest.files import is_source  # imported here, because ingest takes long to import
@@ -195,11 +194,11 @@ def _disagreement(
         if stored.shape != computed.shape or np.isnan(computed).any():
             continue
         error = np.abs(stored - computed)
-        within = error <= allowed
+        is_within = error <= allowed
         if key == "std":  # it may be the root of mean(x^2) - mean(x)^2, both rounded
-            within |= error * (stored + computed) <= 2 * rounding * largest**2
-        if not within.all():
-            error = np.where(within, 0, error / np.maximum(allowed, 1e-300))
+            is_within |= error * (stored + computed) <= 2 * rounding * largest**2
+        if not is_within.all():
+            error = np.where(is_within, 0, error / np.maximum(allowed, 1e-300))
             worst = int(np.argmax(np.nan_to_num(error, nan=np.inf)))
             return Finding(
                 "warning",

@@ -194,7 +194,7 @@ class Survey:
     def _kept(self) -> set[str]:
         """The names of streams that may stay in memory after they are read."""
         sizes = np.cumsum([stream.values.nbytes for stream in self.numbers]).tolist()
-        return {stream.name for stream, together in zip(self.numbers, sizes, strict=True) if together <= _KEPT_BYTES}
+        return {stream.name for stream, total in zip(self.numbers, sizes, strict=True) if total <= _KEPT_BYTES}
 
     def forget(self, stream: Stream, rows: slice) -> None:
         """Frees the memory of rows that were read from the mapped file."""

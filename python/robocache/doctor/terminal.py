@@ -10,7 +10,7 @@ from rich.text import Text
 
 from .._printable import count, printable
 from ..findings import SEVERITIES, Finding, Report
-from ..overview import end, middle
+from ..overview import cut_end, cut_middle
 from ..view import Name
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -28,7 +28,7 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
     counts = report.counts
     worst = next((severity for severity in SEVERITIES if counts[severity]), "note")
     console.print(Text(report.verdict, _STYLES[worst]), width=width)
-    console.print(Text(middle(report.path, width)))
+    console.print(Text(cut_middle(report.path, width)))
     for severity in SEVERITIES:
         if not counts[severity]:
             continue
@@ -39,7 +39,7 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
             number = len(group_findings) + report.more.get(code, 0)
             title = code if number == 1 else f"{code} ({number})"
             if severity == "note" and lines is None:
-                console.print(Name(end(f"{title}: {_located(group_findings[0])}", 2 * width - 30)), width=width)
+                console.print(Name(cut_end(f"{title}: {_located(group_findings[0])}", 2 * width - 30)), width=width)
                 continue
             shown = group_findings[: lines or _SHOWN]
             table = Table.grid(padding=(0, 1))

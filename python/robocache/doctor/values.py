@@ -22,7 +22,7 @@ from .streams import Clock, Survey, feature_names, index_of, is_action
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
 STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows
-# A column often repeats by its nature if it does so in more than these shares of its other rows, or of the episodes.
+# A column that repeats in more than these shares of its other rows, or of the episodes, does so by its nature: not reported.
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
 JUMPS_AN_EPISODE = 0.5  # a column with more jumps in an episode jumps by its nature: not reported
@@ -74,16 +74,16 @@ def check_values(survey: Survey) -> Iterator[Finding]:
     """Reports everything that a pass over the numbers finds."""
     scans = [scan(stream, survey) for stream in survey.numbers if stream.rows]
     for scanned in scans:
-        yield from _not_finite(scanned)
-        yield from _constant(scanned)
-        yield from _near_constant(scanned)
-        yield from _outside(scanned)
-        yield from _stuck(scanned, survey)
+        yield from _find_not_finite(scanned)
+        yield from _find_constant(scanned)
+        yield from _find_near_constant(scanned)
+        yield from _find_outside_limits(scanned)
+        yield from _find_stuck(scanned, survey)
         vectors = _vectors_past_half_a_turn(scanned, survey)
-        yield from _jumps(scanned, vectors)
-        yield from _vectors(scanned, vectors)
-        yield from _rotations(scanned)
-        yield from _statistics(scanned, survey.dataset)
+        yield from _find_jumps(scanned, vectors)
+        yield from _report_vectors(scanned, vectors)
+        yield from _report_quaternions(scanned)
+        yield from _compare_statistics(scanned, survey.dataset)
 
 
 def check_arrays(survey: Survey) -> Iterator[Finding]:
@@ -111,34 +111,34 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
 def scan(stream: Stream, survey: Survey) -> Scan:
     """Scans a stream of numbers in one pass, a few MB at a time."""
     bounds = limits(stream)
-    opened = _scan_open(
+    pass_handle = _scan_open(
         stream._opened.handle,
         index_of(stream._opened.handle, stream.name),
         None if bounds is None else _lib.from_numpy(np.concatenate(bounds)),
         _lib.from_numpy(np.array(quaternions(stream), np.int64)),
     )
-    done = 0
-    while done < stream.rows:
-        begin, done = done, _scan_add(opened, _BYTES)
-        survey.forget(stream, slice(begin, done))
-    results = _scan_found(opened)
+    next_row = 0
+    while next_row < stream.rows:
+        begin, next_row = next_row, _scan_add(pass_handle, _BYTES)
+        survey.forget(stream, slice(begin, next_row))
+    results = _scan_found(pass_handle)
     columns, runs, jumps, bad, beyond = (_lib.to_numpy(_array_of(results, None, index)) for index in range(5))
     mean = np.ravel(survey.dataset.stats[stream.name].mean)
     number, total, squares, low, high, still = columns[:, :6].T
     ranks = columns[:, 6:].astype(np.int64).reshape(-1, 2, 5)
     centres = np.where(np.isfinite(mean), mean, 0)
-    found = Scan(stream, survey.clocks[stream.name], centres, number, total, squares, low, high, still, ranks)
+    result = Scan(stream, survey.clocks[stream.name], centres, number, total, squares, low, high, still, ranks)
     for feature, begin, end in runs.astype(np.int64).tolist():
-        found.runs[feature].append((begin, end))
+        result.runs[feature].append((begin, end))
     for f, row, what, size in jumps.tolist():
-        found.jumps[int(f)].append((int(row), ("spike", "wrap", "step")[int(what)], size))
+        result.jumps[int(f)].append((int(row), ("spike", "wrap", "step")[int(what)], size))
     for feature, episode, is_nan, number, row in bad.astype(np.int64).tolist():
         key = (episode, "nan" if is_nan else "infinite")
-        before, first, features = found.bad.get(key, (0, row, set()))
-        found.bad[key] = (before + number, min(first, row), features | {feature})
+        before, first, features = result.bad.get(key, (0, row, set()))
+        result.bad[key] = (before + number, min(first, row), features | {feature})
     for f, what, number, row, worst in beyond.tolist():
-        (found.outside, found.norms, found.flips)[int(what)][int(f)] = (int(number), int(row), worst)
-    return found
+        (result.outside, result.norms, result.flips)[int(what)][int(f)] = (int(number), int(row), worst)
+    return result
 
 
 # ---- facts about a stream ----
@@ -180,7 +180,7 @@ def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
 # ---- findings ----
 
 
-def _not_finite(scanned: Scan) -> Iterator[Finding]:
+def _find_not_finite(scanned: Scan) -> Iterator[Finding]:
     infinite = {f for (_, code), (_, _, features) in scanned.bad.items() if code == "infinite" for f in features}
     empty = set(np.flatnonzero(scanned.number == 0).tolist()) - infinite
     if empty:
@@ -209,7 +209,7 @@ def _not_finite(scanned: Scan) -> Iterator[Finding]:
         )
 
 
-def _near_constant(scanned: Scan) -> Iterator[Finding]:
+def _find_near_constant(scanned: Scan) -> Iterator[Finding]:
     """Finds columns whose spread is too small for normalisation to scale."""
     if scanned.stream.dtype.kind in "biu":
         return
@@ -230,16 +230,16 @@ def _near_constant(scanned: Scan) -> Iterator[Finding]:
         )
 
 
-def _constant(scanned: Scan) -> Iterator[Finding]:
+def _find_constant(scanned: Scan) -> Iterator[Finding]:
     constant = np.flatnonzero((scanned.number > 1) & (scanned.low == scanned.high)).tolist()
     if not constant:
         return
     all_features = len(constant) == len(scanned.number)
-    floats = scanned.stream.dtype.kind not in "biu" and not _covariance(scanned.stream, 0)
-    once = int(scanned.clock.rows.max()) <= 1  # a description, such as a camera's or a fixed transform's
-    dead = all_features and len(constant) > 1 and floats and not once
+    are_floats = scanned.stream.dtype.kind not in "biu" and not _is_covariance(scanned.stream, 0)
+    is_sent_once = int(scanned.clock.rows.max()) <= 1  # such as a camera's parameters or a fixed transform
+    is_dead = all_features and len(constant) > 1 and are_floats and not is_sent_once
     yield Finding(
-        "warning" if dead else "note",
+        "warning" if is_dead else "note",
         "constant",
         "one value in all rows" + ("" if all_features else f": {feature_names(scanned.stream, constant)}"),
         stream=scanned.stream.name,
@@ -249,12 +249,12 @@ def _constant(scanned: Scan) -> Iterator[Finding]:
     )
 
 
-def _covariance(stream: Stream, feature: int) -> bool:
+def _is_covariance(stream: Stream, feature: int) -> bool:
     """Whether a feature belongs to a covariance, which may rest or jump as its filter computes it."""
     return "covariance" in f"{stream.name} {' '.join(stream.names[feature : feature + 1])}".lower()
 
 
-def _outside(scanned: Scan) -> Iterator[Finding]:
+def _find_outside_limits(scanned: Scan) -> Iterator[Finding]:
     bounds = limits(scanned.stream)
     if bounds is None and "limits" in scanned.stream.attributes:
         yield Finding(
@@ -279,11 +279,11 @@ def _outside(scanned: Scan) -> Iterator[Finding]:
         )
 
 
-def _stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
+def _find_stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
     """Finds rows, or some of their columns, that repeat for 20 rows and 1 s.
 
-    Integers and commands are not reported, since they rest by their nature; neither are columns that also repeat elsewhere, nor single
-    columns at rest at their least or greatest value or at the beginning or end of an episode.
+    It does not report integers, commands, columns that also repeat elsewhere, and single columns at their least or greatest value or at
+    the beginning or end of an episode: these rest by their nature.
     """
     stream, offsets = scanned.stream, scanned.stream.row_offsets
     if stream.dtype.kind in "biu" or is_action(stream.name):
@@ -295,7 +295,7 @@ def _stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
         elsewhere = stream.rows - repeated
         if (
             not moving[f]
-            or _covariance(stream, f)
+            or _is_covariance(stream, f)
             or len(runs) > max(1, STUCK_EPISODES * np.count_nonzero(scanned.clock.rows))
         ):
             continue
@@ -305,9 +305,9 @@ def _stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
             if int(stream.time_ns[end - 1]) - int(stream.time_ns[begin]) >= STUCK_S * 1e9:
                 frozen.setdefault((begin, end), []).append(f)
     for (begin, end), features in frozen.items():
-        whole = len(features) == np.count_nonzero(moving)
+        is_whole_row = len(features) == np.count_nonzero(moving)
         location = scanned.clock.locate(begin)
-        if whole:
+        if is_whole_row:
             moves = _others_move(scanned, begin, end, survey)
         else:
             at_rest = location["row"] == 0 or end == offsets[location["episode"] + 1]
@@ -321,7 +321,7 @@ def _stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
             "warning",
             "stuck",
             f"the same value for {end - begin} rows, {seconds:.3g} s, while others move"
-            + ("" if whole else f": {feature_names(stream, features)}"),
+            + ("" if is_whole_row else f": {feature_names(stream, features)}"),
             **location,
             end_row=location["row"] + end - begin,
             value=seconds,
@@ -374,29 +374,29 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-def _jumps(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+def _find_jumps(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(scanned.clock.rows)), 1)
-    turning = {f + k: f for f in quaternions(scanned.stream) for k in range(4)}
+    quaternion_of = {f + k: f for f in quaternions(scanned.stream) for k in range(4)}
     methods = _methods_of_angles(scanned, vectors)
     for kind_of_jump, (severity, code, message, advice) in _JUMPS.items():
-        for f, found in sorted(scanned.jumps.items()):
+        for f, all_jumps in sorted(scanned.jumps.items()):
             least_size = JUMP_RANGE * float(scanned.high[f] - scanned.low[f])
-            jumps = [(row, size) for row, kind, size in found if kind == kind_of_jump and abs(size) >= least_size]
-            if _covariance(scanned.stream, f) or (
+            jumps = [(row, size) for row, kind, size in all_jumps if kind == kind_of_jump and abs(size) >= least_size]
+            if _is_covariance(scanned.stream, f) or (
                 kind_of_jump == "wrap" and not any(start <= f < stop == start + 1 for start, stop, _ in methods)
             ):
                 continue
             if kind_of_jump == "step":
                 # Steps after a gap or a stuck run are no faults, nor are those of commands and of quaternions that change
                 # their sign.
-                if f in turning:
+                if f in quaternion_of:
                     continue
                 stuck = {end for _, end in scanned.runs[f]}
                 jumps = [(row, size) for row, size in jumps if row not in stuck and not _is_after_gap(scanned, row)]
                 if is_action(scanned.stream.name) or len(jumps) > max(1, JUMPS_AN_EPISODE * episodes):
                     continue
-            elif f in turning:
-                jumps = [(row, size) for row, size in jumps if not _changes_sign(scanned.stream, row, turning[f])]
+            elif f in quaternion_of:
+                jumps = [(row, size) for row, size in jumps if not _changes_sign(scanned.stream, row, quaternion_of[f])]
             if not jumps:
                 continue
             row, size = max(jumps, key=lambda jump: abs(jump[1]))
@@ -444,17 +444,17 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
         for f in range(len(largest) - 2)
         if declared.isdisjoint(range(f, f + 3))
         and (largest[f : f + 3] < 2 * np.pi + 0.1).all()
-        and (largest[f : f + 3] ** 2).sum() > 9
+        and (largest[f : f + 3] ** 2).sum() > 9  # long enough for half a turn
     ]
     if not starts or scanned.stream.dtype.kind in "biu":
         return {}
     first, last = starts[0], starts[-1] + 3
-    left = np.array(starts) - first
-    begins = np.zeros(scanned.stream.rows + 1, bool)
-    begins[scanned.stream.row_offsets] = True
+    first_columns = np.array(starts) - first
+    is_first_row = np.zeros(scanned.stream.rows + 1, bool)
+    is_first_row[scanned.stream.row_offsets] = True
     counts = np.zeros((2, len(starts)), np.int64)  # steps longer than 5, and how many of them turn a vector over
     closeness = np.zeros(len(starts))  # over the turns; the larger, the better v - 2 pi v / |v| matches
-    rows_of = np.full(len(starts), -1)
+    first_rows = np.full(len(starts), -1)
     step = max(_NUMBERS // len(largest), 2)
     for row in range(1, scanned.stream.rows, step):
         rows = slice(row - 1, min(row + step, scanned.stream.rows))
@@ -464,27 +464,27 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
             if steps.max() < 3 and steps.min() > -3:
                 survey.forget(scanned.stream, rows)
                 continue
-            index = np.flatnonzero((np.abs(steps) > 3).any(1) & ~begins[row : rows.stop])
-            v, w = (table[index + k][:, left[:, None] + np.arange(3)].astype(np.float64) for k in (0, 1))
+            index = np.flatnonzero((np.abs(steps) > 3).any(1) & ~is_first_row[row : rows.stop])
+            v, w = (table[index + k][:, first_columns[:, None] + np.arange(3)].astype(np.float64) for k in (0, 1))
             survey.forget(scanned.stream, rows)
-            far = np.linalg.norm(w - v, axis=2) > 5
+            is_long_step = np.linalg.norm(w - v, axis=2) > 5
             length = np.linalg.norm(v, axis=2, keepdims=True)
-            off = np.linalg.norm(w - v * (1 - 2 * np.pi / np.maximum(length, 1e-9)), axis=2)
+            deviations = np.linalg.norm(w - v * (1 - 2 * np.pi / np.maximum(length, 1e-9)), axis=2)
             as_angles = np.linalg.norm(np.mod(w - v + np.pi, 2 * np.pi) - np.pi, axis=2)
-            turned_over = far & (off < 0.35) & (off < as_angles / 2)
-        counts += far.sum(0), turned_over.sum(0)
-        closeness += np.where(turned_over, 0.35 - off, 0).sum(0)
-        for i in np.flatnonzero(turned_over.any(0) & (rows_of < 0)):
-            rows_of[i] = index[turned_over[:, i].argmax()] + row
+            turned_over = is_long_step & (deviations < 0.35) & (deviations < as_angles / 2)
+        counts += is_long_step.sum(0), turned_over.sum(0)
+        closeness += np.where(turned_over, 0.35 - deviations, 0).sum(0)
+        for i in np.flatnonzero(turned_over.any(0) & (first_rows < 0)):
+            first_rows[i] = index[turned_over[:, i].argmax()] + row
     vectors: dict[int, tuple[int, int]] = {}
     for i in np.argsort(-closeness, kind="stable"):
         start = starts[i]
         if counts[1, i] and 10 * counts[1, i] >= 9 * counts[0, i] and all(abs(start - other) > 2 for other in vectors):
-            vectors[start] = (int(counts[1, i]), int(rows_of[i]))
+            vectors[start] = (int(counts[1, i]), int(first_rows[i]))
     return dict(sorted(vectors.items()))
 
 
-def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+def _report_vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
     methods = _methods_of_angles(scanned, vectors)
     for start, (number, row) in vectors.items():
         yield Finding(
@@ -500,9 +500,9 @@ def _vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Fin
 
 
 def _mapping_of_angles(stream: Stream, methods: list[list[Any]]) -> str:
-    degrees = any(method == "previous" and stop == start + 1 for start, stop, method in methods)
+    has_degrees = any(method == "previous" and stop == start + 1 for start, stop, method in methods)
     return f":\n{mapping_line(stream.name, methods)}" + (
-        "\n(degrees have no method: the row before is held)" if degrees else ""
+        "\n(degrees have no method: the row before is held)" if has_degrees else ""
     )
 
 
@@ -524,9 +524,9 @@ def _is_after_gap(scanned: Scan, row: int) -> bool:
     return bool(int(time[row]) - int(time[row - 1]) > 1.5 * scanned.clock.period_ns > 0)
 
 
-def _rotations(scanned: Scan) -> Iterator[Finding]:
+def _report_quaternions(scanned: Scan) -> Iterator[Finding]:
     for block, (number, row, worst) in scanned.norms.items():
-        if _covariance(scanned.stream, block):
+        if _is_covariance(scanned.stream, block):
             continue
         yield Finding(
             "warning",
@@ -551,14 +551,14 @@ def _rotations(scanned: Scan) -> Iterator[Finding]:
         )
 
 
-def _statistics(scanned: Scan, dataset: Dataset) -> Iterator[Finding]:
-    """Compares the cache's statistics with those of this pass. Quantiles are compared by the number of values below and at them."""
+def _compare_statistics(scanned: Scan, dataset: Dataset) -> Iterator[Finding]:
+    """Compares the cache's statistics with those of this pass: quantiles by the number of values below and not above them."""
     stats = np.array([np.ravel(x) for x in dataset.stats[scanned.stream.name]]).T.tolist()
     sums = np.array(
         [scanned.number, scanned.centres, scanned.total, scanned.squares, scanned.low, scanned.high]
     ).T.tolist()
     for f, (saved, summed, ranks) in enumerate(zip(stats, sums, scanned.ranks.tolist(), strict=True)):
-        n, centre, total, squares, low, high = summed
+        n, centre, total, squares, low, high = summed  # `saved`: mean, std, min, max, five quantiles, count
         wrong: dict[str, tuple[float, float]] = {}
         if n != int(saved[9]):
             wrong["count"] = (int(saved[9]), int(n))
@@ -572,10 +572,10 @@ def _statistics(scanned: Scan, dataset: Dataset) -> Iterator[Finding]:
                 is_from_sums = name in ("mean", "std")
                 if stored != value and not (is_from_sums and (not summed_up or abs(stored - value) <= tolerance)):
                     wrong[name] = (stored, value)
-            for (name, share), quantile, below, at in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
+            for (name, share), quantile, below, not_above in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
                 # The quantile lies between the sorted values k and k + 1; 1e-6 allows for the rounding of (n - 1) * share.
                 k = share * (n - 1)
-                if below > math.floor(k + 1e-6) + 1 or at < math.floor(k - 1e-6) + 1:
+                if below > math.floor(k + 1e-6) + 1 or not_above < math.floor(k - 1e-6) + 1:
                     wrong[name] = (quantile, math.nan)
         if wrong:
             stored, value = next(iter(wrong.values()))

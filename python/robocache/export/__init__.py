@@ -88,18 +88,18 @@ def export(
     report = ExportReport(opened.path, str(path), to, episodes=len(opened))
     for name in (name for name in opened.streams if name not in chosen):
         report.leave_out(name, "not among the requested streams")
-    tell = progress or (lambda done, total, what: None)
+    show_progress = progress or (lambda done, total, what: None)
     opened.verify(list(chosen))  # the output has no checksums, or new ones, which would hide damage
-    with _unfinished(path) as partial:
+    with _partial_folder(path) as partial:
         try:
             if to == "mcap":
                 from . import mcap
 
-                mcap.write(opened, chosen, partial, report, tell)
+                mcap.write(opened, chosen, partial, report, show_progress)
             else:
                 from . import lerobot
 
-                lerobot.write(opened, chosen, fps, methods, renamed, video, partial, report, tell)
+                lerobot.write(opened, chosen, fps, methods, renamed, video, partial, report, show_progress)
         except ImportError as error:
             extra = "ros" if to == "mcap" else "video"
             raise Error(f"export to {to}: {error}; pip install 'robocache[{extra}]'") from error
@@ -107,7 +107,7 @@ def export(
 
 
 @contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
+def _partial_folder(path: Path) -> Iterator[Path]:
     """Yields a folder to write to. At the end of the block it is renamed to `path`; if the block fails, it is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

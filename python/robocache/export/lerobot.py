@@ -62,7 +62,7 @@ def write(
     video: bool,
     folder: Path,
     report: ExportReport,
-    tell: Callable[[int, int, str], None],
+    show_progress: Callable[[int, int, str], None],
 ) -> None:
     """Writes ``meta/``, ``data/`` and, with `video`, ``videos/`` into `folder`."""
     fps = int(fps) if isinstance(fps, np.integer) else fps
@@ -92,7 +92,7 @@ def write(
     for name, method in requested.items():
         if method is not None and method not in METHODS:
             raise ArgumentError(f"methods: stream '{name}': expected one of {', '.join(METHODS)}, got {method!r}")
-    features = _features(exported, rename, problems)
+    features = _group(exported, rename, problems)
     fps, planned = _plan(dataset, exported, fps, requested, problems)
     for name in cameras if video else ():
         height, width, _ = exported[name].shape
@@ -127,16 +127,16 @@ def write(
     with _Videos(folder, fps) as videos:
         for number in range(len(dataset)):
             title = f"episode {number}"
-            tell(number, len(dataset), title)
+            show_progress(number, len(dataset), title)
             rows = dataset.episode(number)
-            targets = _targets(title, {name: rows[name][0] for name in exported}, fps, planned is not None)
+            targets = _target_stamps(title, {name: rows[name][0] for name in exported}, fps, planned is not None)
             count = len(targets)
             table: dict[str, pa.Array] = {}
             row = {"episode_index": number, "tasks": [], "length": count}
             for key, names in features.items():
                 parts = []
                 for name in names:
-                    stream, place = exported[name], f"{title}: {name}"
+                    stream, where = exported[name], f"{title}: {name}"
                     method = None if planned is None else planned[name]
                     report.rows[name] += count
                     in_gaps, longest_s = _rows_in_gaps(rows[name][0], targets, stream.rate_hz)
@@ -144,17 +144,17 @@ def write(
                         before, longest = filled.get(name, (0, 0.0))
                         filled[name] = before + in_gaps, max(longest, longest_s)
                     if stream.frames is None:
-                        parts.append(_values(stream, rows[name], targets, method, place))
+                        parts.append(_resample(stream, rows[name], targets, method, where))
                         continue
                     clock, pictures = rows[name]
-                    picked = _target_rows(clock, targets, method)
+                    picked_rows = _target_rows(clock, targets, method)
                     if video:
-                        row |= videos.write(key, number, pictures, picked)
+                        row |= videos.write(key, number, pictures, picked_rows)
                     else:
-                        table[key] = _images(stream, pictures, picked)
+                        table[key] = _image_column(stream, pictures, picked_rows)
                 if parts:
-                    values = _joined(parts, names, rounded, title)
-                    table[key] = _arrow(values)
+                    values = _join(parts, names, rounded, title)
+                    table[key] = _number_column(values)
                     row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
             indices = tasks.of_rows(number, targets)
             row["tasks"] = [tasks.texts[index] for index in dict.fromkeys(indices.tolist())]
@@ -241,7 +241,7 @@ class _Problems:
 # ---- features ----
 
 
-def _features(streams: Mapping[str, Stream], rename: Mapping[str, str], problems: _Problems) -> dict[str, list[str]]:
+def _group(streams: Mapping[str, Stream], rename: Mapping[str, str], problems: _Problems) -> dict[str, list[str]]:
     """Returns the streams of each feature, in the order in which its rows hold them."""
     for name, feature in rename.items():
         if name not in streams:
@@ -270,15 +270,15 @@ def _features(streams: Mapping[str, Stream], rename: Mapping[str, str], problems
                 f"rename: expected each camera as a feature by itself, got {cameras[0]!r} in {feature!r}"
             )
         elif len(set(kinds.values())) > 1 and (
-            wide := [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype.itemsize > 2]
+            wide_integers := [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype.itemsize > 2]
         ):
             problems.arguments.append(
-                f"rename: {feature!r} would be float32, which cannot hold every {kinds[wide[0]]} of {wide[0]!r}"
+                f"rename: {feature!r} would be float32, which cannot hold every {kinds[wide_integers[0]]} of {wide_integers[0]!r}"
             )
     return features
 
 
-def _joined(parts: list[np.ndarray], names: list[str], rounded: dict[str, float], what: str) -> np.ndarray:
+def _join(parts: list[np.ndarray], names: list[str], rounded: dict[str, float], what: str) -> np.ndarray:
     """Joins the streams' rows to a feature's rows. Floats become float32; `rounded` gets the largest error by name.
 
     Raises:
@@ -296,8 +296,8 @@ def _joined(parts: list[np.ndarray], names: list[str], rounded: dict[str, float]
                         f"{what}: {name}: expected numbers that float32 holds, as LeRobot's policies take it, got {len(beyond)} "
                         f"beyond it, up to {np.abs(beyond).max():.3g}; leave the stream out with streams (--streams)"
                     )
-                off = np.abs(values[finite] - parts[index][finite])
-                rounded[name] = max(rounded.get(name, 0.0), float(off.max(initial=0.0)))
+                error = np.abs(values[finite] - parts[index][finite])
+                rounded[name] = max(rounded.get(name, 0.0), float(error.max(initial=0.0)))
     if len(parts) == 1:
         return parts[0]
     dtype = parts[0].dtype if len({values.dtype for values in parts}) == 1 else np.dtype(np.float32)
@@ -326,14 +326,14 @@ def _plan(
 
     Missing arguments become problems. The rate is then a guess, so that other problems can still be found.
     """
-    without = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in streams.items()}
-    for name, missing_in in without.items():
+    empty = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in streams.items()}
+    for name, missing_in in empty.items():
         if missing_in:
             problems.data.append(
                 f"{name}: no rows in {len(missing_in)} of {len(dataset)} episodes ({ranges(missing_in, 10)}); LeRobot has all "
                 "features in all episodes (leave a stream out with streams)"
             )
-    incomplete = {number for missing_in in without.values() for number in missing_in}
+    incomplete = {number for missing_in in empty.values() for number in missing_in}
     numbers = [number for number in range(len(dataset)) if number not in incomplete]
     if fps is None:
         fps, reason = _common_rate(dataset, streams, numbers)
@@ -346,23 +346,23 @@ def _plan(
         rows = dataset.episode(number)
         clocks = {name: rows[name][0] for name in streams}
         try:
-            targets = _targets(f"episode {number}", clocks, fps, True)
+            targets = _target_stamps(f"episode {number}", clocks, fps, True)
         except FileError as error:
             problems.data.append(str(error))
             continue
         for name, clock in clocks.items():
-            if name not in lacking and not _is_on(clock, targets):
+            if name not in lacking and not _has_stamps(clock, targets):
                 if methods[name] is None:
-                    lacking[name] = _usual_method(streams[name])
+                    lacking[name] = _suggest_method(streams[name])
                 elif methods[name] not in _methods_of(streams[name]):
                     kind = "a camera" if streams[name].frames is not None else str(streams[name].dtype)
                     expected = " or ".join(_methods_of(streams[name]))
                     lacking[name] = ""
                     problems.arguments.append(f"methods: {name}: expected {expected} for {kind}, got {methods[name]!r}")
-    if usual := {name: method for name, method in lacking.items() if method}:
-        examples = ", ".join(f"{name}={method}" for name, method in usual.items())
+    if suggestions := {name: method for name, method in lacking.items() if method}:
+        examples = ", ".join(f"{name}={method}" for name, method in suggestions.items())
         problems.arguments.append(
-            f"methods: the stamps of {', '.join(usual)} differ from those of the rows; give their methods for resampling with "
+            f"methods: the stamps of {', '.join(suggestions)} differ from those of the rows; give their methods for resampling with "
             f"methods (--method), such as {examples}"
         )
     return fps, methods
@@ -373,7 +373,7 @@ def _own_method(stream: Stream) -> str | None:
     return "linear" if stream.dtype.kind not in "iub" and stream.attributes.get("methods") else None
 
 
-def _usual_method(stream: Stream) -> str:
+def _suggest_method(stream: Stream) -> str:
     return "nearest" if stream.frames is not None else "previous" if stream.dtype.kind in "iub" else "linear"
 
 
@@ -383,9 +383,9 @@ def _methods_of(stream: Stream) -> tuple[str, ...]:
     return _STEPS if stream.dtype.kind in "iub" else METHODS
 
 
-def _is_on(clock: np.ndarray, targets: np.ndarray) -> bool:
+def _has_stamps(clock: np.ndarray, targets: np.ndarray) -> bool:
     """Whether each target is a stamp of the clock."""
-    targets = _snapped(clock, targets)
+    targets = _snap(clock, targets)
     return np.array_equal(clock[np.searchsorted(clock, targets, side="right") - 1], targets)
 
 
@@ -395,7 +395,7 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Seque
     rates = {name: stream.rate_hz for name, stream in streams.items()}
     rounded = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
     cameras = [rate for name, rate in rounded.items() if streams[name].frames is not None]
-    usual = min(cameras or rounded.values(), default=1)
+    suggested = min(cameras or rounded.values(), default=1)
     fps = rounded.get(next(iter(rates)), 0)
     for number in numbers:
         rows = dataset.episode(number)
@@ -403,24 +403,24 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Seque
         (name, clock), *others = clocks.items()
         for other, stamps in others:
             if not np.array_equal(stamps, clock):
-                return usual, (
+                return suggested, (
                     f"episode {number}: {name!r} ({rates[name]:.6g} Hz, {len(clock)} rows) and {other!r} "
                     f"({rates[other]:.6g} Hz, {len(stamps)} rows) have other stamps"
                 )
-        if fps < 1 or np.abs(clock - clock[0] - _nominal(len(clock), fps)).max() > _TOLERANCE_NS:
-            return usual, (
+        if fps < 1 or np.abs(clock - clock[0] - _nominal_stamps(len(clock), fps)).max() > _TOLERANCE_NS:
+            return suggested, (
                 f"episode {number}: the stamps of {name!r} are not those of a whole number of rows a second "
                 f"({rates[name]:.6g} Hz)"
             )
     return fps, None
 
 
-def _nominal(count: int, fps: int) -> np.ndarray:
+def _nominal_stamps(count: int, fps: int) -> np.ndarray:
     """Returns the stamps of `count` rows from 0 on, rounded half to even."""
     return np.array([round(row * 10**9 / fps) for row in range(count)], np.int64)
 
 
-def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
+def _target_stamps(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
     """Returns the stamps of an episode's rows."""
     start, end = max(int(clock[0]) for clock in clocks.values()), min(int(clock[-1]) for clock in clocks.values())
     if not resampled and len({clock.tobytes() for clock in clocks.values()}) == 1:
@@ -434,10 +434,10 @@ def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: b
             f"{what}: {fps} rows a second from {start} to {end} ns would be {count} rows for {recorded} recorded "
             f"ones, expected at most {_MOST_ROWS} for each; robocache doctor finds the faults of its clocks"
         )
-    return start + _nominal(count, fps)
+    return start + _nominal_stamps(count, fps)
 
 
-def _snapped(clock: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def _snap(clock: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Returns the targets, on the nearest of the clock's stamps where that is less than `_SNAP_NS` away."""
     after = np.minimum(np.searchsorted(clock, targets), len(clock) - 1)
     before = np.maximum(after - 1, 0)
@@ -448,7 +448,7 @@ def _snapped(clock: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def _target_rows(clock: np.ndarray, targets: np.ndarray, method: str | None) -> np.ndarray:
     """Returns the row of each target by "previous" or "nearest". Without a method, rows have the targets' stamps."""
-    targets = _snapped(clock, targets)
+    targets = _snap(clock, targets)
     before = np.searchsorted(clock, targets, side="right") - 1
     if method != "nearest" or np.array_equal(clock[before], targets):
         return before
@@ -461,31 +461,31 @@ def _rows_in_gaps(clock: np.ndarray, targets: np.ndarray, rate_hz: float) -> tup
     """Returns how many targets lie within gaps of a clock, and the longest of these gaps in seconds."""
     if rate_hz <= 0 or len(clock) < 2:
         return 0, 0.0
-    after = np.searchsorted(clock, _snapped(clock, targets))
+    after = np.searchsorted(clock, _snap(clock, targets))
     inside = (after > 0) & (after < len(clock))
     after = after[inside]
-    between = clock[after] != _snapped(clock, targets)[inside]
+    between = clock[after] != _snap(clock, targets)[inside]
     gaps_ns = (clock[after] - clock[after - 1])[between]
     gaps_ns = gaps_ns[gaps_ns > _GAP_ROWS * 1e9 / rate_hz]
     return len(gaps_ns), float(gaps_ns.max(initial=0)) / 1e9
 
 
-def _values(
+def _resample(
     stream: Stream, rows: tuple[np.ndarray, Any], targets: np.ndarray, method: str | None, where: str
 ) -> np.ndarray:
     """Returns a stream's values at the targets, ``[n, *shape]``."""
     clock, values = rows
-    values, targets = np.asarray(values), _snapped(clock, targets)
+    values, targets = np.asarray(values), _snap(clock, targets)
     if method is None or np.array_equal(clock, targets):
         recorded: np.ndarray = values[_target_rows(clock, targets, None)]
         return recorded
     indices = range(math.prod(stream.shape))
     # One call for each method, which takes any number of features, and one for each rotation.
     calls = {(method, 0): set(indices)}
-    for block, own in own_methods(stream.name, [stream]) if method not in _STEPS else ():
+    for block, own_method in own_methods(stream.name, [stream]) if method not in _STEPS else ():
         calls[method, 0] -= {*indices[block]}
-        start = indices[block].start if own in ("slerp", "pose") else 0
-        calls.setdefault((own, start), set()).update(indices[block])
+        start = indices[block].start if own_method in ("slerp", "pose") else 0
+        calls.setdefault((own_method, start), set()).update(indices[block])
     flat = values.reshape(1, len(values), -1)
     resampled = np.empty((len(targets), len(indices)), values.dtype)
     try:
@@ -504,15 +504,15 @@ class _Videos:
 
     def __init__(self, folder: Path, fps: int) -> None:
         self._folder, self._fps = folder, fps
-        self._most = os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self._most)
+        self._most_files = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._most_files)
         self._being_written: deque[Future[None]] = deque()
 
     def write(self, key: str, number: int, pictures: Any, rows: np.ndarray) -> dict[str, Any]:
         """Begins the file of a camera's frames of one episode, and returns its location as in meta/episodes."""
         from .videos import write_video  # needs PyAV
 
-        if len(self._being_written) >= self._most:
+        if len(self._being_written) >= self._most_files:
             self._being_written.popleft().result()
         chunk, file = divmod(number, _CHUNK_FILES)
         path = self._folder / f"videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4"
@@ -527,11 +527,11 @@ class _Videos:
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self._pool.shutdown()  # nothing is written any more when an error is passed on
         if failed is None:
-            for one in self._being_written:
-                one.result()
+            for future in self._being_written:
+                future.result()
 
 
-def _images(stream: Stream, pictures: Any, rows: np.ndarray) -> pa.Array:
+def _image_column(stream: Stream, pictures: Any, rows: np.ndarray) -> pa.Array:
     """Returns a camera's frames as their stored files; raw frames become PNGs."""
     if isinstance(pictures, EncodedFrames):
         assert stream.frames is not None
@@ -544,17 +544,17 @@ def _images(stream: Stream, pictures: Any, rows: np.ndarray) -> pa.Array:
     return pa.StructArray.from_arrays([pa.array(files, pa.binary()), pa.array(names)], ["bytes", "path"])
 
 
-def _arrow(values: np.ndarray) -> pa.Array:
+def _number_column(values: np.ndarray) -> pa.Array:
     """Returns one number per row as a plain column, and more as nested lists of fixed size."""
     if values.ndim == 1 or values.shape[1:] == (1,):
         return pa.array(np.ascontiguousarray(values.reshape(-1)))
-    return _lists(values)
+    return _list_column(values)
 
 
-def _lists(values: np.ndarray) -> pa.Array:
+def _list_column(values: np.ndarray) -> pa.Array:
     if values.ndim == 1:
         return pa.array(np.ascontiguousarray(values))
-    return pa.FixedSizeListArray.from_arrays(_lists(values.reshape(-1, *values.shape[2:])), values.shape[1])
+    return pa.FixedSizeListArray.from_arrays(_list_column(values.reshape(-1, *values.shape[2:])), values.shape[1])
 
 
 # ---- tasks ----
@@ -588,7 +588,7 @@ class _Tasks:
 
 
 def table_of(dataset: Dataset, stream: Stream) -> list[str]:
-    """Returns the texts of a stream's numbers for LeRobot's tables: numbered from 0 on, all different. Empty otherwise."""
+    """Returns the texts of a stream's numbers for LeRobot's tables, if they are numbered from 0 on and all different; else []."""
     by_number = texts_of_numbers(dataset, stream)
     texts = [by_number.get(number) for number in range(len(by_number))]
     return [] if None in texts or len({*texts}) < len(texts) else [text for text in texts if text is not None]
@@ -671,7 +671,7 @@ def _write_meta(
     folder: Path,
     dataset: Dataset,
     streams: Mapping[str, Stream],
-    streams_of: Mapping[str, list[str]],
+    feature_streams: Mapping[str, list[str]],
     fps: int,
     video: bool,
     episodes: list[dict[str, Any]],
@@ -680,7 +680,7 @@ def _write_meta(
 ) -> None:
     features: dict[str, Any] = {}
     stats: dict[str, Any] = {}
-    for key, names in streams_of.items():
+    for key, names in feature_streams.items():
         stream = streams[names[0]]
         if stream.frames is not None:
             height, width, channels = stream.shape

@@ -61,14 +61,14 @@ def write(
     streams: Mapping[str, Stream],
     folder: Path,
     report: ExportReport,
-    tell: Callable[[int, int, str], None],
+    show_progress: Callable[[int, int, str], None],
 ) -> None:
     """Writes ``episode_000000.mcap`` and so on into `folder`."""
     if empty := [name for name, stream in streams.items() if stream.ragged is None and 0 in stream.shape]:
         for empty_name in empty:
             report.leave_out(empty_name, "rows of no numbers: ROS has no arrays of them")
         streams = {name: stream for name, stream in streams.items() if name not in empty}
-    kinds = {name: _kind(stream) for name, stream in streams.items()}
+    types = {name: _message_type(stream) for name, stream in streams.items()}
     report.rows = dict.fromkeys(streams, 0)
     if streams:
         report.leave_out("statistics and findings", "robocache ingest computes them again")
@@ -83,14 +83,14 @@ def write(
         record["texts"] = json.dumps({name: texts for name, texts in tables.items() if texts})
     for number in range(len(dataset)):
         file_name = f"episode_{number:06d}.mcap"
-        tell(number, len(dataset), file_name)
+        show_progress(number, len(dataset), file_name)
         episode = dataset.episode(number)
         rows = {name: episode[name] for name in streams}
         with (folder / file_name).open("wb") as opened:
             writer: Any = Writer(opened, compression=CompressionType.ZSTD)
             writer.start(profile="ros2", library="robocache")
             writer.add_metadata("robocache", {"episode": json.dumps(columns[number]), **record})
-            _write_messages(writer, streams, kinds, rows, _frame_ids(streams, columns[number]), f"{file_name}: ")
+            _write_messages(writer, streams, types, rows, _frame_ids(streams, columns[number]), f"{file_name}: ")
             writer.finish()
         for name, (time_ns, _) in rows.items():
             report.rows[name] += len(time_ns)
@@ -99,7 +99,7 @@ def write(
 def _write_messages(
     writer: Any,
     streams: Mapping[str, Stream],
-    kinds: Mapping[str, tuple[str, str, _Encode]],
+    types: Mapping[str, tuple[str, str, _Encode]],
     rows: Mapping[str, tuple[np.ndarray, Any]],
     frame_ids: Mapping[str, str],
     where: str,
@@ -107,7 +107,7 @@ def _write_messages(
     """Writes all rows of an episode, in the order of time."""
     channels, schemas = [], {}
     for name, stream in streams.items():
-        schema, definition, _ = kinds[name]
+        schema, definition, _ = types[name]
         if schema not in schemas:
             schemas[schema] = writer.register_schema(schema, "ros2msg", definition.encode())
         channels.append(writer.register_channel(name, "cdr", schemas[schema], _metadata(stream)))
@@ -116,15 +116,15 @@ def _write_messages(
         if len(clock) and clock[0] < 0:
             raise FileError(f"{where}{name}: a stamp of {clock[0]} ns; MCAP holds none before 0")
     times = np.concatenate(clocks) if clocks else np.zeros(0, np.int64)
-    owners = np.repeat(np.arange(len(clocks)), [len(clock) for clock in clocks])
-    numbers = np.concatenate([np.arange(len(clock)) for clock in clocks]) if clocks else times
-    encoders = [kinds[name][2] for name in streams]
+    channel_indices = np.repeat(np.arange(len(clocks)), [len(clock) for clock in clocks])
+    row_indices = np.concatenate([np.arange(len(clock)) for clock in clocks]) if clocks else times
+    encoders = [types[name][2] for name in streams]
     frames = [frame_ids[name] for name in streams]
     values = [values.file if isinstance(values, EncodedFrames) else values.__getitem__ for _, values in rows.values()]
     for index in np.argsort(times, kind="stable").tolist():
-        owner, row, stamp = int(owners[index]), int(numbers[index]), int(times[index])
-        data = encoders[owner](stamp, frames[owner], values[owner](row))
-        writer.add_message(channels[owner], log_time=stamp, publish_time=stamp, data=data, sequence=row)
+        channel, row, stamp = int(channel_indices[index]), int(row_indices[index]), int(times[index])
+        data = encoders[channel](stamp, frames[channel], values[channel](row))
+        writer.add_message(channels[channel], log_time=stamp, publish_time=stamp, data=data, sequence=row)
 
 
 def _frame_ids(streams: Mapping[str, Stream], episode: Mapping[str, Any]) -> dict[str, str]:
@@ -161,19 +161,19 @@ def _metadata(stream: Stream) -> dict[str, str]:
 # ---- messages ----
 
 
-def _kind(stream: Stream) -> tuple[str, str, _Encode]:
+def _message_type(stream: Stream) -> tuple[str, str, _Encode]:
     """Returns the schema's name and text, and the function that encodes a row."""
     dtype = str(stream.dtype)
     if stream.frames is not None:
         if stream.frames.codec != "raw":
-            return "sensor_msgs/msg/CompressedImage", _COMPRESSED_IMAGE, _compressed_image(stream)
-        return "sensor_msgs/msg/Image", _IMAGE, _image(stream)
+            return "sensor_msgs/msg/CompressedImage", _COMPRESSED_IMAGE, _encode_compressed_image(stream)
+        return "sensor_msgs/msg/Image", _IMAGE, _encode_image(stream)
     if stream.ragged == "text":
         return "std_msgs/msg/String", "string data\n", lambda stamp, frame_id, text: bytes(_Cdr().text(text).data)
     ros_type, written_dtype = _TYPES[dtype], np.dtype(_TYPES[dtype])
     if stream.ragged is not None:
         if stream.names[:3] == ["x", "y", "z"] and len(stream.shape) == 1 and dtype in _POINT_FIELDS:
-            return "sensor_msgs/msg/PointCloud2", _POINT_CLOUD, _point_cloud(stream)
+            return "sensor_msgs/msg/PointCloud2", _POINT_CLOUD, _encode_point_cloud(stream)
         return (
             f"robocache/msg/{ros_type.capitalize()}Array",
             f"{ros_type}[] values\n",
@@ -187,13 +187,13 @@ def _kind(stream: Stream) -> tuple[str, str, _Encode]:
     )
 
 
-def _compressed_image(stream: Stream) -> _Encode:
+def _encode_compressed_image(stream: Stream) -> _Encode:
     assert stream.frames is not None
     codec = stream.frames.codec
     return lambda stamp, frame_id, file: bytes(_Cdr().header(stamp, frame_id).text(codec).sequence(file).data)
 
 
-def _image(stream: Stream) -> _Encode:
+def _encode_image(stream: Stream) -> _Encode:
     assert stream.frames is not None
     height, width, channels = stream.shape
     encoding = _ENCODINGS[str(stream.dtype), channels]
@@ -206,7 +206,7 @@ def _image(stream: Stream) -> _Encode:
     return encode
 
 
-def _point_cloud(stream: Stream) -> _Encode:
+def _encode_point_cloud(stream: Stream) -> _Encode:
     dtype = stream.dtype
     step = dtype.itemsize * stream.shape[0]
 

@@ -106,12 +106,12 @@ class Ring:
             _lib.text("on_duplicate", on_duplicate),
             *extents,
         )
-        self._numpy = _lib.numpy_dtype(self.dtype)
+        self._numpy_dtype = _lib.numpy_dtype(self.dtype)
         self.span_s, self.lateness_s, self.on_duplicate = float(span_s), float(lateness_s), on_duplicate
         self.names: list[str] | None = None
-        self._name("names", names)
+        self._set_names("names", names)
 
-    def _name(self, where: str, names: Sequence[str] | None) -> None:
+    def _set_names(self, where: str, names: Sequence[str] | None) -> None:
         """Sets the features' names, or compares them with the ring's.
 
         Raises:
@@ -150,12 +150,12 @@ class Ring:
         if self.codec in (None, "raw"):
             try:
                 array = np.asarray(row)
-            # torch raises these on a device, for bfloat16, and with a gradient.
+            # A torch tensor raises these if it is on a device, is bfloat16 or needs a gradient.
             except (TypeError, ValueError, RuntimeError) as error:
                 raise errors.ArgumentTypeError(
                     f"row: expected an array of numpy, got {type(row).__name__}: {error}"
                 ) from None
-            if array.shape != self.shape or array.dtype != self._numpy:
+            if array.shape != self.shape or array.dtype != self._numpy_dtype:
                 raise errors.ArgumentError(
                     f"row: expected {list(self.shape)} {self.dtype}, got {list(array.shape)} {array.dtype}"
                 )
@@ -186,7 +186,7 @@ class Ring:
         )
         if self.codec in (None, "raw"):
             return TakenRows(
-                int(first[0]), time_ns, arrival_ns, values.view(self._numpy).reshape(len(time_ns), *self.shape)
+                int(first[0]), time_ns, arrival_ns, values.view(self._numpy_dtype).reshape(len(time_ns), *self.shape)
             )
         files = [values[begin:end].tobytes() for begin, end in itertools.pairwise(offsets[0].tolist())]
         return TakenRows(int(first[0]), time_ns, arrival_ns, files)
@@ -262,7 +262,7 @@ class Aligner:
             rows = keys[key]["rows"] if key in keys else None
             names = rows["names"] if rows is not None else None
             if names and math.prod(ring.shape) == len(names):  # rows of another shape are refused below
-                ring._name(f"rings[{key!r}]: the spec's names", names)
+                ring._set_names(f"rings[{key!r}]: the spec's names", names)
         self._max_age_ns = None if max_age_s is None else _ns("max_age_s", max_age_s)
         if isinstance(outputs, str) or not isinstance(outputs, Sequence):
             raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")
@@ -274,19 +274,19 @@ class Aligner:
             device = f"cuda:{self._torch.cuda.current_device()}"
         self.device = device
         self._handle = _aligner_open(self.spec.to_json(), device, *handles)
-        described = json.loads(_aligner_describe(self._handle))
+        description = json.loads(_aligner_describe(self._handle))
         self._opened_ns = time.time_ns()
         memory: Any  # begins at a multiple of 64 bytes
         if self._torch is None:
-            memory = np.zeros(described["bytes"] + 63, np.uint8)
+            memory = np.zeros(description["bytes"] + 63, np.uint8)
             memory = memory[-memory.ctypes.data % 64 :]
             self._memory: Any = _lib.from_numpy(memory)
         else:
             # Not zeros: they would be written on the stream that is current now, but batches on the stream of latest().
-            memory = self._torch.empty(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
+            memory = self._torch.empty(description["bytes"] + 63, dtype=self._torch.uint8, device=device)
             self._memory = memory = memory[-memory.data_ptr() % 64 :]
         self._batch: dict[str, Any] = {}
-        for array in described["arrays"]:
+        for array in description["arrays"]:
             name, shape, offset = array["name"], [1, *array["shape"]], array["offset"]
             dtype = _lib.numpy_dtype(array["dtype"]) if self._torch is None else getattr(self._torch, array["dtype"])
             size = math.prod(shape) * dtype.itemsize
@@ -344,10 +344,10 @@ class Aligner:
                     f"rings[{key!r}]: expected a newer row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check "
                     "that the sensor still sends, and look at the ring's counts"
                 )
-        described = _aligner_stalest(self._handle)
-        if described is None:
+        description = _aligner_stalest(self._handle)
+        if description is None:
             return
-        stalest = json.loads(described)
+        stalest = json.loads(description)
         if stalest["behind_ns"] > limit:
             raise errors.StaleError(
                 f"rings[{stalest['key']!r}]: expected a row within {limit / 1e9} s of the newest of all rings, got one that is "

@@ -25,9 +25,9 @@ _array_of = _lib.function("array_of")
 class Chunks:
     """The chunks of a policy, and the action at a moment.
 
-    Each step of a chunk has a stamp: the anchor's plus its offset. A step holds from its stamp to the next step's, the last
-    step for as long as the step before it. So steps that ended before the chunk arrived are skipped. One thread may put chunks
-    while another asks for actions.
+    Each step of a chunk has a stamp: the anchor's plus its offset. A step holds from its stamp to the next step's. The last
+    step holds for as long as the step before it. Steps that ended before the chunk arrived are skipped. One thread may put
+    chunks while another asks for actions.
 
     Args:
         mode: ``"newest"``: the action of the newest chunk that has one at the moment. ``"ensemble"``: the mean over all chunks
@@ -144,7 +144,7 @@ class Chunks:
         """Returns the number of steps of the newest chunk that begin at or before a moment. A chunk that arrives then cannot
         replace them.
 
-        Of the steps that :meth:`leftover` returns at t, ``frozen(u) - frozen(t)`` are executed before u.
+        ``frozen(u) - frozen(t)`` of the steps that :meth:`leftover` returns at t are executed before u.
         """
         frozen: int = _chunks_frozen(self._handle, whole("time_ns", time_ns))
         return frozen

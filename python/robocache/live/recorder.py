@@ -115,7 +115,7 @@ class Recorder:
         except BaseException:
             self._writer.abort()
             raise
-        self._ends = threading.Event()
+        self._stop_requested = threading.Event()
         self._wait_s = min(_LONGEST_WAIT_S, *((ring.span_s - ring.lateness_s) / 4 for ring in rings.values()))
         self._thread = threading.Thread(target=self._run, name="robocache.live.Recorder", daemon=True)
         self._thread.start()
@@ -164,7 +164,7 @@ class Recorder:
         with self._lock:
             if self._closed:
                 return
-            self._ends.set()
+            self._stop_requested.set()
         self._thread.join()
         with self._lock:
             self._closed = True
@@ -203,12 +203,12 @@ class Recorder:
     # ---- The thread ----
 
     def _run(self) -> None:
-        while not self._ends.wait(self._wait_s):
+        while not self._stop_requested.wait(self._wait_s):
             with self._lock:
                 if self._episode is None:
                     continue
                 try:
-                    self._take()
+                    self._take_all()
                     if time.monotonic() >= self._next_commit:
                         self._commit()
                 except Exception as error:
@@ -243,7 +243,7 @@ class Recorder:
     def _end(self, metadata: dict[str, Any]) -> None:
         if self._episode is None:
             raise errors.ArgumentError("stop: expected an open episode; start() begins one")
-        self._take(unsettled=True)
+        self._take_all(unsettled=True)
         self._episode.end(**metadata)
         self._episode = None
 
@@ -266,7 +266,7 @@ class Recorder:
             for name, ring in self._rings.items()
         }
 
-    def _take(self, *, unsettled: bool = False) -> None:
+    def _take_all(self, *, unsettled: bool = False) -> None:
         for name, ring in self._rings.items():
             size = int(np.prod(ring.shape)) * _lib.numpy_dtype(ring.dtype).itemsize
             most = max(1, _BYTES_AT_ONCE // max(1, size))
@@ -289,10 +289,11 @@ class Recorder:
         if not count:
             return 0
         begins_ns = self._begins_ns[name]
-        kept = np.ones(count, bool)
-        if begins_ns is not None:  # a late row from before the episode shifts the numbers, so stamps decide
-            kept = (taken.time_ns > begins_ns) | (taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
-        chosen = np.flatnonzero(kept)
+        is_kept = np.ones(count, bool)
+        # A late row from before the episode shifts the numbers, so stamps decide. Older stamps are of a clock that was set back.
+        if begins_ns is not None:
+            is_kept = (taken.time_ns > begins_ns) | (taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
+        chosen = np.flatnonzero(is_kept)
         time_ns, arrival_ns, rows = taken.time_ns[chosen], taken.arrival_ns[chosen], taken.rows
         if ring.codec in (None, "raw"):
             self._append_rows(name, time_ns, arrival_ns, rows[chosen], ring.codec)
@@ -315,7 +316,7 @@ class Recorder:
             ring.dtype,
         ):
             self._append_rows(name, time_ns, arrival_ns, encoded, None)
-        elif len(files) > 1:  # some are bad
+        elif len(files) > 1:  # some files do not decode or do not fit
             for row, file in enumerate(files):
                 self._append_files(name, ring, time_ns[row : row + 1], arrival_ns[row : row + 1], [file])
         else:

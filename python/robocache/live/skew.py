@@ -169,16 +169,16 @@ def skew(
     spec = spec if isinstance(spec, Spec) else Spec.load(spec)
     if whole("moments", moments) < 1:
         raise errors.ArgumentError(f"moments: expected at least 1, got {moments}")
-    streams, outputs = _streams(opened, spec)
+    streams, outputs = _find_streams(opened, spec)
     picking, cameras = _picking_spec(spec, outputs)
     recorders = opened.provenance.get("live", {})
     has_moments = MOMENTS in opened.streams
-    compared_moments: list[_Compared] = []
+    compared: list[_Compared] = []
     left_out = 0
     lengths_ns = [_length_ns(opened, streams, episode) for episode in range(len(opened))]
     rng = np.random.default_rng(0)
     for episode in range(len(opened)):
-        rows = {key: _rows(opened, stream, key in cameras, episode) for key, stream in streams.items()}
+        rows = {key: _read_rows(opened, stream, key in cameras, episode) for key, stream in streams.items()}
         if any(len(x.time_ns) == 0 for x in rows.values()):
             continue
         if has_moments:
@@ -189,33 +189,33 @@ def skew(
             first = max(int(x.arrival_ns.min()) for x in rows.values())
             last = max(first + 1, min(int(x.time_ns[-1]) for x in rows.values()))
             got_ns = moment_ns = np.sort(rng.integers(first, last, max(1, round(moments * share))))
-        part, over = _compare(episode, picking, rows, got_ns, moment_ns)
-        left_out += over
-        compared_moments += part
+        results, left_out_here = _compare(episode, picking, rows, got_ns, moment_ns)
+        left_out += left_out_here
+        compared += results
     keys = {}
     for key, stream in streams.items():
         arrivals = opened[stream + ARRIVAL]
         delays = arrivals.values - arrivals.time_ns
-        older = np.array([one.older_ns[key] for one in compared_moments if key in one.older_ns], np.int64)
+        older = np.array([result.older_ns[key] for result in compared if key in result.older_ns], np.int64)
         ring = recorders.get(stream, {}).get("ring", {})
         keys[key] = KeySkew(
             camera=key in cameras,
-            windows=len(compared_moments),
-            differ=sum(key in one.differ for one in compared_moments),
+            windows=len(compared),
+            differ=sum(key in result.differ for result in compared),
             older_ms=float(older.mean() / 1e6) if len(older) else 0.0,
             oldest_ms=float(older.max() / 1e6) if len(older) else 0.0,
-            not_settled=sum(key in one.not_settled for one in compared_moments),
+            not_settled=sum(key in result.not_settled for result in compared),
             delay_ms=float(np.median(delays) / 1e6) if len(delays) else 0.0,
             longest_delay_ms=float(np.quantile(delays, 0.99) / 1e6) if len(delays) else 0.0,
             too_late=int(ring.get("too_late", 0)),
-            spans=_spans([(one.episode, one.since_begin_ns, key in one.differ) for one in compared_moments]),
+            spans=_make_spans([(result.episode, result.since_begin_ns, key in result.differ) for result in compared]),
         )
     return Skew(
         recorded=opened.path,
         moments="recorded" if has_moments else "now",
-        compared=len(compared_moments),
+        compared=len(compared),
         left_out=left_out,
-        behind_ms=float(np.median([one.behind_ns for one in compared_moments]) / 1e6) if compared_moments else 0.0,
+        behind_ms=float(np.median([result.behind_ns for result in compared]) / 1e6) if compared else 0.0,
         keys=dict(sorted(keys.items(), key=lambda item: (-item[1].older_ms, -item[1].delay_ms))),
         outputs=outputs,
     )
@@ -224,7 +224,7 @@ def skew(
 # ---- The recording and the spec ----
 
 
-def _streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[str]]:
+def _find_streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[str]]:
     """Returns the recorded stream of each key that a policy sees, and the keys that are not compared."""
     streams, outputs = {}, []
     for key, fields in spec.keys.items():
@@ -268,7 +268,7 @@ def _picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
     return Spec(json.dumps(described)), cameras
 
 
-def _rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -> _Rows:
+def _read_rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -> _Rows:
     rows = opened.episode(episode)
     time_ns, values = rows[stream]
     arrival_ns = np.array(rows[stream + ARRIVAL][1])
@@ -278,11 +278,11 @@ def _rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -
             f"{len(time_ns)}, got {len(arrival_ns)}"
         )
     ring = opened.provenance.get("live", {}).get(stream, {})
-    numbers = np.arange(len(time_ns), dtype=np.int64)[:, None]
+    indices = np.arange(len(time_ns), dtype=np.int64)[:, None]
     return _Rows(
         np.array(time_ns),
         arrival_ns,
-        numbers if is_camera else np.asarray(values),
+        indices if is_camera else np.asarray(values),
         float(ring.get("lateness_s", 0.0)),
         ring.get("on_duplicate", "keep"),
     )
@@ -320,7 +320,7 @@ class _Compared(NamedTuple):
     older_ns: dict[str, int]
 
 
-def _rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
+def _make_rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
     rings = {}
     for key, stream in rows.items():
         lateness_s = stream.lateness_s
@@ -342,7 +342,7 @@ def _compare(
     episode: int, spec: Spec, rows: Mapping[str, _Rows], got_ns: np.ndarray, moment_ns: np.ndarray
 ) -> tuple[list[_Compared], int]:
     """Compares the windows of an episode's moments. Returns the results, and how many moments were left out."""
-    all_rows, arrived_rows = _rings(rows, late=False), _rings(rows, late=True)
+    all_rows, arrived_rows = _make_rings(rows, late=False), _make_rings(rows, late=True)
     training = Aligner(spec, all_rows, framework="numpy")
     policy = Aligner(spec, arrived_rows, framework="numpy")
     begin_ns = min(int(stream.time_ns[0]) for stream in rows.values())
@@ -371,28 +371,28 @@ def _compare(
         differ, not_settled, older_ns = set(), set(), {}
         for key, stream in rows.items():
             is_pad = expected[key + "_is_pad"]
-            same = window[key][~is_pad].tobytes() == expected[key][~is_pad].tobytes()
-            differ |= set() if same else {key}
+            is_same = window[key][~is_pad].tobytes() == expected[key][~is_pad].tobytes()
+            differ |= set() if is_same else {key}
             not_settled |= {key} if (window[key + "_is_pad"] & ~is_pad).any() else set()
             newest = int(np.searchsorted(stream.time_ns, moment + last_ns[key], "right")) - 1
-            come = newest
-            while come >= 0 and stream.arrival_ns[come] > got:
-                come -= 1
-            if come >= 0:
-                older_ns[key] = int(stream.time_ns[newest] - stream.time_ns[come])
+            newest_arrived = newest
+            while newest_arrived >= 0 and stream.arrival_ns[newest_arrived] > got:
+                newest_arrived -= 1
+            if newest_arrived >= 0:
+                older_ns[key] = int(stream.time_ns[newest] - stream.time_ns[newest_arrived])
         compared.append(_Compared(episode, moment - begin_ns, got - moment, differ, not_settled, older_ns))
     return compared, left_out
 
 
-def _spans(moments: list[tuple[int, int, bool]]) -> list[SkewSpan]:
-    """Returns the runs of moments that differ, the longest first."""
+def _make_spans(moments: list[tuple[int, int, bool]]) -> list[SkewSpan]:
+    """Returns the runs of moments that differ, the one with the most windows first."""
     spans: list[SkewSpan] = []
-    before: tuple[int, bool] | None = None
+    previous: tuple[int, bool] | None = None
     for episode, since_ns, differs in moments:
-        if differs and before == (episode, True):
+        if differs and previous == (episode, True):
             spans[-1].end_s = since_ns / 1e9
             spans[-1].windows += 1
         elif differs:
             spans.append(SkewSpan(episode, since_ns / 1e9, since_ns / 1e9, 1))
-        before = (episode, differs)
+        previous = (episode, differs)
     return sorted(spans, key=lambda span: -span.windows)

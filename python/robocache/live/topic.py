@@ -78,7 +78,7 @@ class Topic:
         if stamp not in ("auto", "log"):
             raise errors.ArgumentError(f"stamp: expected 'auto' or 'log', got {stamp!r}")
         for stream, features in names.items():
-            rings[stream]._name(f"names[{stream!r}]", features)
+            rings[stream]._set_names(f"names[{stream!r}]", features)
         self.topic, self.schema, self.rings = _lib.text("topic", topic), _lib.text("schema", schema), dict(rings)
         plan = make_plan(
             self.topic,

@@ -23,7 +23,7 @@ def _reduced(reduce: str, dtype: Any) -> str:
     return str(_dtype_of(reduce, None if dtype is None else _lib.dtype_name(dtype)))
 
 
-def _clouds(call: Mapping[str, Any]) -> tuple[Any, ...]:
+def _cloud_shape(call: Mapping[str, Any]) -> tuple[Any, ...]:
     offsets = call["batch_offsets"]
     return tuple(call["points"].shape[:-2]) if offsets is None else (offsets.shape[0] - 1,)
 
@@ -44,7 +44,7 @@ class VoxelizeOperation(Operation):
         return {**call, "points": points[..., :3].detach(), "features": features}
 
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
-        features, clouds = call["features"], _clouds(call)
+        features, clouds = call["features"], _cloud_shape(call)
         x, y, z = call["grid_size"]
         shapes: list[tuple[Any, Any]] = []
         for mode in call["mode"]:
@@ -72,24 +72,24 @@ class VoxelizeOperation(Operation):
             if mode in _WITHOUT_FEATURES:
                 continue
             if mode == "mean":
-                alone = {**call, "mode": ["count"], "fill": 0, "quantum": None}
-                result_of_mode = self.run(alone, [None, False])[0]
-            alone = {**call, "mode": [mode], "fill": 0, "quantum": None}
-            arguments = self.flat(alone, [out_gradient.contiguous()])
+                one_mode = {**call, "mode": ["count"], "fill": 0, "quantum": None}
+                result_of_mode = self.run(one_mode, [None, False])[0]
+            one_mode = {**call, "mode": [mode], "fill": 0, "quantum": None}
+            arguments = self.flat(one_mode, [out_gradient.contiguous()])
             self._backward(*arguments, len(gradients), *gradients, result_of_mode)
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
         if call["batch_offsets"] is not None:
             raise errors.ArgumentError("batch_offsets: expected none under vmap; pass points [B, N, 3] with lengths")
         points = to_front(call["points"], dims["points"], size)
-        batched = points.ndim == 4
-        rows = points.shape[1] if batched else None
-        folded = {**call, "points": points.flatten(0, 1) if batched else points}
+        is_batched = points.ndim == 4
+        rows = points.shape[1] if is_batched else None
+        folded = {**call, "points": points.flatten(0, 1) if is_batched else points}
         if call["lengths"] is not None:
             folded["lengths"] = to_front(call["lengths"], dims["lengths"], size).reshape(-1)
         if call["features"] is not None:
             features = to_front(call["features"], dims["features"], size)
-            folded["features"] = features.flatten(0, 1) if batched else features
+            folded["features"] = features.flatten(0, 1) if is_batched else features
         return folded, lambda array: array if rows is None else array.reshape(size, rows, *array.shape[1:])
 
     def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
@@ -104,7 +104,7 @@ class SparseOperation(Operation):
 
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
         points, features, reduce = call["points"], call["features"], call["reduce"]
-        most, capacity, clouds = call["max_points_per_voxel"], call["capacity"], _clouds(call)
+        most, capacity, clouds = call["max_points_per_voxel"], call["capacity"], _cloud_shape(call)
         voxels = _new_size() if capacity is None else capacity
         source = points if features is None else features
         gathered = 0
@@ -263,11 +263,11 @@ def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) 
 
 
 def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
-    """:func:`reduce_gradient` for a mean."""
+    """Returns the gradient of source [N, F] for a mean, as :func:`reduce_gradient`."""
     import torch
 
-    wide = at_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
-    return (wide / at_voxels(counts, kept, absent=1)[:, None]).to(source.dtype)
+    row_gradients = at_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
+    return (row_gradients / at_voxels(counts, kept, absent=1)[:, None]).to(source.dtype)
 
 
 def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, gradient: Any) -> Any:
@@ -276,14 +276,14 @@ def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, 
 
     if reduce == "mean":
         return mean_gradient(source, counts, kept, gradient)
-    at_row = at_voxels(gradient, kept)
+    row_gradients = at_voxels(gradient, kept)
     if reduce == "sum":
-        return at_row.to(source.dtype)
+        return row_gradients.to(source.dtype)
     candidates = (kept >= 0)[:, None].expand_as(source)
     if reduce in ("min", "max"):
-        of_row = at_voxels(out, kept)
-        same = (source == of_row) & (source.signbit() == of_row.signbit())  # -0 is below +0
-        candidates = candidates & (same | (source.isnan() & of_row.isnan()))
+        row_results = at_voxels(out, kept)
+        is_equal = (source == row_results) & (source.signbit() == row_results.signbit())  # -0 is below +0
+        candidates = candidates & (is_equal | (source.isnan() & row_results.isnan()))
     chosen = _least_row(candidates, kept, len(out), largest=reduce == "last")
     rows = torch.arange(len(source), device=source.device)[:, None]
-    return torch.where(rows == at_voxels(chosen, kept, absent=-1), at_row, 0).to(source.dtype)
+    return torch.where(rows == at_voxels(chosen, kept, absent=-1), row_gradients, 0).to(source.dtype)

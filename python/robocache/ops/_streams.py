@@ -32,12 +32,12 @@ class StreamsOperation(Operation):
         ]
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
-        batched = call["values"].ndim == (3 if dims["values"] is None else 4)
+        is_batched = call["values"].ndim == (3 if dims["values"] is None else 4)
         values = fold_values(call["values"], dims["values"], size)
         batch = values.shape[0] // size
         folded = {name: fold_clock(call[name], dims[name], size, batch) for name in ("times", "target_times")}
         folded |= {name: fold_lengths(call[name], dims[name], size) for name in ("lengths", "target_lengths")}
-        return {**call, "values": values, **folded}, lambda array: unfold(array, size, batched)
+        return {**call, "values": values, **folded}, lambda array: unfold(array, size, is_batched)
 
     def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
         return fold_values(array, dim, size)
@@ -83,26 +83,26 @@ class FuseOperation(StreamsOperation):
         ]
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
-        def each(name: str, fold: Any) -> list[Any]:
+        def fold_each(name: str, fold: Any) -> list[Any]:
             axes = dims[name] or [None] * len(call[name])
             return [fold(array, axis, size) for array, axis in zip(call[name], axes, strict=True)]
 
-        batched = call["values"][0].ndim == (3 if not dims["values"] or dims["values"][0] is None else 4)
-        values = each("values", fold_values)
+        is_batched = call["values"][0].ndim == (3 if not dims["values"] or dims["values"][0] is None else 4)
+        values = fold_each("values", fold_values)
         batch = values[0].shape[0] // size
         folded = {
             "values": values,
-            "times": each("times", lambda array, dim, size: fold_clock(array, dim, size, batch)),
+            "times": fold_each("times", lambda array, dim, size: fold_clock(array, dim, size, batch)),
             "target_times": fold_clock(call["target_times"], dims["target_times"], size, batch),
-            "lengths": each("lengths", fold_lengths),
+            "lengths": fold_each("lengths", fold_lengths),
             "target_lengths": fold_lengths(call["target_lengths"], dims["target_lengths"], size),
-            "scale": each("scale", _same_for_all),
-            "shift": each("shift", _same_for_all),
+            "scale": fold_each("scale", _check_shared),
+            "shift": fold_each("shift", _check_shared),
         }
-        return {**call, **folded}, lambda array: unfold(array, size, batched)
+        return {**call, **folded}, lambda array: unfold(array, size, is_batched)
 
 
-def _same_for_all(array: Any, dim: int | None, size: int) -> Any:
+def _check_shared(array: Any, dim: int | None, size: int) -> Any:
     if dim is not None:
         raise errors.ArgumentError("scale, shift: expected the same for every call under vmap")
     return array
@@ -139,6 +139,6 @@ def fold_lengths(array: Any, dim: int | None, size: int) -> Any:
     return None if array is None else to_front(array, dim, size).reshape(-1)
 
 
-def unfold(array: Any, size: int, batched: bool) -> Any:
+def unfold(array: Any, size: int, is_batched: bool) -> Any:
     array = array.reshape(size, array.shape[0] // size, *array.shape[1:])
-    return array if batched else array[:, 0]
+    return array if is_batched else array[:, 0]

@@ -24,8 +24,8 @@ def decode_jpeg(blobs: Any, offsets: Any, out: Any = None) -> Any:
     """Decodes JPEG files of one shape: on all threads of the CPU, or on the GPU whose memory holds them.
 
     On CUDA each file must be baseline, in one scan, as from :func:`robocache.frames.take`; restart markers make decoding fast.
-    The host reads the headers, so the call copies the files there and back, and waits for the device. :class:`ResidentJpegs`
-    does that once for frames that are decoded many times.
+    The host reads the headers, so the call copies the files to the host and back, and waits for the device.
+    :class:`ResidentJpegs` does that only once, for frames that are decoded many times.
 
     Args:
         blobs: uint8 ``[bytes]``: the files, concatenated.

@@ -203,9 +203,9 @@ def fuse_multimodal(
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
         values.append(pair[0])
         times.append(pair[1])
-    count, separate = len(pairs), output == "dict"
-    outs = [None] * (count if separate else 1) if out is None else [out]
-    if separate and out is not None:
+    count, as_dict = len(pairs), output == "dict"
+    outs = [None] * (count if as_dict else 1) if out is None else [out]
+    if as_dict and out is not None:
         outs = _one_per_stream("out", out, None, keys, count)
         if any(x is None for x in outs):
             raise errors.ArgumentTypeError("out: expected an array for each stream, got NoneType for one of them")
@@ -219,9 +219,9 @@ def fuse_multimodal(
         times=times,
         target_times=target_times,
         target_lengths=target_lengths,
-        **_of_streams(options, keys, count, separate),
+        **_by_stream(options, keys, count, as_dict),
     )
-    if out is not None or not separate:
+    if out is not None or not as_dict:
         fused = results[0] if out is None else out
     else:
         fused = results[:count] if keys is None else dict(zip(keys, results, strict=False))
@@ -229,7 +229,7 @@ def fuse_multimodal(
     return (fused, *extra) if extra else fused
 
 
-def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, separate: bool) -> dict[str, list[Any]]:
+def _by_stream(options: Mapping[str, Any], keys: list[Any] | None, count: int, as_dict: bool) -> dict[str, list[Any]]:
     """Returns a list with an entry for each stream, for each option that is set."""
     lists: dict[str, Any] = {}
     for name, value in options.items():
@@ -238,12 +238,12 @@ def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, 
         elif name == "methods":
             lists[name] = _methods_of_streams(value, keys, count)
         elif type(value) in LISTS or isinstance(value, Mapping):
-            if name == "dtype" and not separate:
+            if name == "dtype" and not as_dict:
                 raise errors.ArgumentError("dtype: expected one for all streams, since output is 'concat'")
             default = _STREAM_OPTIONS[name]
-            lists[name] = [_plain(name, x) for x in _one_per_stream(name, value, default, keys, count)]
+            lists[name] = [_convert_option(name, x) for x in _one_per_stream(name, value, default, keys, count)]
         else:
-            lists[name] = [_plain(name, value)] * count
+            lists[name] = [_convert_option(name, value)] * count
     return lists
 
 
@@ -262,7 +262,7 @@ def _one_per_stream(name: str, option: Any, default: Any, keys: list[Any] | None
     return [default if option.get(key) is None else option[key] for key in keys]
 
 
-def _plain(name: str, value: Any) -> Any:
+def _convert_option(name: str, value: Any) -> Any:
     """Converts an option of one stream for the library."""
     if value is None or name not in ("lengths", "scale", "shift", "dtype"):
         return value

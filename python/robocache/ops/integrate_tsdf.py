@@ -47,11 +47,11 @@ def integrate_tsdf(
         points_or_depth: without `intrinsics` points ``[N, 3]`` float32 or float64 in the sensor's frame; with them a depth
             image ``[H, W]``, float32 metres or uint16. ``[K, N, 3]`` or ``[K, H, W]`` for K sensors. Points that are not
             finite, and depths that are not finite or not above 0, are ignored.
-        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the rigid transform from the sensor's frame to the grid's. It is numbers of
-            any kind on the host, where a transform that is not rigid is an ArgumentError; or a float32 or float64 array on
-            `grid`'s device, for which the call does not wait, and where a sensor whose transform is not rigid adds nothing.
+        T_world_sensor: ``[4, 4]`` or ``[K, 4, 4]``, the rigid transform from the sensor's frame to the grid's. Numbers of any
+            kind on the host: a transform that is not rigid is an ArgumentError. Or a float32 or float64 array on `grid`'s
+            device: the call does not wait for it, and a sensor whose transform is not rigid adds nothing.
         intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``; ``[K, 3, 3]`` or ``[K, 4]`` for K cameras. On the host or
-            the device, like `T_world_sensor`. The camera looks along +z, x to the right, y down; centres of pixels are whole
+            the device, like `T_world_sensor`. The camera looks along +z, with x to the right and y down; centres of pixels are whole
             numbers.
         grid_min: x, y, z of the grid's lower corner.
         voxel_size: metres, one number or three.
@@ -76,22 +76,22 @@ def integrate_tsdf(
         ...                          grid_min=(-0.5, -0.5, 0.0), voxel_size=1.0, truncation=1.0)[0]
         array([[[ 0. ,  0.5, -0.5,  0. ]]], dtype=float32)
     """
-    measured = "points" if intrinsics is None else "depth"
-    traced = is_traced()
+    argument = "points" if intrinsics is None else "depth"
+    is_tracing = is_traced()
     torch = sys.modules.get("torch")
     if torch is not None and torch.is_grad_enabled():
-        for name, array in (("grid", grid), ("weights", weights), (measured, points_or_depth)):
+        for name, array in (("grid", grid), ("weights", weights), (argument, points_or_depth)):
             if getattr(array, "requires_grad", False):
                 raise _no_gradients(name)
     corner, size = three("grid_min", grid_min), three("voxel_size", voxel_size, scalar=True)
     pose, camera = T_world_sensor, intrinsics
-    if not traced:
+    if not is_tracing:
         pose = _numbers("T_world_sensor", pose)
         camera = None if camera is None else _numbers("intrinsics", camera)
     call(
         _integrate,
         [grid, weights],
-        **{measured: points_or_depth},
+        **{argument: points_or_depth},
         T_world_sensor=pose,
         intrinsics=camera,
         grid_min=corner,
@@ -101,9 +101,9 @@ def integrate_tsdf(
         max_weight=max_weight,
         space_carving=space_carving,
     )
-    if not traced:
+    if not is_tracing:
         _warn_if_nothing_is_measured(
-            measured, grid, points_or_depth, pose, corner, size, truncation, depth_scale, space_carving
+            argument, grid, points_or_depth, pose, corner, size, truncation, depth_scale, space_carving
         )
     return grid, weights
 
@@ -177,7 +177,7 @@ def _no_gradients(name: str) -> errors.ArgumentError:
 
 
 def _is_on_cuda(value: Any) -> bool:
-    is_cuda = getattr(value, "is_cuda", None)  # of torch; a torch tensor without memory has no DLPack device
+    is_cuda = getattr(value, "is_cuda", None)  # torch's; a torch tensor without memory has no DLPack device
     if is_cuda is None and hasattr(value, "__dlpack_device__"):
         is_cuda = value.__dlpack_device__()[0] in (2, 13)  # CUDA memory, and CUDA managed memory
     return bool(is_cuda)

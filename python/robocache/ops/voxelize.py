@@ -128,9 +128,9 @@ def voxelize_pointcloud(
         >>> out["count"].ravel(), out["mean"].ravel(), dropped
         (array([2, 0], dtype=int32), array([20.,  0.]), array(1))
     """
-    several = not isinstance(mode, str)
-    modes = [mode] if isinstance(mode, str) else _modes(mode)
-    outs = [None] * len(modes) if out is None else _outs(out, modes) if several else [out]
+    has_modes = not isinstance(mode, str)
+    modes = [mode] if isinstance(mode, str) else _check_modes(mode)
+    outs = [None] * len(modes) if out is None else _check_outs(out, modes) if has_modes else [out]
     dropped = None if flag("return_dropped", return_dropped) else False
     *results, dropped = call(
         _voxelize,
@@ -144,17 +144,17 @@ def voxelize_pointcloud(
         **options,
     )
     if out is None:
-        out = dict(zip(modes, results, strict=True)) if several else results[0]
+        out = dict(zip(modes, results, strict=True)) if has_modes else results[0]
     return (out, dropped) if return_dropped else out
 
 
-def _modes(mode: Any) -> list[str]:
+def _check_modes(mode: Any) -> list[str]:
     if not isinstance(mode, Sequence) or not all(isinstance(name, str) for name in mode):
         raise errors.ArgumentTypeError(f"mode: expected a name or a list of names, got {mode!r}")
     return list(mode)
 
 
-def _outs(out: Any, modes: list[str]) -> list[Any]:
+def _check_outs(out: Any, modes: list[str]) -> list[Any]:
     if not isinstance(out, Mapping) or set(out) != set(modes):
         got = sorted(map(str, out)) if isinstance(out, Mapping) else type(out).__name__
         raise errors.ArgumentError(f"out: expected a dict with an array for each of {', '.join(modes)}, got {got}")

@@ -103,15 +103,15 @@ def voxelize_sparse(
                [1.]]))
     """
     if options.get("point_range") is not None:
-        options["point_range"] = _range(options["point_range"])
-    reduced, limited = options.get("reduce", "mean") is not None, options.get("max_points_per_voxel") is not None
-    for_gradients = [None if reduced and limited else False, False if reduced else None]
+        options["point_range"] = _check_range(options["point_range"])
+    is_reduced, is_limited = options.get("reduce", "mean") is not None, options.get("max_points_per_voxel") is not None
+    for_gradients = [None if is_reduced and is_limited else False, False if is_reduced else None]
     wanted = [None] * 5 + [False if options.get("capacity") is None else None, *for_gradients]
     results = call(_voxelize, wanted, points=points, features=features, voxel_size=voxel_size, **options)
     return SparseVoxels(*results[:6])
 
 
-def _range(value: Any) -> list[float]:
+def _check_range(value: Any) -> list[float]:
     expected = "point_range: expected x0, y0, z0, x1, y1, z1, got"
     try:
         corners = list(value)

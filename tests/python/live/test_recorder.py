@@ -179,7 +179,7 @@ def test_rows_that_a_ring_forgot_are_counted(tmp_path):
         with recorder._lock, pytest.warns(live.LostRowsWarning, match="'joint' has forgotten"):
             for i in range(1, 1001):
                 ring.push(NS + i * 1_000_000, np.array([i]), arrival_ns=NS + i * 1_000_000)
-            recorder._take(unsettled=True)
+            recorder._take_all(unsettled=True)
         recorder.stop()
         with pytest.warns(live.LostRowsWarning, match="rows kept, .* lost"):
             recorder.close()
