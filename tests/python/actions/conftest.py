@@ -1,4 +1,4 @@
-"""One array in each framework and on each device. Makes `rotations_by_scipy` importable."""
+"""Fixture: arrays of each framework and on each device. Makes `rotations_by_scipy` importable."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 class Arrays:
-    """Makes arrays of one framework, and numpy's float64 of what comes back."""
+    """Makes arrays of one framework, and converts results to numpy's float64."""
 
     def __init__(self, device):
         self.device = device

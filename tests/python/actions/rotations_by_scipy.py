@@ -7,7 +7,7 @@ from scipy.spatial.transform import Rotation
 
 
 def by_scipy(rotation, name):
-    """[N, n] of N rotations."""
+    """Returns N rotations as the numbers [N, n] of a representation."""
     m = rotation.as_matrix()
     if name == "matrix":
         return m.reshape(-1, 9)
@@ -26,7 +26,7 @@ def by_scipy(rotation, name):
 
 
 def as_rotation(x, name):
-    """The rotations that scipy reads from numbers [N, n] of a representation; 6D is read by Gram-Schmidt."""
+    """Returns the rotations of the numbers [N, n] of a representation; 6D is read by Gram-Schmidt."""
     if name == "matrix":
         return Rotation.from_matrix(x.reshape(-1, 3, 3))
     if name.startswith("rot6d"):
@@ -43,7 +43,7 @@ def as_rotation(x, name):
 
 
 def matrices(pose, rotation):
-    """Matrices [..., 4, 4] from poses [..., 3 + n]."""
+    """Returns matrices [..., 4, 4] from poses [..., 3 + n]."""
     pose = np.asarray(pose, np.float64)
     result = np.zeros((*pose.shape[:-1], 4, 4))
     turns = as_rotation(pose[..., 3:].reshape(-1, pose.shape[-1] - 3), rotation).as_matrix()
@@ -53,7 +53,7 @@ def matrices(pose, rotation):
 
 
 def poses(t, rotation):
-    """Poses [..., 3 + n] from matrices [..., 4, 4]."""
+    """Returns poses [..., 3 + n] from matrices [..., 4, 4]."""
     turns = by_scipy(Rotation.from_matrix(t[..., :3, :3].reshape(-1, 3, 3)), rotation)
     return np.concatenate([t[..., :3, 3], turns.reshape(*t.shape[:-2], -1)], -1)
 

@@ -48,23 +48,23 @@ def record(path, rng, *, dtype="float32", rotation="quat_xyzw", episodes=3, with
 
 
 def loaders(dataset, conversions, device, *, window=None, state=None, base="state", **options):
-    """A loader that converts, and one with the same order that does not."""
+    """Yields a loader that converts, and a loader of the same order that does not."""
     window, state = window or {}, state or {}
     options = {"batch_size": 64, "anchors": "tick", "device": device, "findings": None} | options
-    for convert_words in ({"convert": conversions, "base": base}, {}):
-        words = {"offsets": OFFSETS, "method": "pose_or_linear"} | window | convert_words
-        if words["method"] == "pose_or_linear":
-            words["method"] = [(slice(0, 7), "pose")]
-        of_state = {"method": [(slice(0, 7), "pose")]} | state
-        if not convert_words:
-            words["normalize"], options["normalization"] = "none", None
+    for conversion_options in ({"convert": conversions, "base": base}, {}):
+        window_options = {"offsets": OFFSETS, "method": "pose_or_linear"} | window | conversion_options
+        if window_options["method"] == "pose_or_linear":
+            window_options["method"] = [(slice(0, 7), "pose")]
+        state_options = {"method": [(slice(0, 7), "pose")]} | state
+        if not conversion_options:
+            window_options["normalize"], options["normalization"] = "none", None
         yield robocache.Loader(
-            dataset, delta_timestamps={"action": Window(**words), "state": Window(**of_state)}, **options
+            dataset, delta_timestamps={"action": Window(**window_options), "state": Window(**state_options)}, **options
         )
 
 
 def batches_of(*arguments, **options):
-    """The first batch with conversions, and without."""
+    """Returns the first batch with conversions, and without."""
     return tuple(next(loader) for loader in loaders(*arguments, **options))
 
 
@@ -73,7 +73,7 @@ def numbers(x):
 
 
 def comparable(x, rotation):
-    """Poses as numbers that can be compared: Euler angles wrap, and jump at gimbal lock, so they become matrices."""
+    """Makes poses comparable by their numbers: Euler angles wrap, and jump at gimbal lock, so they become matrices."""
     if not rotation.startswith("euler"):
         return x
     turn = convert_rotation(x[..., 3:6], rotation, "matrix")
@@ -118,22 +118,22 @@ def test_batches_equal_the_functions_of_batches_without_conversions(tmp_path, rn
     for _ in range(3):
         batch, plain = next(converting), next(raw)
         expected = convert(plain["action"], plain["state"], conversions)
-        off = ~plain["action_is_pad"]
+        is_valid = ~plain["action_is_pad"]
         if name in ("robosuite", "euler") or dtype == "float64" or device == "cuda":
             bound = 1e-5 if dtype == "float32" else 1e-12
-            made_so, wanted = (
-                comparable(x[off], "euler_ZYX" if name == "euler" else "") for x in (batch["action"], expected)
+            got_pose, expected_pose = (
+                comparable(x[is_valid], "euler_ZYX" if name == "euler" else "") for x in (batch["action"], expected)
             )
-            torch.testing.assert_close(made_so, wanted, atol=bound, rtol=bound)
+            torch.testing.assert_close(got_pose, expected_pose, atol=bound, rtol=bound)
         else:
             assert torch.equal(batch["action"], expected)
         if has_base:
             assert torch.equal(batch["action_base"], plain["state"])
-            off = off & ~plain["state_is_pad"][:, None]
+            is_valid = is_valid & ~plain["state_is_pad"][:, None]
         assert torch.equal(batch["state"], plain["state"])
         if name != "steps":
-            assert torch.equal(~batch["action_is_pad"], off)
-        assert off.any() and not off.all()
+            assert torch.equal(~batch["action_is_pad"], is_valid)
+        assert is_valid.any() and not is_valid.all()
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
     torch.testing.assert_close(
         comparable(batch["action"], rotation), comparable(expected, rotation), atol=2e-5, rtol=1e-5
     )
-    exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
-    assert not exact or torch.equal(batch["action"], expected)
+    is_exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
+    assert not is_exact or torch.equal(batch["action"], expected)
 
 
 def test_a_scaled_base_frame(tmp_path, rng, device):
@@ -176,8 +176,8 @@ def test_the_step_after_padding_is_padding(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
     batch, plain = batches_of(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
     pad, base = plain["action_is_pad"], plain["state_is_pad"][:, None]
-    before = torch.cat([torch.zeros_like(pad[:, :1]), pad[:, :-1]], 1)
-    assert torch.equal(batch["action_is_pad"], pad | before | base)
+    previous_pad = torch.cat([torch.zeros_like(pad[:, :1]), pad[:, :-1]], 1)
+    assert torch.equal(batch["action_is_pad"], pad | previous_pad | base)
     assert (pad != batch["action_is_pad"]).any()
 
 
@@ -225,8 +225,8 @@ def test_without_action_or_state_all_is_0_and_padding(tmp_path, rng, device, mis
     )
 
 
-def odd(stream, number, values):
-    """Quaternions of other lengths, and NaN."""
+def with_invalid_rotations(stream, number, values):
+    """Gives some rows quaternions of other lengths, or NaN."""
     if stream == "action" and number == 0:
         values[20, 3:7] *= 1.1
         values[30, 0] = np.nan
@@ -235,12 +235,12 @@ def odd(stream, number, values):
         values[:, 3:7] *= 2
 
 
-ODD_WORDS = {"batch_size": 300, "shuffle": False, "state": {"method": "nearest"}}
+INVALID_OPTIONS = {"batch_size": 300, "shuffle": False, "state": {"method": "nearest"}}
 
 
 @pytest.mark.parametrize("name", ["se3", "rotate"])
 def test_a_stored_quaternion_of_another_length_is_refused(tmp_path, rng, device, name):
-    dataset = record(tmp_path / "c", rng, change=odd)
+    dataset = record(tmp_path / "c", rng, change=with_invalid_rotations)
     conversions = LISTS[name]
     base = "state" if name == "se3" else None
     with pytest.raises(robocache.ArgumentError, match=r"'action'\]\.convert: .*length 1, got length 1\.\d+ in row 20"):
@@ -253,13 +253,13 @@ def test_a_stored_quaternion_of_another_length_is_refused(tmp_path, rng, device,
 
 @pytest.mark.parametrize("name", ["se3", "rotate"])
 def test_quaternions_are_normalised_with_the_option(tmp_path, rng, device, name):
-    dataset = record(tmp_path / "c", rng, change=odd)
+    dataset = record(tmp_path / "c", rng, change=with_invalid_rotations)
     conversions = [Relative("se3", mask=GRIPPER, normalize=True)]
     if name == "rotate":
         conversions = [Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)]
     window = {"offsets": [0.0, 0.02], "method": "nearest"}
     base = "state" if name == "se3" else None
-    converting, raw = loaders(dataset, conversions, device, window=window, base=base, **ODD_WORDS)
+    converting, raw = loaders(dataset, conversions, device, window=window, base=base, **INVALID_OPTIONS)
     batch, plain = next(converting), next(raw)
     expected = convert(plain["action"], plain["state"] if base else None, conversions)
     assert torch.equal(torch.nan_to_num(batch["action"], 9.0), torch.nan_to_num(expected, 9.0))
@@ -283,8 +283,8 @@ def test_an_interpolated_non_rotation_is_padding_and_nan_stays(tmp_path, rng, de
             values[30, 0] = np.nan
 
     dataset = record(tmp_path / "c", rng, change=change)
-    window = {"offsets": [0.0, 0.01], "method": "linear"}  # not of unit length between two quaternions
-    batch, plain = batches_of(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
+    window = {"offsets": [0.0, 0.01], "method": "linear"}  # a quaternion between two rows is not of length 1
+    batch, plain = batches_of(dataset, LISTS["se3"], device, window=window, **INVALID_OPTIONS)
     action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
     lengths = np.linalg.norm(numbers(plain["action"])[..., 3:7], axis=-1)
     bad, fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
@@ -310,8 +310,8 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
     _, raw = loaders(dataset, conversions, device, window=window)
     plain = next(raw)
     chunk = plain["action"][:, None] if one_step else plain["action"]
-    seen = convert(chunk, plain["state"], conversions)
-    stats = {"action": stats_of(seen, rng)}
+    converted = convert(chunk, plain["state"], conversions)
+    stats = {"action": stats_of(converted, rng)}
     converting, _ = loaders(
         dataset,
         conversions,
@@ -320,19 +320,19 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
         window=window | {"normalize": "mean_std"},
     )
     batch = next(converting)
-    expected = (numbers(seen) - stats["action"]["mean"]) / stats["action"]["std"]
+    expected = (numbers(converted) - stats["action"]["mean"]) / stats["action"]["std"]
     np.testing.assert_allclose(numbers(batch["action"]), expected[:, 0] if one_step else expected, atol=1e-4)
     x = batch["action"].clone().requires_grad_()
     back = converting.to_absolute("action", x, batch)
     assert back.shape == plain["action"].shape and back.dtype == torch.float32
     got, recorded = numbers(back.detach()), numbers(plain["action"])
-    kept = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # its gripper was held at its ends
+    kept = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # Rescale clips the gripper of 6D
     np.testing.assert_allclose(got[..., kept], recorded[..., kept], atol=2e-4)
     turned = np.abs((got[..., 3:7] * recorded[..., 3:7]).sum(-1))
     np.testing.assert_allclose(turned, 1, atol=1e-3)
     back.sum().backward()
     assert x.grad.isfinite().all()
-    # Deployment has neither a batch nor a dataset, only the robot's state, as it was recorded.
+    # At deployment there is neither a batch nor a dataset, only the robot's state in the recording's units.
     at_deployment = {"action_base": batch["action_base"]}
     assert torch.equal(converting.to_absolute("action", batch["action"], at_deployment), back.detach())
     converting.save_spec(tmp_path / "spec.json")
@@ -343,9 +343,9 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
 def test_statistics_of_another_width_are_refused(tmp_path, rng):
     dataset = record(tmp_path / "c", rng)
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\].*10"):
-        of_eight = {"action": {"mean": np.zeros(8), "std": np.ones(8)}}
-        words = {"normalization": Normalization(norm_stats=of_eight), "window": {"normalize": "mean_std"}}
-        next(loaders(dataset, LISTS["6D"], "cpu", **words))
+        eight_features = {"action": {"mean": np.zeros(8), "std": np.ones(8)}}
+        options = {"normalization": Normalization(norm_stats=eight_features), "window": {"normalize": "mean_std"}}
+        next(loaders(dataset, LISTS["6D"], "cpu", **options))
 
 
 def test_sources_of_a_mixture_have_their_own_statistics_and_missing_streams(tmp_path, rng, device):
@@ -363,16 +363,16 @@ def test_sources_of_a_mixture_have_their_own_statistics_and_missing_streams(tmp_
         converting, raw = loaders(Mixture(sources), LISTS["joints"], device, batch_size=512, window=window)
     batch, plain = next(converting), next(raw)
     source_of = batch["dataset_index"]
-    seen = convert(plain["action"], plain["state"], LISTS["joints"])
+    converted = convert(plain["action"], plain["state"], LISTS["joints"])
     for source in (0, 1):
-        expected = (numbers(seen[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
+        expected = (numbers(converted[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
         np.testing.assert_allclose(numbers(batch["action"][source_of == source]), expected, atol=1e-5)
     for source in (2, 3):
         assert batch["action_is_pad"][source_of == source].all() and (batch["action"][source_of == source] == 0).all()
-    some = source_of < 2
-    base = {"action_base": batch["action_base"][some]}
-    back = converting.to_absolute("action", batch["action"][some], base, batch["dataset_index"][some])
-    torch.testing.assert_close(back, plain["action"][some], atol=1e-5, rtol=1e-5)
+    has_both = source_of < 2
+    base = {"action_base": batch["action_base"][has_both]}
+    back = converting.to_absolute("action", batch["action"][has_both], base, batch["dataset_index"][has_both])
+    torch.testing.assert_close(back, plain["action"][has_both], atol=1e-5, rtol=1e-5)
 
 
 # ---- The same result by every route ----
@@ -417,19 +417,19 @@ def test_threads_prefetch_buffers_gather_and_copies_give_the_same(tmp_path, rng,
             batch = next(loader)
             for key in ("action", "action_is_pad", "action_base", "state"):
                 assert (np.asarray(batch[key]) == expected[key].numpy()).all()
-    age = batch_age = next(as_numpy)["action_age"]
-    assert age.shape == (64, len(OFFSETS)) and (batch_age > np.iinfo(np.int64).min).all()
-    some = plain.gather([5, 0, 77])
+    age = next(as_numpy)["action_age"]
+    assert age.shape == (64, len(OFFSETS)) and (age > np.iinfo(np.int64).min).all()
+    gathered = plain.gather([5, 0, 77])
     in_order, _ = loaders(dataset, LISTS["6D"], "cpu", shuffle=False, batch_size=100)
-    assert torch.equal(some["action"], next(in_order)["action"][[5, 0, 77]])
+    assert torch.equal(gathered["action"], next(in_order)["action"][[5, 0, 77]])
 
 
 def test_two_keys_share_a_base(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
-    words = {"method": [(slice(0, 7), "pose")]}
+    options = {"method": [(slice(0, 7), "pose")]}
     windows = {
-        "state": Window([-0.1, 0.0], convert=LISTS["se3"], base="state", **words),
-        "action": Window(OFFSETS, convert=LISTS["joints"], base="state", **words),
+        "state": Window([-0.1, 0.0], convert=LISTS["se3"], base="state", **options),
+        "action": Window(OFFSETS, convert=LISTS["joints"], base="state", **options),
     }
     batch = next(robocache.Loader(dataset, batch_size=64, delta_timestamps=windows, anchors="tick", device=device))
     assert torch.equal(batch["state_base"], batch["action_base"])
@@ -441,8 +441,8 @@ def test_two_keys_share_a_base(tmp_path, rng, device):
 @pytest.mark.parametrize("name", ["joints", "se3", "6D", "steps"])
 def test_windows_of_any_length(tmp_path, rng, device, name, steps):
     dataset = record(tmp_path / "c", rng)
-    words = {"offsets": np.arange(steps) * 0.02, "method": "nearest"}
-    batch, plain = batches_of(dataset, LISTS[name], device, window=words, state={"method": "nearest"})
+    window = {"offsets": np.arange(steps) * 0.02, "method": "nearest"}
+    batch, plain = batches_of(dataset, LISTS[name], device, window=window, state={"method": "nearest"})
     pad = plain["action_is_pad"].clone()
     if name == "steps":
         pad[:, 1:] |= plain["action_is_pad"][:, :-1]
@@ -476,31 +476,31 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
         "state": Window(method="linear"),
     }
     options = {"batch_size": size, "anchors": "tick", "findings": None, "seed": 3}
-    converting, here = (
+    converting, on_cpu = (
         robocache.Loader(
             dataset,
             delta_timestamps=windows,
             normalization=Normalization(norm_stats=stats),
-            device=one,
+            device=place,
             **options,
         )
-        for one in (device, "cpu")
+        for place in (device, "cpu")
     )
     as_recorded = {"action": Window(windows["action"].offsets, method="linear"), "state": windows["state"]}
     raw = robocache.Loader(dataset, delta_timestamps=as_recorded, device="cpu", **options)
     for _ in range(3):
-        batch, own, plain = next(converting), next(here), next(raw)
-        for key, value in own.items():
+        batch, cpu_batch, plain = next(converting), next(on_cpu), next(raw)
+        for key, value in cpu_batch.items():
             assert torch.equal(batch[key].cpu(), value), key
         is_pad = plain["action_is_pad"] | plain["state_is_pad"][:, None]
-        assert torch.equal(own["action_is_pad"], is_pad)
+        assert torch.equal(cpu_batch["action_is_pad"], is_pad)
         base = numbers(plain["state"])
-        assert torch.equal(own["action_base"], plain["state"])
+        assert torch.equal(cpu_batch["action_base"], plain["state"])
         expected = numbers(plain["action"]) - np.where(mask, base, 0)[:, None]
         expected = (expected - stats["action"]["mean"]) / stats["action"]["std"]
-        known = np.array([episode != 2 for episode in plain["episode_index"]])
-        np.testing.assert_allclose(numbers(own["action"])[known], expected[known], rtol=1e-5, atol=1e-5)
-        assert not own["action"][~known].any()
+        has_state = np.array([episode != 2 for episode in plain["episode_index"]])
+        np.testing.assert_allclose(numbers(cpu_batch["action"])[has_state], expected[has_state], rtol=1e-5, atol=1e-5)
+        assert not cpu_batch["action"][~has_state].any()
 
 
 def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
@@ -515,11 +515,14 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
     dataset = robocache.open(tmp_path / "c")
     lists = [list(LISTS)[i % 6] for i in range(14)]
     batches = []
-    for converted in (True, False):
-        words = [{"convert": LISTS[one], "base": "state"} if converted else {} for one in lists]
+    for is_converted in (True, False):
+        conversion_options = [
+            {"convert": LISTS[list_name], "base": "state"} if is_converted else {} for list_name in lists
+        ]
         methods = [(slice(0, 3), "nearest"), (slice(3, 7), "nearest"), (slice(7, 8), "previous")]
         windows = {
-            name: Window(np.arange(16) * 0.02, method=methods, **own) for name, own in zip(names, words, strict=True)
+            name: Window(np.arange(16) * 0.02, method=methods, **options)
+            for name, options in zip(names, conversion_options, strict=True)
         }
         batches.append(
             next(
@@ -527,8 +530,8 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
             )
         )
     batch, plain = batches
-    for name, one in zip(names, lists, strict=True):
-        assert torch.equal(batch[name], convert(plain[name], plain["state"], LISTS[one])), name
+    for name, list_name in zip(names, lists, strict=True):
+        assert torch.equal(batch[name], convert(plain[name], plain["state"], LISTS[list_name])), name
 
 
 # ---- Refusals and warnings ----
@@ -565,32 +568,35 @@ def test_invalid_conversions_are_refused(tmp_path, rng, conversions, base, error
     assert isinstance(caught.value, robocache.Error)
 
 
-def described(
+def write_described(
     path, names, *, units=None, attributes=None, action="action", state="state", state_names=None, state_units=None
 ):
-    """A dataset of a state and an action, with these names, units and attributes."""
+    """Writes a dataset of a state and an action, with these names, units and attributes."""
     with robocache.Writer(path) as writer, writer.episode() as episode:
-        for stream, own, unit in ((state, state_names or names, state_units or units), (action, names, units)):
+        for stream, feature_names, unit in (
+            (state, state_names or names, state_units or units),
+            (action, names, units),
+        ):
             facts = {} if unit is None else {"units": unit}
-            writer.stream(stream, names=own.split(), attributes=(attributes or {}) | facts)
-            episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(own.split())))
+            writer.stream(stream, names=feature_names.split(), attributes=(attributes or {}) | facts)
+            episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(feature_names.split())))
     return path
 
 
 def rotations_in(width):
-    """Rows that end with numbers that are a valid rotation in every representation of this width."""
+    """Returns rows whose last numbers are a valid rotation in every representation of this width."""
     turn = Rotation.random(10, random_state=3)
-    tail = {6: np.tile([1.0, 0, 0, 0, 1, 0], (10, 1)), 9: turn.as_matrix().reshape(10, 9)}
-    end = tail.get(width, turn.as_quat() if width in (4, 5, 7) else np.full((10, min(width, 3)), 0.1))
-    return np.concatenate([np.ones((10, width - end.shape[1])), end], -1)
+    by_width = {6: np.tile([1.0, 0, 0, 0, 1, 0], (10, 1)), 9: turn.as_matrix().reshape(10, 9)}
+    rotation = by_width.get(width, turn.as_quat() if width in (4, 5, 7) else np.full((10, min(width, 3)), 0.1))
+    return np.concatenate([np.ones((10, width - rotation.shape[1])), rotation], -1)
 
 
 def open_with(path, facts, conversions, base="state"):
-    described(path, **facts)
-    base_words = {"base": base} if isinstance(conversions[0], Relative | StepDelta) else {}
+    write_described(path, **facts)
+    base_options = {"base": base} if isinstance(conversions[0], Relative | StepDelta) else {}
     windows = {
         facts.get("state", "state"): Window(),
-        facts.get("action", "action"): Window([0.0, 0.02], convert=conversions, **base_words),
+        facts.get("action", "action"): Window([0.0, 0.02], convert=conversions, **base_options),
     }
     next(robocache.Loader(path, batch_size=4, delta_timestamps=windows, findings=None))
 
@@ -806,11 +812,11 @@ FIRST_TWO = joints(mask=[True, True, False])
 def test_conversions_that_look_wrong_are_warned_of(tmp_path, recwarn, facts, conversions, base, kind, message):
     open_with(tmp_path / "c", facts, conversions, base)
     messages = [str(warning.message) for warning in recwarn if kind in str(warning.message)]
-    assert len(messages) == (message is not None) and all(message in one for one in messages)
+    assert len(messages) == (message is not None) and all(message in text for text in messages)
 
 
 def sources_with(folder, attributes):
-    paths = [described(folder / str(i), "a b c d", attributes=facts) for i, facts in enumerate(attributes)]
+    paths = [write_described(folder / str(i), "a b c d", attributes=facts) for i, facts in enumerate(attributes)]
     return Mixture([Source(path) for path in paths])
 
 

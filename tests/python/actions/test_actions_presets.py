@@ -75,16 +75,16 @@ def test_groot_joints_and_unchanged_features(rng):
     assert (convert(x, state, presets.groot("relative", "non_eef", "default")) == x - state).all()
     for rep in ("absolute", "delta"):
         assert presets.groot(rep, "eef", "default") == []
-    for given in (("relative", "eef", "default"), ("relative", "non_eef", "xyz+rot6d")):
+    for arguments in (("relative", "eef", "default"), ("relative", "non_eef", "xyz+rot6d")):
         with pytest.raises(robocache.ArgumentError, match="format: "):
-            presets.groot(*given)
-    for given, name in (
+            presets.groot(*arguments)
+    for arguments, name in (
         (("RELATIVE", "eef", "default"), "rep"),
         (("relative", "pose", "default"), "type"),
         (("relative", "eef", "rot6d"), "format"),
     ):
         with pytest.raises(robocache.ArgumentError, match=f"{name}: expected .*'"):
-            presets.groot(*given)
+            presets.groot(*arguments)
 
 
 @pytest.mark.parametrize("pose_repr", ["relative", "abs"])
@@ -99,7 +99,7 @@ def test_umi(rng, pose_repr):
     np.testing.assert_allclose(back, t0 @ matrices(noisy, "rot6d_rows"), atol=1e-12)
 
 
-def test_umis_rel_is_a_preset_of_its_own(rng):
+def test_umis_rel_is_relative_in_the_base_frame(rng):
     x, state = random_poses(rng, (1, 5), "rotvec"), random_poses(rng, (1,), "rotvec")
     t, t0 = matrices(x, "rotvec"), matrices(state, "rotvec")[:, None]
     result = matrices(convert(x, state, [Relative("base_frame", rotation="rotvec")]), "rotvec")
@@ -114,7 +114,7 @@ def test_umis_rel_is_a_preset_of_its_own(rng):
 
 def test_openvlas_bridge_gripper_and_movement(rng):
     x = np.concatenate([rng.standard_normal((40, 6)), rng.choice([0.0, 0.3, 0.7, 1.0], (40, 1))], -1)
-    for last in (0.0, 0.3):  # at an end, and in between
+    for last in (0.0, 0.3):  # decided, and undecided
         x[-1, 6] = last
         is_open, is_closed = x[:, 6] > 0.95, x[:, 6] < 0.05
         expected, carry = np.empty(40), x[-1, 6]
@@ -134,9 +134,9 @@ def test_openvlas_libero_gripper_and_its_inverse(rng):
     result = convert(x, None, presets.openvla("libero"))
     assert (result[:, 6] == 1 - np.clip(x[:, 6], 0, 1)).all() and (result[:, :6] == x[:, :6]).all()
     # At deployment a policy's g in [0, 1] becomes sign(2 g - 1), and that times -1.
-    policys = rng.uniform(0, 1, (9, 7))
-    theirs = np.sign(2 * policys[:, 6] - 1) * -1.0
-    ours = np.sign(actions.rescale(revert(policys, None, presets.openvla("libero")), (0, 1), (-1, 1)))
+    output = rng.uniform(0, 1, (9, 7))
+    theirs = np.sign(2 * output[:, 6] - 1) * -1.0
+    ours = np.sign(actions.rescale(revert(output, None, presets.openvla("libero")), (0, 1), (-1, 1)))
     assert (ours[:, 6] == theirs).all()
     with pytest.raises(robocache.ArgumentError, match="dataset: expected 'bridge_orig', 'libero', got 'droid'"):
         presets.openvla("droid")
@@ -210,8 +210,8 @@ X = np.zeros((2, 3, 6))
 )
 def test_invalid_lists_are_refused(base, conversions, error, message):
     # The inverse leaves a binarised gripper as it is.
-    ways = (convert,) if message == "features: " else (convert, revert)
-    for function in ways:
+    functions = (convert,) if message == "features: " else (convert, revert)
+    for function in functions:
         with pytest.raises(getattr(robocache, error), match=message):
             function(X, base, conversions)
 
@@ -228,8 +228,8 @@ def test_the_examples_of_the_page_and_the_docstrings_run():
     page = Path(__file__).parents[3] / "docs/actions.md"
     names = {name: getattr(actions, name) for name in actions.__all__} | {"np": np}
     texts = [page.read_text().replace("```", ""), *(value.__doc__ for value in names.values() if callable(value))]
-    shown = [text for text in texts if ">>>" in text]
-    assert len(shown) >= 4
-    for text in shown:
+    examples = [text for text in texts if ">>>" in text]
+    assert len(examples) >= 4
+    for text in examples:
         test = doctest.DocTestParser().get_doctest(text, dict(names), "actions", None, 0)
         assert doctest.DocTestRunner().run(test).failed == 0

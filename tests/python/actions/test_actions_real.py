@@ -14,9 +14,9 @@ def test_joints_round_trip(tmp_path, real_data, conversion):
     robocache.ingest(real_data("lerobot_v2/unitree_g1_real"), tmp_path / "cache", on_error="skip", video=False)
     dataset = robocache.open(tmp_path / "cache")
     offsets = {"offsets": range(16), "rows": True}
-    words = {"batch_size": 256, "device": "cpu", "findings": None, "anchors": "action"}
+    options = {"batch_size": 256, "device": "cpu", "findings": None, "anchors": "action"}
     result, plain = (
-        robocache.Loader(dataset, delta_timestamps={"observation.state": Window(), "action": window}, **words)
+        robocache.Loader(dataset, delta_timestamps={"observation.state": Window(), "action": window}, **options)
         for window in (Window(**offsets, convert=[conversion], base="observation.state"), Window(**offsets))
     )
     batch, recorded = next(result), next(plain)["action"]
@@ -27,8 +27,8 @@ def test_joints_round_trip(tmp_path, real_data, conversion):
 @pytest.fixture
 def bodies(real_data):
     """[N, 24, 3] rotation vectors of a person's joints, and [N, 3] the person's positions."""
-    file = sorted(real_data("motion/unitree_g1_lerobot").rglob("*.npz"))
-    files = [np.load(path) for path in file]
+    paths = sorted(real_data("motion/unitree_g1_lerobot").rglob("*.npz"))
+    files = [np.load(path) for path in paths]
     motion = next(candidate for candidate in files if "pose_aa" in candidate)
     return motion["pose_aa"].reshape(-1, 24, 3).astype(np.float64), motion["transl"].astype(np.float64)
 
@@ -41,14 +41,14 @@ def test_a_bodys_rotations_round_trip(bodies, name):
     turns, _ = bodies
     converted = convert_rotation(turns, "rotvec", name)
     back = convert_rotation(converted, name, "rotvec")
-    apart = Rotation.from_rotvec(turns.reshape(-1, 3)).inv() * Rotation.from_rotvec(back.reshape(-1, 3))
-    assert apart.magnitude().max() < 1e-7
+    difference = Rotation.from_rotvec(turns.reshape(-1, 3)).inv() * Rotation.from_rotvec(back.reshape(-1, 3))
+    assert difference.magnitude().max() < 1e-7
 
 
 @pytest.mark.parametrize("kind", ["se3", "mixed", "base_frame"])
 def test_a_bodys_poses_round_trip(bodies, kind):
-    turns, places = bodies
-    pose = np.concatenate([places, turns[:, 0]], -1)
+    turns, positions = bodies
+    pose = np.concatenate([positions, turns[:, 0]], -1)
     rows = np.arange(len(pose) - 16)
     x, base = pose[rows[:, None] + np.arange(16)], pose[rows]
     result = relative(x, base, kind, rotation="rotvec")
@@ -58,5 +58,7 @@ def test_a_bodys_poses_round_trip(bodies, kind):
     assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * expected).magnitude().max() < 1e-7
     back = absolute(result, base, kind, rotation="rotvec")
     np.testing.assert_allclose(back[..., :3], x[..., :3], atol=1e-9)
-    apart = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(x[..., 3:].reshape(-1, 3))
-    assert apart.magnitude().max() < 1e-7
+    difference = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(
+        x[..., 3:].reshape(-1, 3)
+    )
+    assert difference.magnitude().max() < 1e-7

@@ -37,6 +37,7 @@ def test_all_pairs_of_representations_equal_scipy(rng, source, target):
         away_from_lock = np.ones(len(x), bool)
         if target.startswith("euler_"):
             middle = by_scipy(rotation, target)[:, 1]
+            # The axes lock at a middle angle of 0 and pi, or of +-pi/2; an outer angle of almost pi has either sign.
             edge = 0 if target[6].lower() == target[8].lower() else math.pi / 2
             away_from_lock = np.abs(np.abs(np.abs(middle) - math.pi / 2) - abs(edge - math.pi / 2)) > 0.1
             away_from_lock &= np.abs(by_scipy(rotation, target)[:, [0, 2]]).max(-1) < 3.1
@@ -145,8 +146,8 @@ def test_half_turns_and_the_double_cover(arrays, name):
         back = arrays.numpy(convert_rotation(arrays(result), name, "quat_xyzw"))
         assert np.abs(np.abs((back * q).sum(-1)) - 1).max() < 1e-12
     if name not in ("quat_xyzw", "quat_wxyz"):
-        both = [arrays.numpy(convert_rotation(arrays(q), "quat_xyzw", name)) for q in (HALVES[-1:], -HALVES[-1:])]
-        np.testing.assert_allclose(*both, atol=1e-12)
+        results = [arrays.numpy(convert_rotation(arrays(q), "quat_xyzw", name)) for q in (HALVES[-1:], -HALVES[-1:])]
+        np.testing.assert_allclose(*results, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", EULER)
@@ -155,14 +156,14 @@ def test_euler_angles_at_gimbal_lock_are_the_same_rotation(rng, name, dtype):
     axes = name.removeprefix("euler_")
     proper = axes[0] == axes[2]
     for middle in (0, math.pi) if proper else (-math.pi / 2, math.pi / 2):
-        for aside in (0, 1e-9, 1e-6, 1e-4):
+        for offset in (0, 1e-9, 1e-6, 1e-4):
             angles = rng.uniform(-3, 3, (50, 3))
-            angles[:, 1] = middle + aside * (1 if middle <= 0 else -1)
+            angles[:, 1] = middle + offset * (1 if middle <= 0 else -1)
             q = convert_rotation(angles, name, "quat_xyzw").astype(dtype)
             result = convert_rotation(q, "quat_xyzw", name)
             error = angle_between(as_rotation(result.astype(np.float64), name), Rotation.from_quat(q)).max()
             assert error < (1e-5 if dtype == "float32" else 1e-6)
-            if aside == 0 and dtype == "float64":
+            if offset == 0 and dtype == "float64":
                 assert (result[:, 2] == 0).all()
 
 
@@ -188,8 +189,8 @@ def test_6d_of_noise_is_orthonormalised(six):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_6d_of_any_size_and_almost_parallel(dtype):
     for size in (1e-25, 1.0, 1e25):
-        for apart in (1, 1e-3, 3e-6):
-            six = np.array([[size, 0, 0, size, apart * size, 0]], dtype)
+        for tilt in (1, 1e-3, 3e-6):
+            six = np.array([[size, 0, 0, size, tilt * size, 0]], dtype)
             result = convert_rotation(six, "rot6d_rows", "matrix")
             np.testing.assert_allclose(result.reshape(3, 3), np.eye(3), atol=1e-6)
 
@@ -205,7 +206,7 @@ def test_rows_with_nan_are_nan_and_others_are_not(arrays, rng):
 
 
 @pytest.mark.parametrize(
-    ("source", "row", "words"),
+    ("source", "row", "texts"),
     [
         ("quat_xyzw", [0, 0, 0, 1.0011], ["length 1.0011", "normalize=True"]),
         ("quat_wxyz", [0.9985, 0, 0, 0], ["length 0.9985", "normalize=True"]),
@@ -220,13 +221,13 @@ def test_rows_with_nan_are_nan_and_others_are_not(arrays, rng):
         ("euler_xyz", [0, -np.inf, 0], ["finite"]),
     ],
 )
-def test_a_row_that_is_no_rotation_is_refused(arrays, source, row, words):
+def test_a_row_that_is_no_rotation_is_refused(arrays, source, row, texts):
     good = by_scipy(Rotation.identity(12), source).reshape(3, 4, -1)
     good[2, 1] = row
     with pytest.raises(robocache.ArgumentError, match=r"^x: .*row \(2, 1\)") as error:
         convert_rotation(arrays(good), source, "quat_xyzw")
-    assert all(word in str(error.value) for word in words)
-    if "normalize=True" in words:
+    assert all(text in str(error.value) for text in texts)
+    if "normalize=True" in texts:
         convert_rotation(arrays(good), source, "quat_xyzw", normalize=True)
     else:
         with pytest.raises(robocache.ArgumentError, match=r"row \(2, 1\)"):

@@ -27,7 +27,7 @@ ROTATIONS = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", 
 
 
 def by_matrices(kind, t, t0):
-    """Matrices t [..., T, 4, 4] relative to t0 [..., 4, 4]."""
+    """Returns the matrices t [..., T, 4, 4] relative to t0 [..., 4, 4]."""
     t0 = t0[..., None, :, :]
     result = np.linalg.inv(t0) @ t
     if kind == "se3":
@@ -70,9 +70,9 @@ def test_se3_equals_scipys_rigid_transform(rng):
 def test_a_wrong_frame_gives_another_pose(rng, right, wrong):
     x, base = random_poses(rng, (200, 1), "quat_xyzw"), random_poses(rng, (200,), "quat_xyzw")
     result = absolute(relative(x, base, wrong), base, right)
-    off = np.linalg.inv(matrices(result, "quat_xyzw")) @ matrices(x, "quat_xyzw")
-    turned = Rotation.from_matrix(off[..., :3, :3].reshape(-1, 3, 3)).magnitude()
-    assert np.median(turned) > 0.5 or np.median(np.linalg.norm(result[..., :3] - x[..., :3], axis=-1)) > 0.5
+    error = np.linalg.inv(matrices(result, "quat_xyzw")) @ matrices(x, "quat_xyzw")
+    angles = Rotation.from_matrix(error[..., :3, :3].reshape(-1, 3, 3)).magnitude()
+    assert np.median(angles) > 0.5 or np.median(np.linalg.norm(result[..., :3] - x[..., :3], axis=-1)) > 0.5
 
 
 def test_golden_frames():
@@ -112,9 +112,9 @@ def test_two_arms_with_grippers_by_a_mask(arrays, rng, kind):
     x = np.concatenate([left, grippers[..., :1], right, grippers[..., 1:]], -1)
     mask = [True] * 9 + [False] + [True] * 9 + [False]
     result = arrays.numpy(relative(arrays(x), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows"))
-    for part, at in ((left, slice(0, 9)), (right, slice(10, 19))):
+    for part, features in ((left, slice(0, 9)), (right, slice(10, 19))):
         expected = relative(part, part[:, 0], kind, rotation="rot6d_rows")
-        np.testing.assert_allclose(result[..., at], expected, atol=1e-14)
+        np.testing.assert_allclose(result[..., features], expected, atol=1e-14)
     assert (result[..., [9, 19]] == grippers).all()
     back = absolute(arrays(result), arrays(x[:, 0]), kind, mask=mask, rotation="rot6d_rows")
     np.testing.assert_allclose(arrays.numpy(back), x, atol=1e-14)
@@ -188,13 +188,13 @@ def test_a_long_sum_in_float16_does_not_drift(arrays):
 
 def test_steps_of_padding_masks_and_angles(arrays):
     x = np.array([[1, 3.0, 5], [2, -3.0, 6], [np.nan, 3.1, 7], [4, -3.1, 8]])
-    words = {"mask": [True, True, False], "angles": [False, True, False]}
-    result = arrays.numpy(step_delta(arrays(x), arrays([0, 3.0, 9]), **words))
+    options = {"mask": [True, True, False], "angles": [False, True, False]}
+    result = arrays.numpy(step_delta(arrays(x), arrays([0, 3.0, 9]), **options))
     wrapped = 2 * math.pi - 6
     np.testing.assert_allclose(
         result, [[1, 0, 5], [1, wrapped, 6], [np.nan, 6.1 - 2 * math.pi, 7], [np.nan, 2 * math.pi - 6.2, 8]], atol=1e-14
     )
-    back = arrays.numpy(cumulate(arrays(result), arrays([0, 3.0, 9]), **words))
+    back = arrays.numpy(cumulate(arrays(result), arrays([0, 3.0, 9]), **options))
     np.testing.assert_allclose(back[:, 1:], x[:, 1:], atol=1e-14)
     assert np.isnan(back[:, 0]).tolist() == [False, False, True, True]
 
@@ -208,7 +208,7 @@ def test_the_reached_state_is_the_next_row_and_the_last_is_nan(arrays, rng):
 
 
 def hysteresis(g, low, high):
-    """The rule as it is written, one step at a time."""
+    """Returns, for each step, the first later value below low or above high, as 0 or 1; NaN if there is none."""
     result = []
     for t in range(len(g)):
         decided = [v for v in g[t:] if v < low or v > high]
@@ -222,8 +222,8 @@ def hysteresis(g, low, high):
 )
 def test_undecided_grippers_take_the_next_decided_value(g, at_end):
     expected = hysteresis(g, 0.05, 0.95)
-    known = [v for v in expected if not math.isnan(v)]
-    end = {"nan": math.nan, "hold": known[-1] if known else math.nan, "last_value": g[-1]}[at_end]
+    decided = [v for v in expected if not math.isnan(v)]
+    end = {"nan": math.nan, "hold": decided[-1] if decided else math.nan, "last_value": g[-1]}[at_end]
     expected = [end if math.isnan(v) else v for v in expected]
     for x in (np.array(g)[:, None], torch.tensor(g, dtype=torch.float64)[:, None]):
         result = binarize_gripper(x, low=0.05, high=0.95, at_end=at_end)
@@ -249,11 +249,11 @@ def test_rescale_inverts_and_clips(arrays):
 
 @pytest.mark.parametrize("kind", ["joints", *POSES])
 def test_gradients_equal_finite_differences(rng, device, kind):
-    words = {"mask": [True] * 9 + [False], "rotation": "rot6d_rows"}
+    options = {"mask": [True] * 9 + [False], "rotation": "rot6d_rows"}
     x = np.concatenate([random_poses(rng, (2, 3), "rot6d_rows"), rng.uniform(0, 1, (2, 3, 1))], -1)
-    x, base = (torch.as_tensor(each, device=device).requires_grad_() for each in (x, x[:, 0] + 0.1))
+    x, base = (torch.as_tensor(array, device=device).requires_grad_() for array in (x, x[:, 0] + 0.1))
     for function in (relative, absolute):
-        assert torch.autograd.gradcheck(lambda x, base, f=function: f(x, base, kind, **words), (x, base), atol=1e-4)
+        assert torch.autograd.gradcheck(lambda x, base, f=function: f(x, base, kind, **options), (x, base), atol=1e-4)
     for function in (step_delta, cumulate):
         assert torch.autograd.gradcheck(lambda x, base, f=function: f(x, base), (x, base))
     assert torch.autograd.gradcheck(lambda x: rescale(x, (0, 2), (1, 0)), x)
@@ -270,11 +270,11 @@ def test_gradients_beside_padding_have_no_nan(device, rng):
 def test_compiled_and_mapped_calls_agree(device, rng):
     x = torch.as_tensor(random_poses(rng, (2, 3), "quat_xyzw"), device=device)
 
-    def both(x, base):
+    def round_trips(x, base):
         return absolute(relative(x, base, "se3"), base, "base_frame"), cumulate(step_delta(x, base), base)
 
-    expected = both(x, x[:, 1])
-    for call in (torch.compile(both, backend="eager", fullgraph=True), torch.vmap(both)):
+    expected = round_trips(x, x[:, 1])
+    for call in (torch.compile(round_trips, backend="eager", fullgraph=True), torch.vmap(round_trips)):
         torch.testing.assert_close(call(x, x[:, 1]), expected)
 
 
@@ -283,14 +283,14 @@ X[..., 6] = BASE[..., 6] = 1
 NO_TURN = X[..., :6], BASE[..., :6]  # poses with a rotation vector
 
 
-def broken(x, index, value):
+def changed(x, index, value):
     x = x.copy()
     x[index] = value
     return x
 
 
 @pytest.mark.parametrize(
-    ("x", "base", "kind", "words", "error", "message"),
+    ("x", "base", "kind", "options", "error", "message"),
     [
         (X, BASE, "SE3", {}, ValueError, "kind: expected 'joints', 'se3', 'mixed', 'base_frame', got 'SE3'"),
         (X, BASE[:, :6], "joints", {}, ValueError, r"base: expected \[2, 7\].*got \[2, 6\]"),
@@ -313,15 +313,15 @@ def broken(x, index, value):
         (*NO_TURN, "base_frame", {"rotation": "rotvec", "scale": 1}, TypeError, "scale: "),
         (X, BASE.astype(int), "joints", {}, TypeError, "base: expected float64.*int64"),
         (X, torch.zeros(2, 7), "joints", {}, TypeError, "base: expected an array of numpy like x, got Tensor"),
-        (broken(X, (1, 2, 6), 0), BASE, "mixed", {}, ValueError, r"x: expected quat.*length 0.*row \(1, 2\)"),
-        (X, broken(BASE, (1, 6), 1.1), "mixed", {}, ValueError, r"base: expected quaternions.*length 1.1.*row 1"),
-        (X[0], broken(BASE, (1, 6), 1.1)[1], "mixed", {}, ValueError, "base: expected quaternions.*the one row"),
+        (changed(X, (1, 2, 6), 0), BASE, "mixed", {}, ValueError, r"x: expected quat.*length 0.*row \(1, 2\)"),
+        (X, changed(BASE, (1, 6), 1.1), "mixed", {}, ValueError, r"base: expected quaternions.*length 1.1.*row 1"),
+        (X[0], changed(BASE, (1, 6), 1.1)[1], "mixed", {}, ValueError, "base: expected quaternions.*the one row"),
     ],
 )
-def test_invalid_arguments_are_refused(x, base, kind, words, error, message):
+def test_invalid_arguments_are_refused(x, base, kind, options, error, message):
     for function in (relative, absolute):
         with pytest.raises(error, match=message) as caught:
-            function(x, base, kind, **words)
+            function(x, base, kind, **options)
         assert isinstance(caught.value, robocache.Error)
 
 
@@ -331,13 +331,13 @@ def test_other_functions_refuse_invalid_arguments():
             function(X, BASE[:1])
         with pytest.raises(robocache.ArgumentError, match="mask: expected 7 bools"):
             function(X, BASE, mask=[True])
-    for words, text in (
+    for options, message in (
         ({"low": 1, "high": 0}, "low: expected at most high"),
         ({"low": 0, "high": 1, "at_end": "last"}, "at_end: expected 'nan', 'hold', 'last_value', got 'last'"),
         ({"low": math.nan, "high": 1}, "low: "),
     ):
-        with pytest.raises(robocache.ArgumentError, match=text):
-            binarize_gripper(X, **words)
+        with pytest.raises(robocache.ArgumentError, match=message):
+            binarize_gripper(X, **options)
     with pytest.raises(robocache.ArgumentError, match="source: expected two different numbers"):
         rescale(X, (1, 1), (0, 1))
     with pytest.raises(robocache.ArgumentTypeError, match="target: expected two numbers"):
