@@ -1,4 +1,4 @@
-"""Synthetic recordings without a fault, and the means to plant one."""
+"""Synthetic recordings without a fault, and functions that plant a fault and read the doctor's report."""
 
 import copy
 
@@ -9,15 +9,15 @@ import robocache
 RATES_HZ = {"observation.state": 50, "action": 50, "imu": 200, "top": 10}
 
 
-def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
-    """{stream: (time_ns, values)} of one episode: smooth motion and noise; each stream has its own clock, with a little jitter."""
+def make_recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
+    """Returns one episode, {stream: (time_ns, values)}: smooth motion and noise; each stream has a clock of its own, with jitter."""
     streams = {}
     base = int(rng.integers(1_600_000_000, 1_800_000_000)) * 10**9
     for name, rate in RATES_HZ.items():
         period = 1e9 / rate
         n = int(seconds * rate)
-        late = rng.uniform(0, 1) * period
-        time = base + np.sort(np.arange(n) * period + late + rng.uniform(-jitter, jitter, n) * period).astype(np.int64)
+        phase = rng.uniform(0, 1) * period
+        time = base + np.sort(np.arange(n) * period + phase + rng.uniform(-jitter, jitter, n) * period).astype(np.int64)
         if name == "top":
             if camera:
                 streams[name] = (time, rng.integers(0, 256, (n, 16, 16, 3), np.uint8))
@@ -33,9 +33,9 @@ def recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
     return streams
 
 
-def robot(rng, episodes=4, **shape):
-    """Recordings of similar length."""
-    return [recording(rng, seconds=float(rng.uniform(5.5, 6.5)), **shape) for _ in range(episodes)]
+def make_recordings(rng, episodes=4, **shape):
+    """Returns recordings of similar length."""
+    return [make_recording(rng, seconds=float(rng.uniform(5.5, 6.5)), **shape) for _ in range(episodes)]
 
 
 def write(path, recordings, metadata=None, describe=None, provenance=None, **writer):
@@ -55,7 +55,7 @@ def write(path, recordings, metadata=None, describe=None, provenance=None, **wri
 
 
 def examine(path, recordings, *arguments, **options):
-    """The doctor's report on a cache of the recordings."""
+    """Returns the doctor's report on a cache of the recordings."""
     return robocache.doctor(write(path, recordings, *arguments, **options))
 
 
@@ -64,12 +64,12 @@ def findings(report, *codes):
 
 
 def locations(report):
-    """(code, episode, stream, row) of each finding."""
+    """Returns (code, episode, stream, row) of each finding."""
     return [(f.code, f.episode, f.stream, f.row) for f in report.findings]
 
 
-def planted(recordings, plant):
-    """A copy of the recordings with a fault."""
+def with_fault(recordings, plant):
+    """Returns a copy of the recordings in which `plant` has planted a fault."""
     result = copy.deepcopy(recordings)
     plant(result)
     return result

@@ -34,7 +34,7 @@ def put(stream, episode, rows, features, value):
     return plant
 
 
-def stamps(stream, episode, change):
+def change_stamps(stream, episode, change):
     def plant(r):
         time, values = r[episode][stream]
         r[episode][stream] = (change(time), values)
@@ -42,7 +42,7 @@ def stamps(stream, episode, change):
     return plant
 
 
-def frozen(stream, episode, rows, features=slice(None)):
+def freeze(stream, episode, rows, features=slice(None)):
     def plant(r):
         values = r[episode][stream][1]
         values[rows, features] = values[rows.start, features] if values.ndim == 2 else values[rows.start]
@@ -50,7 +50,7 @@ def frozen(stream, episode, rows, features=slice(None)):
     return plant
 
 
-def without(stream, episode, rows):
+def delete_rows(stream, episode, rows):
     def plant(r):
         time, values = r[episode][stream]
         r[episode][stream] = (np.delete(time, rows), np.delete(values, rows, axis=0))
@@ -64,7 +64,7 @@ def burst(time):
     return result
 
 
-def drifted(r):
+def drift(r):
     (time, states), (_, actions) = r[2]["observation.state"], r[2]["action"]
     rows = min(len(states), len(actions))
     time = time[:rows]
@@ -72,54 +72,55 @@ def drifted(r):
     r[2]["action"] = (time[0] + ((time - time[0]) * 1.003).astype(np.int64), actions[:rows])
 
 
-def copied(r):
+def copy_episode(r):
     r[3] = {name: (time + 5 * SECOND, values) for name, (time, values) in r[1].items()}
 
 
-def emptied(r):
+def empty(r):
     r[2] = {name: (time[:0], values[:0]) for name, (time, values) in r[2].items()}
 
 
-def zero(r):
+def black(r):
     r[1]["top"][1][:] = 0
 
 
-def repeated(r):
+def repeat_stamp(r):
     time, values = r[3]["imu"]
     r[3]["imu"] = (np.insert(time, 40, time[40]), np.insert(values, 40, values[40] + 0.01, axis=0))
 
 
-def slow(time):
+def slow_down(time):
     return time[0] + ((time - time[0]) * 1.2).astype(np.int64)
 
 
+# {fault: (the function that plants it, the expected locations or (a code, the only episode with findings))}
 FAULTS = {
     "gap": (shift("imu", 1, 200, 25e6), [("gap", 1, "imu", 200)]),
     "long gap": (shift("imu", 2, 400, 100e6), [("long-gap", 2, "imu", 400)]),
-    "repeated stamp": (repeated, [("repeated-stamp", 3, "imu", 41)]),
-    "burst": (stamps("imu", 0, burst), [("burst", 0, "imu", 300), ("gap", 0, "imu", 300)]),
+    "repeated stamp": (repeat_stamp, [("repeated-stamp", 3, "imu", 41)]),
+    "burst": (change_stamps("imu", 0, burst), [("burst", 0, "imu", 300), ("gap", 0, "imu", 300)]),
     "nan": (put("observation.state", 2, 7, 1, np.nan), [("nan", 2, "observation.state", 7)]),
     "infinite": (put("action", 1, 100, 3, -np.inf), [("infinite-value", 1, "action", 100)]),
     "spike": (put("observation.state", 3, 123, 2, 40.0), [("spike", 3, "observation.state", 123)]),
-    "stuck": (frozen("observation.state", 1, slice(50, 130)), [("stuck", 1, "observation.state", 50)]),
-    "stuck column": (frozen("imu", 2, slice(300, 700), 4), [("stuck", 2, "imu", 300)]),
-    "frozen camera": (frozen("top", 1, slice(20, 40)), [("frozen-frames", 1, "top", 20)]),
+    "stuck": (freeze("observation.state", 1, slice(50, 130)), [("stuck", 1, "observation.state", 50)]),
+    "stuck column": (freeze("imu", 2, slice(300, 700), 4), [("stuck", 2, "imu", 300)]),
+    "frozen camera": (freeze("top", 1, slice(20, 40)), [("frozen-frames", 1, "top", 20)]),
     # Row 7 is the episode's first among the 24 frames that are decoded.
-    "black camera": (zero, [("blank-frames", 1, "top", 7), ("frozen-frames", 1, "top", 0)]),
-    "no camera": (without("top", 2, slice(None)), [("missing-stream", 2, "top", None)]),
-    "late": (without("imu", 3, slice(0, 300)), [("late-start", 3, "imu", 0)]),
-    "early": (without("observation.state", 0, slice(-50, None)), ("early-end", 0)),
-    "empty": (emptied, [("empty-episode", 2, None, None)]),
+    "black camera": (black, [("blank-frames", 1, "top", 7), ("frozen-frames", 1, "top", 0)]),
+    "no camera": (delete_rows("top", 2, slice(None)), [("missing-stream", 2, "top", None)]),
+    "late": (delete_rows("imu", 3, slice(0, 300)), [("late-start", 3, "imu", 0)]),
+    "early": (delete_rows("observation.state", 0, slice(-50, None)), ("early-end", 0)),
+    "empty": (empty, [("empty-episode", 2, None, None)]),
     "elsewhere in time": (shift("imu", 1, 0, 3600e9), [("no-common-time", 1, "imu", None)]),
-    "copied": (copied, [("repeated-episode", 1, None, None)]),
-    "drift": (drifted, [("clock-drift", 2, "action", None)]),
-    "slow episode": (stamps("imu", 2, slow), ("rate-of-episode", 2)),
+    "copied": (copy_episode, [("repeated-episode", 1, None, None)]),
+    "drift": (drift, [("clock-drift", 2, "action", None)]),
+    "slow episode": (change_stamps("imu", 2, slow_down), ("rate-of-episode", 2)),
 }
 
 
 @pytest.fixture
 def clean(rng):
-    return robots.robot(rng)
+    return robots.make_recordings(rng)
 
 
 def test_clean_recordings_have_no_findings(clean, tmp_path):
@@ -141,7 +142,7 @@ def test_empty_and_constant_masks_are_no_findings(clean, tmp_path):
 @settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0, 0.05), st.integers(1, 9))
 def test_random_clean_recordings_have_no_findings(tmp_path_factory, seed, episodes, jitter, features):
-    recordings = robots.robot(
+    recordings = robots.make_recordings(
         np.random.default_rng(seed), episodes, jitter=jitter, features=features, camera=seed % 3 == 0
     )
     report = robots.examine(tmp_path_factory.mktemp("clean") / "cache", recordings)
@@ -151,13 +152,13 @@ def test_random_clean_recordings_have_no_findings(tmp_path_factory, seed, episod
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_gives_one_finding(fault, clean, tmp_path):
     plant, expected = FAULTS[fault]
-    report = robots.examine(tmp_path / "cache", robots.planted(clean, plant))
-    found = robots.locations(report)
+    report = robots.examine(tmp_path / "cache", robots.with_fault(clean, plant))
+    locations = robots.locations(report)
     if isinstance(expected, tuple):  # several findings follow from it, all of one episode
         code, episode = expected
-        assert code in {code for code, *_ in found} and {episode for _, episode, *_ in found} == {episode}
+        assert code in {code for code, *_ in locations} and {episode for _, episode, *_ in locations} == {episode}
     else:
-        assert sorted(found) == sorted(expected)
+        assert sorted(locations) == sorted(expected)
     assert all(finding.advice and finding.message for finding in report.findings)
 
 
@@ -173,14 +174,14 @@ def rate_findings(path, rates, clock, change=lambda time: time):
 @pytest.mark.parametrize("clock", ["nominal", "recorded"])
 @pytest.mark.parametrize("rate", [5, 10, 15, 20, 25, 60, 90, 300])
 def test_an_episode_of_another_rate_is_a_warning(tmp_path, clock, rate):
-    (found,) = rate_findings(tmp_path / "cache", [30] * 19 + [rate], clock)
-    assert (found.severity, found.episode) == ("warning", 19)
-    assert (found.value, found.expected) == pytest.approx((rate, 30), rel=1e-6)
+    (finding,) = rate_findings(tmp_path / "cache", [30] * 19 + [rate], clock)
+    assert (finding.severity, finding.episode) == ("warning", 19)
+    assert (finding.value, finding.expected) == pytest.approx((rate, 30), rel=1e-6)
 
 
 def test_many_episodes_of_another_rate_are_warnings_on_a_nominal_clock(tmp_path):
-    found = rate_findings(tmp_path / "cache", [30] * 6 + [10] * 3, "nominal")
-    assert [(f.episode, round(f.value), round(f.expected)) for f in found] == [(e, 10, 30) for e in (6, 7, 8)]
+    findings = rate_findings(tmp_path / "cache", [30] * 6 + [10] * 3, "nominal")
+    assert [(f.episode, round(f.value), round(f.expected)) for f in findings] == [(e, 10, 30) for e in (6, 7, 8)]
 
 
 @pytest.mark.parametrize(
@@ -230,42 +231,42 @@ def test_an_angle_that_wraps_often(tmp_path, turn, low, share, hovers):
     rows = 2000
     noise = np.random.default_rng(5).normal(0, 1e-3, rows)
     angle = share * np.arange(rows) + noise
-    if hovers:  # it passes the end of the range and returns at once
+    if hovers:  # the angle passes the end of the range and returns at once
         angle = np.where(np.arange(rows) % round(2 / share) == 7, low + 0.002, low - 0.006) + noise / 2
     angle = turn * ((angle - low) % 1 + low)
     time = np.arange(rows) * 20_000_000
     values = np.stack([angle, np.cumsum(noise)], 1)
     cache = robots.write(tmp_path / "cache", [{"state": (time, values)}], describe={"state": {"names": ["yaw", "x"]}})
-    (found,) = robots.findings(robocache.doctor(cache), "angle-wrap", "spike", "step")
-    assert found.code == "angle-wrap" and found.message.startswith("yaw")
-    assert found.count == np.count_nonzero(np.abs(np.diff(angle)) > turn / 2)
-    assert ('[[0, 1, "angle"]]' if turn < 10 else '[[0, 1, "previous"]]') in found.advice
+    (finding,) = robots.findings(robocache.doctor(cache), "angle-wrap", "spike", "step")
+    assert finding.code == "angle-wrap" and finding.message.startswith("yaw")
+    assert finding.count == np.count_nonzero(np.abs(np.diff(angle)) > turn / 2)
+    assert ('[[0, 1, "angle"]]' if turn < 10 else '[[0, 1, "previous"]]') in finding.advice
 
 
 @pytest.mark.parametrize("axis", [(1, 0.1, 0.05), (1, 1, 0.1), (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("past_pi", [False, True], ids=["of length up to pi", "of length up to 2 pi"])
 def test_a_rotation_vector_beyond_half_a_turn(tmp_path, axis, past_pi):
-    """A gripper points down and its axis moves a little: the vector changes its sign again and again."""
+    """A gripper points down and its axis moves a little: the rotation vector changes its sign again and again."""
     rows = 600
     time = np.arange(rows) * 20_000_000
-    about = np.array(axis) + 0.02 * np.stack([np.sin(time * 1e-9), np.cos(time * 2e-9), np.sin(time * 3e-9)], 1)
-    about /= np.linalg.norm(about, axis=1, keepdims=True)
+    axes = np.array(axis) + 0.02 * np.stack([np.sin(time * 1e-9), np.cos(time * 2e-9), np.sin(time * 3e-9)], 1)
+    axes /= np.linalg.norm(axes, axis=1, keepdims=True)
     angle = np.pi + 0.1 * np.sin(np.arange(rows) * 0.37)
-    v = Rotation.from_rotvec(about * angle[:, None]).as_rotvec()
+    v = Rotation.from_rotvec(axes * angle[:, None]).as_rotvec()
     if past_pi:  # from a quaternion with w < 0 the angle is in (pi, 2 pi]
-        v = about * (np.pi * 0.9 + 0.2 * (np.arange(rows) % 50 > 25))[:, None]
-        over = np.arange(rows) % 37 > 20
-        v[over] *= 1 - 2 * np.pi / np.linalg.norm(v[over], axis=1, keepdims=True)
-    flipped = np.linalg.norm(np.diff(v, axis=0), axis=1) > 5
+        v = axes * (np.pi * 0.9 + 0.2 * (np.arange(rows) % 50 > 25))[:, None]
+        is_long = np.arange(rows) % 37 > 20
+        v[is_long] *= 1 - 2 * np.pi / np.linalg.norm(v[is_long], axis=1, keepdims=True)
+    is_flipped = np.linalg.norm(np.diff(v, axis=0), axis=1) > 5
     values = np.concatenate(
         [np.cumsum(np.random.default_rng(0).normal(0, 1e-3, (rows, 3)), 0), v, np.ones((rows, 1))], 1
     )
     names = ["x", "y", "z", "a", "b", "c", "gripper"]
     cache = robots.write(tmp_path / "cache", [{"state": (time, values)}], describe={"state": {"names": names}})
-    found = robots.findings(robocache.doctor(cache), "angle-wrap", "rotation-vector-wrap", "spike")
-    (finding,) = found
+    findings = robots.findings(robocache.doctor(cache), "angle-wrap", "rotation-vector-wrap", "spike")
+    (finding,) = findings
     assert finding.code == "rotation-vector-wrap" and finding.message.startswith("a, b, c")
-    assert finding.count == flipped.sum() and finding.row == np.argmax(flipped) + 1
+    assert finding.count == is_flipped.sum() and finding.row == np.argmax(is_flipped) + 1
     assert finding.advice.splitlines()[1:] == ['streams."state".methods = [[3, 6, "previous"]]']
 
 
@@ -277,9 +278,9 @@ def test_euler_angles_and_joints_are_no_rotation_vectors(tmp_path):
     euler = np.mod(euler + rng.normal(0, 1e-3, euler.shape) + np.pi, 2 * np.pi) - np.pi
     joints = np.repeat(rng.uniform(-3, 3, (rows // 20, 3)), 20, 0)  # targets that jump
     cache = robots.write(tmp_path / "cache", [{"state": (time, np.concatenate([euler, joints], 1))}])
-    found = [f for f in robocache.doctor(cache).findings if "wrap" in f.code]
-    assert [f.code for f in found] == ["angle-wrap"]
-    assert found[0].advice.splitlines()[1:] == ['streams."state".methods = [[0, 1, "angle"]]']
+    findings = [f for f in robocache.doctor(cache).findings if "wrap" in f.code]
+    assert [f.code for f in findings] == ["angle-wrap"]
+    assert findings[0].advice.splitlines()[1:] == ['streams."state".methods = [[0, 1, "angle"]]']
 
 
 @pytest.mark.parametrize("span", [2 * math.pi, 360.0])
@@ -325,8 +326,8 @@ def test_quaternions(rng, tmp_path):
     values[300:, 3:] *= -1
     values[123, 3:] *= 1.2
     report = robots.examine(tmp_path / "cache", [{"pose": (time, values)}], describe={"pose": {"names": names}})
-    found = [location for location in robots.locations(report) if location[0].startswith("q")]
-    assert found == [("quaternion-norm", 0, "pose", 123), ("quaternion-flip", 0, "pose", 300)]
+    locations = [location for location in robots.locations(report) if location[0].startswith("q")]
+    assert locations == [("quaternion-norm", 0, "pose", 123), ("quaternion-flip", 0, "pose", 300)]
 
 
 def test_constant_and_absent_columns(clean, tmp_path):
@@ -348,9 +349,9 @@ def test_columns_that_flicker(clean, rng, tmp_path):
         time, values = streams["imu"]
         values[:, 2] = 9.81 + 1e-6 * rng.normal(size=len(values))
         streams["button"] = (time, np.arange(len(time)) // (len(time) - 1))
-    found = [f for f in robots.examine(tmp_path / "cache", clean).findings if "constant" in f.code]
-    assert [(f.severity, f.code, f.stream, f.count) for f in found] == [("note", "near-constant", "imu", 1)]
-    assert 0.9e-6 < found[0].value < 1.1e-6 and "min_spread=0" in found[0].advice
+    findings = [f for f in robots.examine(tmp_path / "cache", clean).findings if "constant" in f.code]
+    assert [(f.severity, f.code, f.stream, f.count) for f in findings] == [("note", "near-constant", "imu", 1)]
+    assert 0.9e-6 < findings[0].value < 1.1e-6 and "min_spread=0" in findings[0].advice
 
 
 def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
@@ -363,13 +364,13 @@ def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
             describe={"arm": {"clock": "nominal"}},
             provenance={"format": "lerobot", "lerobot": {"fps": fps}},
         )
-        found = [(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings]
+        findings = [(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings]
         expected = [(severity, "rate-not-as-declared", "arm")] if severity else []
-        assert found == [*expected, ("note", "nominal-clock", "arm")]
+        assert findings == [*expected, ("note", "nominal-clock", "arm")]
 
 
 @pytest.mark.parametrize(
-    ("name", "true", "found"),
+    ("name", "rows", "expected"),
     [
         ("is_first", [0, 100], None),
         ("steps/is_first", [0, 40, 100, 130], (0, 40, 2)),
@@ -379,9 +380,9 @@ def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
         ("is_terminal", [7], None),
     ],
 )
-def test_an_episode_that_contains_others(name, true, found, rng, tmp_path):
+def test_an_episode_that_contains_others(name, rows, expected, rng, tmp_path):
     flags = np.zeros(150, bool)
-    flags[true] = True
+    flags[rows] = True
     episodes = [
         {
             "arm": (np.arange(n) * 20_000_000, np.cumsum(rng.normal(size=(n, 3)), 0)),
@@ -391,7 +392,7 @@ def test_an_episode_that_contains_others(name, true, found, rng, tmp_path):
     ]
     report = robots.examine(tmp_path / "cache", episodes)
     inside = [(f.episode, f.row, f.count) for f in report.findings if f.code == "episode-within"]
-    assert inside == ([found] if found else [])
+    assert inside == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -412,9 +413,9 @@ def test_stamps_beside_a_nominal_clock(stamps, severity, name, rng, tmp_path):
     k = np.arange(500)
     streams = {"arm": (k * 20_000_000, np.cumsum(rng.normal(size=(500, 3)), 0)), name: (k * 20_000_000, stamps(k))}
     cache = robots.write(tmp_path / "cache", [streams], describe={stream: {"clock": "nominal"} for stream in streams})
-    found = [(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings]
+    findings = [(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings]
     expected = [(severity, "rate-not-as-declared", name)] if severity else []
-    assert [finding for finding in found if finding[1] not in ("nominal-clock", "stuck")] == expected
+    assert [finding for finding in findings if finding[1] not in ("nominal-clock", "stuck")] == expected
 
 
 def test_jitter_and_no_steady_rate(rng, tmp_path):
@@ -423,24 +424,24 @@ def test_jitter_and_no_steady_rate(rng, tmp_path):
     jittery = (np.arange(n) * 10**7 + rng.uniform(-2e6, 2e6, n)).astype(np.int64)
     events = np.cumsum(rng.exponential(10**7, n)).astype(np.int64)
     cache = robots.write(tmp_path / "cache", [{"jittery": (jittery, values), "events": (events, values.copy() + 1)}])
-    found = {(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings}
-    assert found == {("note", "jitter", "jittery"), ("note", "no-steady-rate", "events")}
+    findings = {(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings}
+    assert findings == {("note", "jitter", "jittery"), ("note", "no-steady-rate", "events")}
 
 
 def test_frames_against_rows(rng, tmp_path):
-    recordings = robots.robot(rng)
+    recordings = robots.make_recordings(rng)
     for streams in recordings:
         time, values = streams["top"]
         streams["state10"] = (time + 3_000_000, rng.normal(size=(len(time), 3)))
     time, values = recordings[2]["top"]
     recordings[2]["top"] = (np.delete(time, [20, 21, 40]), np.delete(values, [20, 21, 40], axis=0))
-    found = robots.locations(robots.examine(tmp_path / "cache", recordings))
-    assert ("frame-count", 2, "top", None) in found
-    assert {code for code, *_ in found} == {"frame-count", "gap"}
+    locations = robots.locations(robots.examine(tmp_path / "cache", recordings))
+    assert ("frame-count", 2, "top", None) in locations
+    assert {code for code, *_ in locations} == {"frame-count", "gap"}
 
 
 def test_splits_with_equal_episodes(clean, tmp_path):
-    recordings = robots.planted(clean, copied)
+    recordings = robots.with_fault(clean, copy_episode)
     metadata = [{"split": name} for name in ("train", "train", "train", "val")]
     report = robots.examine(tmp_path / "cache", recordings, metadata)
     assert [(f.severity, f.code, f.episode) for f in report.findings] == [("error", "split-leak", 1)]
@@ -453,7 +454,7 @@ def test_splits_with_equal_episodes(clean, tmp_path):
 
 
 def test_episodes_that_differ_only_in_a_camera_are_no_copies(clean, tmp_path, rng):
-    recordings = robots.planted(clean, copied)
+    recordings = robots.with_fault(clean, copy_episode)
     time, values = recordings[3]["top"]
     recordings[3]["top"] = (time, rng.integers(0, 128, values.shape, np.uint8))
     assert robots.locations(robots.examine(tmp_path / "cache", recordings)) == []
@@ -470,7 +471,7 @@ def test_actions_equal_to_the_state(clean, tmp_path):
 
 
 def test_an_episode_much_shorter_than_the_others(rng, tmp_path):
-    recordings = [*robots.robot(rng, 9, camera=False), robots.recording(rng, 1.0, camera=False)]
+    recordings = [*robots.make_recordings(rng, 9, camera=False), robots.make_recording(rng, 1.0, camera=False)]
     report = robots.examine(tmp_path / "cache", recordings)
     assert [(f.code, f.episode) for f in report.findings] == [("episode-length", 9)]
 
@@ -500,14 +501,19 @@ def test_statistics_of_numbers_whose_squares_overflow_are_no_finding(scale, rng,
 def test_the_lengths_of_gaps_and_bursts(clean, tmp_path):
     shift("imu", 1, 200, 25e6)(clean)
     shift("imu", 1, 600, 15e6)(clean)
-    stamps("imu", 0, burst)(clean)
+    change_stamps("imu", 0, burst)(clean)
     time = clean[2]["imu"][0]
     time[500:504] = time[503] - np.arange(4)[::-1] * 100_000
-    found = {f.code: f for f in robots.examine(tmp_path / "cache", clean).findings}
-    assert (found["burst"].count, found["burst"].value, found["burst"].row, found["burst"].end_row) == (2, 9, 300, 309)
+    findings = {f.code: f for f in robots.examine(tmp_path / "cache", clean).findings}
+    assert (findings["burst"].count, findings["burst"].value, findings["burst"].row, findings["burst"].end_row) == (
+        2,
+        9,
+        300,
+        309,
+    )
     gaps = np.concatenate([np.diff(streams["imu"][0]) for streams in clean]) / 5e6
-    assert found["gap"].value == pytest.approx(5e6 * gaps.max())
-    assert found["gap"].count == np.count_nonzero(gaps > 1.5)
+    assert findings["gap"].value == pytest.approx(5e6 * gaps.max())
+    assert findings["gap"].count == np.count_nonzero(gaps > 1.5)
 
 
 @pytest.mark.parametrize("moves", [True, False])
@@ -519,7 +525,7 @@ def test_episodes_at_rest_are_no_copies(moves, tmp_path):
 
 @pytest.mark.parametrize("codec", ["raw", "png"])
 def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
-    """Ten equal frames in a row are reported, nine are not, nor a run across the end of an episode. Blocks of the comparison may end anywhere."""
+    """Ten equal frames in a row are reported; nine are not, and a run ends with its episode. The comparison reads small blocks."""
     frames = rng.integers(0, 256, (200, 20, 40, 3), np.uint8)
     for rows in (slice(5, 15), slice(30, 39), slice(94, 106), slice(188, 200)):
         frames[rows] = frames[rows.start]
@@ -528,12 +534,12 @@ def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
         for part in (frames[:100], frames[100:]):
             with writer.episode() as episode:
                 episode.append("top", np.arange(100) * SECOND // 5, part, codec=codec)
-    found = robots.findings(robocache.doctor(tmp_path / "cache"), "frozen-frames")
-    assert [(f.episode, f.row, f.end_row) for f in found] == [(0, 5, 15), (1, 88, 100)]
+    findings = robots.findings(robocache.doctor(tmp_path / "cache"), "frozen-frames")
+    assert [(f.episode, f.row, f.end_row) for f in findings] == [(0, 5, 15), (1, 88, 100)]
 
 
 def test_a_fault_in_many_episodes_names_some_and_counts_the_rest(rng, tmp_path):
-    recordings = robots.robot(rng, 60, camera=False)
+    recordings = robots.make_recordings(rng, 60, camera=False)
     for streams in recordings:
         streams["imu"][1][5, 0] = np.nan
     report = robots.examine(tmp_path / "cache", recordings)
@@ -573,8 +579,8 @@ def test_out_of_limits(limits, clean, tmp_path):
     clean[2]["observation.state"][1][33:35, 1] = -8.5
     describe = {"observation.state": {"attributes": {"limits": limits}}}
     report = robots.examine(tmp_path / "cache", clean, describe=describe)
-    found = robots.findings(report, "out-of-limits")
-    assert [(f.episode, f.stream, f.row, f.count, f.value) for f in found] == [
+    findings = robots.findings(report, "out-of-limits")
+    assert [(f.episode, f.stream, f.row, f.count, f.value) for f in findings] == [
         (2, "observation.state", 33, 2, pytest.approx(0.5))
     ]
     clean[2]["observation.state"][1][33:35, 1] = -8
@@ -585,9 +591,9 @@ def test_out_of_limits(limits, clean, tmp_path):
 def test_invalid_limits_are_a_finding(limits, clean, tmp_path):
     describe = {"observation.state": {"attributes": {"limits": limits}}}
     report = robots.examine(tmp_path / "cache", clean, describe=describe)
-    (found,) = robots.findings(report, "out-of-limits")
-    assert (found.severity, found.stream) == ("warning", "observation.state")
-    assert "a list of 4" in found.advice
+    (finding,) = robots.findings(report, "out-of-limits")
+    assert (finding.severity, finding.stream) == ("warning", "observation.state")
+    assert "a list of 4" in finding.advice
 
 
 def test_declared_methods_mark_quaternions(rng, tmp_path):
@@ -635,27 +641,27 @@ def test_a_frame_that_does_not_decode(clean, tmp_path):
 
 
 def test_equal_rows_at_an_end_and_the_next_begin_are_no_repetition(clean, tmp_path):
-    later = clean[1]["imu"][0][-1] + 60 * SECOND - clean[2]["imu"][0][0]
+    delay = clean[1]["imu"][0][-1] + 60 * SECOND - clean[2]["imu"][0][0]
     for time, _ in clean[2].values():
-        time += later
+        time += delay
     row, frame = clean[1]["imu"][1][-1].copy(), clean[1]["top"][1][-1].copy()
     clean[1]["imu"][1][-15:], clean[2]["imu"][1][:15] = row, row
     clean[1]["top"][1][-6:], clean[2]["top"][1][:6] = frame, frame
-    found = {code for code, *_ in robots.locations(robots.examine(tmp_path / "cache", clean))}
-    assert found <= {"step"}  # the step to that row
+    codes = {code for code, *_ in robots.locations(robots.examine(tmp_path / "cache", clean))}
+    assert codes <= {"step"}  # the step to that row
 
 
 @pytest.mark.parametrize("clock, expected", [("recorded", []), ("nominal", [("frame-count", 0, "top", None)])])
 def test_one_frame_less(clock, expected, rng, tmp_path):
-    """Rows of two clocks may differ by one; those of one clock may not."""
+    """The numbers of rows may differ by one between two clocks, but not on one clock."""
     time = np.arange(60) * 10**8
     result = {
         "state": (time, np.cumsum(rng.normal(size=(60, 3)), 0)),
         "top": (time[:-1], rng.integers(0, 256, (59, 8, 8, 3), np.uint8)),
     }
     cache = robots.write(tmp_path / "cache", [result], describe={name: {"clock": clock} for name in result})
-    found = robots.locations(robocache.doctor(cache))
-    assert [location for location in found if location[0] != "nominal-clock"] == expected
+    locations = robots.locations(robocache.doctor(cache))
+    assert [location for location in locations if location[0] != "nominal-clock"] == expected
 
 
 @pytest.mark.parametrize("declared", [False, True])
@@ -673,8 +679,8 @@ def test_rule_47_numbers_without_a_text_and_texts_without_a_time(declared, tmp_p
                     episode.append("goal", time, np.array(numbers))
         writer.stream("goal", attributes={"texts": "mine", "task": declared})
         writer.provenance["mine"] = {"0": "a", "1": "b"}
-    found = {f.code: f for f in robocache.doctor(tmp_path / "cache", save=False).findings}
-    unknown, ambiguous = found["unknown-task"], found["task-without-time"]
+    findings = {f.code: f for f in robocache.doctor(tmp_path / "cache", save=False).findings}
+    unknown, ambiguous = findings["unknown-task"], findings["task-without-time"]
     severity = "error" if declared else "warning"
     assert (unknown.severity, unknown.stream, unknown.count) == (severity, "goal", 3)
     assert (unknown.episode, unknown.row) == (1, 2)
@@ -685,7 +691,7 @@ def test_rule_47_numbers_without_a_text_and_texts_without_a_time(declared, tmp_p
 # ---- the recorder's stalls -------------------------------------------------------------------------------------------
 
 
-def paused(recordings, episode, at_s, seconds, streams=None):
+def pause(recordings, episode, at_s, seconds, streams=None):
     """Deletes the rows of `seconds` from at_s on, in all streams or in `streams`."""
     begin = min(int(time[0]) for time, _ in recordings[episode].values()) + int(at_s * SECOND)
     for name in streams or recordings[episode]:
@@ -695,9 +701,9 @@ def paused(recordings, episode, at_s, seconds, streams=None):
 
 
 def test_a_stall_of_all_streams_is_one_finding(clean, tmp_path):
-    paused(clean, 1, 2.0, 1.5)
-    paused(clean, 1, 4.2, 0.4)
-    paused(clean, 3, 3.0, 1.3)
+    pause(clean, 1, 2.0, 1.5)
+    pause(clean, 1, 4.2, 0.4)
+    pause(clean, 3, 3.0, 1.3)
     report = robots.examine(tmp_path / "cache", clean)
     assert {finding.code for finding in report.findings} == {"stall"}
     assert [(f.severity, f.episode, f.stream) for f in report.findings] == [("warning", e, None) for e in (1, 1, 3)]
@@ -707,18 +713,18 @@ def test_a_stall_of_all_streams_is_one_finding(clean, tmp_path):
 
 
 def test_gaps_of_some_streams_are_findings_of_each_stream(clean, tmp_path):
-    paused(clean, 1, 2.0, 1.5)
-    paused(clean, 2, 2.0, 1.0, ["imu"])
-    paused(clean, 3, 2.0, 0.5, ["imu", "action"])  # other streams have rows meanwhile
-    found = {
+    pause(clean, 1, 2.0, 1.5)
+    pause(clean, 2, 2.0, 1.0, ["imu"])
+    pause(clean, 3, 2.0, 0.5, ["imu", "action"])  # other streams have rows meanwhile
+    findings = {
         (code, episode, stream) for code, episode, stream, _ in robots.locations(robots.examine(tmp_path / "c", clean))
     }
-    assert found == {("stall", 1, None), ("long-gap", 2, "imu"), ("long-gap", 3, "imu"), ("long-gap", 3, "action")}
+    assert findings == {("stall", 1, None), ("long-gap", 2, "imu"), ("long-gap", 3, "imu"), ("long-gap", 3, "action")}
 
 
 def test_a_gap_of_the_only_stream_is_no_stall(clean, tmp_path):
     alone = [{"imu": streams["imu"]} for streams in clean]
-    paused(alone, 1, 2.0, 1.0)
+    pause(alone, 1, 2.0, 1.0)
     report = robots.examine(tmp_path / "cache", alone)
     assert {finding.code for finding in report.findings} == {"long-gap"}
 
@@ -740,9 +746,9 @@ def test_simulation_time_beside_wall_time_is_one_error(clean, tmp_path):
 @pytest.mark.parametrize("format", ["mcap", "rosbag1", "rosbag2", "csv", None])
 def test_simulation_time_alone_is_a_note_for_bags(format, clean, tmp_path):
     for streams in clean:
-        zero = min(int(time[0]) for time, _ in streams.values())
+        begin = min(int(time[0]) for time, _ in streams.values())
         for name, (time, values) in streams.items():
-            streams[name] = (time - zero, values)
+            streams[name] = (time - begin, values)
     report = robocache.doctor(
         robots.write(tmp_path / "cache", clean, provenance={"format": format} if format else None)
     )
@@ -772,7 +778,7 @@ def test_covariances_and_single_rows_are_no_warnings(clean, rng, tmp_path):
 # ---- rotations that are not declared ---------------------------------------------------------------------------------
 
 
-def turning(rng, rows, flips=()):
+def smooth_quaternions(rng, rows, flips=()):
     """Unit quaternions of a smooth motion, xyzw. All rows from each of `flips` on change their sign."""
     quaternions = Rotation.from_rotvec(np.cumsum(rng.normal(0, 0.02, (rows, 3)), axis=0)).as_quat()
     for row in flips:
@@ -780,22 +786,22 @@ def turning(rng, rows, flips=()):
     return quaternions
 
 
-@pytest.mark.parametrize(("name", "message"), [("q{}", True), ("q[{}]", True), ("att_q_{}", True), ("v{}", False)])
-def test_numbered_components_are_suggested_as_wxyz(name, message, rng, tmp_path):
+@pytest.mark.parametrize(("name", "w_is_first"), [("q{}", True), ("q[{}]", True), ("att_q_{}", True), ("v{}", False)])
+def test_numbered_components_are_suggested_as_wxyz(name, w_is_first, rng, tmp_path):
     names = [name.format(k) for k in range(4)]
     described = {"turn": {"names": names}}
     time = np.arange(200) * 20_000_000
-    cache = robots.write(tmp_path / "cache", [{"turn": (time, turning(rng, 200))}], describe=described)
-    found = robots.findings(robocache.doctor(cache), "quaternion-without-method")
-    assert len(found) == 1 and ("the first is w in most sources" in found[0].advice) == message
+    cache = robots.write(tmp_path / "cache", [{"turn": (time, smooth_quaternions(rng, 200))}], describe=described)
+    findings = robots.findings(robocache.doctor(cache), "quaternion-without-method")
+    assert len(findings) == 1 and ("the first is w in most sources" in findings[0].advice) == w_is_first
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_undeclared_quaternions_are_named_with_a_mapping(dtype, rng, tmp_path):
     rows, base = 200, 1_700_000_000
     table = rng.normal(size=(rows, 15))
-    table[:, 3:7] = turning(rng, rows, flips=(50, 120))
-    table[:, 8:12] = turning(rng, rows)
+    table[:, 3:7] = smooth_quaternions(rng, rows, flips=(50, 120))
+    table[:, 8:12] = smooth_quaternions(rng, rows)
     names = [f"v{number}" for number in range(15)]
     source = tmp_path / "logs"
     source.mkdir()
@@ -824,8 +830,8 @@ def test_undeclared_quaternions_are_named_with_a_mapping(dtype, rng, tmp_path):
         dtype="float64",
     )
     got = next(iter(loader))['odd "name"'][:, 0, 3:7]
-    ends = Rotation.from_quat(table[:, 3:7])
-    halfway = ends[:-1] * Rotation.from_rotvec((ends[:-1].inv() * ends[1:]).as_rotvec() / 2)
+    rotations = Rotation.from_quat(table[:, 3:7])
+    halfway = rotations[:-1] * Rotation.from_rotvec((rotations[:-1].inv() * rotations[1:]).as_rotvec() / 2)
     assert (Rotation.from_quat(got).inv() * halfway).magnitude().max() < 1e-3
 
 
@@ -833,13 +839,15 @@ def test_unit_vectors_that_are_no_rotations(rng, tmp_path):
     rows = 100
     one_hot = np.eye(4)[rng.integers(0, 4, rows)]
     still = np.tile([0.5, 0.5, 0.5, 0.5], (rows, 1))
-    nearly = turning(rng, rows) * 1.01
-    one_off = turning(rng, rows)
+    nearly = smooth_quaternions(rng, rows) * 1.01
+    one_off = smooth_quaternions(rng, rows)
     one_off[70] *= 1.002
     integers = one_hot.astype(np.int64)
     streams = {"one_hot": one_hot, "still": still, "nearly": nearly, "one_off": one_off, "integers": integers}
-    streams |= {name: turning(rng, rows) for name in ("known", "held")} | {"few": turning(rng, 10)}
-    streams["pose"] = np.hstack([rng.normal(size=(rows, 3)), turning(rng, rows)])
+    streams |= {name: smooth_quaternions(rng, rows) for name in ("known", "held")} | {
+        "few": smooth_quaternions(rng, 10)
+    }
+    streams["pose"] = np.hstack([rng.normal(size=(rows, 3)), smooth_quaternions(rng, rows)])
     methods = {"known": [0, 4, "slerp"], "pose": [0, 7, "pose"], "held": [0, 4, "previous"]}
     describe = {name: {"attributes": {"methods": [method]}} for name, method in methods.items()}
     episode = {name: (np.arange(len(values)) * 10**7, values) for name, values in streams.items()}
@@ -862,13 +870,15 @@ def test_undeclared_matrices_are_named_with_a_mapping(shape, rng, tmp_path):
     episode = {name: (np.arange(rows) * 10**7, values) for name, values in streams.items()}
     held = {"attributes": {"methods": [[0, math.prod(shape), "previous"]]}}
     report = robots.examine(tmp_path / "cache", [episode], describe={"held": held})
-    found = [f for f in report.findings if "without-method" in f.code]
-    assert [(f.code, f.stream) for f in found] == [("matrix-without-method", "at")]
-    assert found[0].advice.endswith(f'streams."at".methods = [[0, {math.prod(shape)}, "previous"]]')
+    findings = [f for f in report.findings if "without-method" in f.code]
+    assert [(f.code, f.stream) for f in findings] == [("matrix-without-method", "at")]
+    assert findings[0].advice.endswith(f'streams."at".methods = [[0, {math.prod(shape)}, "previous"]]')
 
 
 def test_the_suggested_mapping_keeps_the_streams_other_methods(rng, tmp_path):
-    poses = [np.hstack([rng.normal(size=(90, 3)), turning(rng, 90), rng.normal(size=(90, 1))]) for _ in range(2)]
+    poses = [
+        np.hstack([rng.normal(size=(90, 3)), smooth_quaternions(rng, 90), rng.normal(size=(90, 1))]) for _ in range(2)
+    ]
     methods = {"attributes": {"methods": [[0, 3, "pchip"], [7, 8, "previous"]]}}
     episodes = [{"tool": (np.arange(90) * 10**7, values)} for values in poses]
     report = robots.examine(tmp_path / "cache", episodes, describe={"tool": methods})
@@ -919,24 +929,24 @@ def statistics_in_float32(rows):
 
 @pytest.mark.parametrize("value", [1.5771, -0.5, 1234.567, 1e-3, 525.3333, -3e5])
 @pytest.mark.parametrize("rows", [60, 30_000])
-@pytest.mark.parametrize("still", [True, False])
-def test_rounding_in_float32_is_no_finding(value, rows, still, rng, tmp_path):
+@pytest.mark.parametrize("is_still", [True, False])
+def test_rounding_in_float32_is_no_finding(value, rows, is_still, rng, tmp_path):
     table = np.full((rows, 2), value)
-    if not still:
+    if not is_still:
         table[:, 1] += rng.normal(size=rows) * abs(value) * 1e-4
     stats = statistics_in_float32(table)
     assert statistics_findings(tmp_path, table, stats, stats) == []
 
 
 @pytest.mark.parametrize("key", ["mean", "std", "min", "max"])
-@pytest.mark.parametrize("still", [True, False])
-def test_statistics_of_other_rows_are_a_finding(key, still, rng, tmp_path):
-    table = np.full((500, 2), 1.5771) + (0 if still else rng.normal(size=(500, 2)))
+@pytest.mark.parametrize("is_still", [True, False])
+def test_statistics_of_other_rows_are_a_finding(key, is_still, rng, tmp_path):
+    table = np.full((500, 2), 1.5771) + (0 if is_still else rng.normal(size=(500, 2)))
     stats = {name: getattr(np, name)(table, axis=0).tolist() for name in ("mean", "std", "min", "max")}
-    off = stats | {key: [stats[key][0], stats[key][1] + 0.05]}
-    (finding,) = statistics_findings(tmp_path / "whole", table, off)
+    wrong = stats | {key: [stats[key][0], stats[key][1] + 0.05]}
+    (finding,) = statistics_findings(tmp_path / "whole", table, wrong)
     assert (finding.severity, finding.stream, finding.episode) == ("warning", "state", None)
-    (finding,) = statistics_findings(tmp_path / "episode", table, stats, off)
+    (finding,) = statistics_findings(tmp_path / "episode", table, stats, wrong)
     assert (finding.severity, finding.stream, finding.episode) == ("warning", "state", 0)
 
 
@@ -946,13 +956,18 @@ def test_statistics_that_count_infinities_are_a_finding(rng, tmp_path):
     table = rng.normal(size=(60, 2))
     table[7, 1], table[9, 0] = np.inf, np.nan
     finite = np.where(np.isfinite(table), table, np.nan)
-    left_out = {name: getattr(np, f"nan{name}")(finite, axis=0).tolist() for name in ("mean", "std", "min", "max")}
-    assert statistics_findings(tmp_path / "out", table, left_out, left_out) == []
-    counted = left_out | {"mean": [left_out["mean"][0], math.inf], "max": [left_out["max"][0], math.inf]}
-    for name, stored in (("whole", (counted, left_out)), ("episode", (left_out, counted))):
+    without_infinity = {
+        name: getattr(np, f"nan{name}")(finite, axis=0).tolist() for name in ("mean", "std", "min", "max")
+    }
+    assert statistics_findings(tmp_path / "out", table, without_infinity, without_infinity) == []
+    with_infinity = without_infinity | {
+        "mean": [without_infinity["mean"][0], math.inf],
+        "max": [without_infinity["max"][0], math.inf],
+    }
+    for name, stored in (("whole", (with_infinity, without_infinity)), ("episode", (without_infinity, with_infinity))):
         (finding,) = statistics_findings(tmp_path / name, table, *stored)
         assert "mean of feature 1 is inf there" in finding.message
-        assert finding.expected == pytest.approx(left_out["mean"][1], rel=1e-12)
+        assert finding.expected == pytest.approx(without_infinity["mean"][1], rel=1e-12)
 
 
 @pytest.mark.parametrize("odd", [None, 5, "x", [], [[1, [2]]], {"a": 1}, [None, None], ["x", "y"], [1e999, -1e999]])

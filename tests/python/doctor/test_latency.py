@@ -35,14 +35,14 @@ def seconds_of(time):
 def pair(
     rng, lag_s, rates=(50, 50), names=("action", "observation.state"), seconds=12.0, episodes=6, noise=0.005, features=5
 ):
-    """Recordings whose second stream is the first one, `lag_s` later."""
+    """Returns recordings whose second stream is the first stream, `lag_s` later."""
     result = []
     for _ in range(episodes):
         path = motion(rng, features, seconds)
         recording = {}
-        for name, rate, late in zip(names, rates, (0, lag_s), strict=True):
+        for name, rate, delay_s in zip(names, rates, (0, lag_s), strict=True):
             time = clock(rng, rate, seconds)
-            values = path(seconds_of(time) - late)
+            values = path(seconds_of(time) - delay_s)
             recording[name] = (time, (values + rng.normal(0, noise, values.shape)).astype(np.float32))
         result.append(recording)
     return result
@@ -112,9 +112,9 @@ def test_similar_streams_without_a_latency(rng, tmp_path):
     assert latencies(tmp_path / "derived", positions) == []
     swinging = pair(rng, 0.0)
     for recording in swinging:
-        for name, late in (("action", 0), ("observation.state", 0.1)):
+        for name, delay_s in (("action", 0), ("observation.state", 0.1)):
             time, values = recording[name]
-            seconds = seconds_of(time)[:, None] - late
+            seconds = seconds_of(time)[:, None] - delay_s
             recording[name] = (time, np.sin(2 * np.pi * 1.3 * seconds + np.arange(values.shape[1])).astype(np.float32))
     assert latencies(tmp_path / "swinging", swinging) == []
     resting = pair(rng, 0.08)
@@ -160,7 +160,7 @@ def test_each_stream_is_compared_with_the_first_similar_one(rng, tmp_path):
 
 
 def test_only_a_part_of_the_numbers_is_read(rng, tmp_path, monkeypatch):
-    """With any number of streams: a 64th of the numbers, or a small fixed number."""
+    """The check reads at most a 64th of the numbers, or a small fixed number, however many streams there are."""
     sizes_read = []
     rates = latency._rates
     monkeypatch.setattr(
@@ -169,7 +169,7 @@ def test_only_a_part_of_the_numbers_is_read(rng, tmp_path, monkeypatch):
         lambda s, rows, f, *rest: sizes_read.append((rows.stop - rows.start) * len(f)) or rates(s, rows, f, *rest),
     )
     result = [
-        {f"stream {k}": one["action"] for k, one in enumerate(pair(rng, 0, episodes=24, seconds=30.0))}
+        {f"stream {k}": recording["action"] for k, recording in enumerate(pair(rng, 0, episodes=24, seconds=30.0))}
         for _ in range(6)
     ]
     dataset = robocache.open(robots.write(tmp_path / "cache", result))

@@ -104,13 +104,13 @@ def test_quadruped(real_data, tmp_path):
         [int(line.split(",")[0]) for line in (source / "quadraped_imu_data.csv").read_text().split("\n")[1:] if line]
     )
     periods = np.diff(stamps)
-    found = {f.code: f for f in report.findings}
-    assert found["repeated-stamp"].count == np.count_nonzero(periods == 0)
-    assert found["repeated-stamp"].row == np.argmax(periods == 0) + 1
-    assert found["gap"].count == np.count_nonzero(
+    findings = {f.code: f for f in report.findings}
+    assert findings["repeated-stamp"].count == np.count_nonzero(periods == 0)
+    assert findings["repeated-stamp"].row == np.argmax(periods == 0) + 1
+    assert findings["gap"].count == np.count_nonzero(
         (periods > 1.5 * np.median(periods)) & (periods <= 10 * np.median(periods))
     )
-    assert found["long-gap"].row == np.argmax(periods) + 1
+    assert findings["long-gap"].row == np.argmax(periods) + 1
 
 
 def test_go2(real_data, tmp_path):

@@ -32,7 +32,7 @@ HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m'
 @pytest.fixture
 def cache(rng, tmp_path):
     """A cache with an error, a warning and a note."""
-    recordings = robots.robot(rng)
+    recordings = robots.make_recordings(rng)
     recordings[1]["imu"][1][7, 0] = np.nan
     recordings[2]["imu"][0][400:] += 10**8
     for streams in recordings:
@@ -42,7 +42,7 @@ def cache(rng, tmp_path):
 
 @pytest.fixture
 def good(rng, tmp_path):
-    return robots.write(tmp_path / "good", robots.robot(rng, 2))
+    return robots.write(tmp_path / "good", robots.make_recordings(rng, 2))
 
 
 def run(capsys, *arguments):
@@ -99,10 +99,10 @@ def test_a_record_is_valid_until_the_cache_changes(cache, rng):
     report = robocache.doctor(cache)
     assert report.stored == str(cache / "doctor.json")
     assert not list(cache.glob("*.partial"))
-    known = load(cache)
-    assert known.findings == report.findings and known.summary == "1 error, 1 warning, 1 note"
+    loaded = load(cache)
+    assert loaded.findings == report.findings and loaded.summary == "1 error, 1 warning, 1 note"
     robocache.open(cache, verify=True)  # readers ignore the record's file
-    robots.write(cache, robots.robot(rng, 2), overwrite=True)
+    robots.write(cache, robots.make_recordings(rng, 2), overwrite=True)
     assert not (cache / "doctor.json").exists() and load(cache) is None
     (cache / "doctor.json").write_text(json.dumps(report.to_dict()))
     assert load(cache) is None  # the record of the former cache
@@ -257,7 +257,7 @@ def test_the_page_shows_some_frames_of_each_camera(rng, tmp_path):
 
 
 def test_hostile_names_are_escaped(rng, tmp_path):
-    recordings = [{HOSTILE: streams["imu"]} for streams in robots.robot(rng)]
+    recordings = [{HOSTILE: streams["imu"]} for streams in robots.make_recordings(rng)]
     recordings[1][HOSTILE][1][3, 2] = np.nan
     cache = robots.write(
         tmp_path / "<b>&'\"", recordings, describe={HOSTILE: {"names": [f"<i>{f}\n" for f in range(6)]}}
@@ -286,7 +286,7 @@ def test_a_page_of_a_nearly_empty_cache(tmp_path):
 @pytest.mark.parametrize("theme", [r":root \{(.*?)\}", r"dark\) \{ :root \{(.*?)\}"])
 def test_text_has_contrast(theme, good):
     """WCAG: text has a contrast of 4.5 to 1, on the page and its cards, in light and dark themes."""
-    found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", re.search(theme, robocache.doctor(good).html(), re.S)[1]))
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", re.search(theme, robocache.doctor(good).html(), re.S)[1]))
 
     def luminance(color):
         parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -295,7 +295,7 @@ def test_text_has_contrast(theme, good):
 
     for text in ("text", "soft"):
         for ground in ("page", "card"):
-            light, dark = sorted((luminance(found[text]), luminance(found[ground])), reverse=True)
+            light, dark = sorted((luminance(colours[text]), luminance(colours[ground])), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
@@ -307,14 +307,14 @@ def test_exit_codes(cache, good, capsys, tmp_path):
     assert run(capsys, "doctor", good, "--strict")[0] == 0
     assert run(capsys, "doctor", cache)[0] == 1
     assert run(capsys, "doctor", tmp_path / "nowhere")[0] == 1
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as error:
         run(capsys, "doctor", cache, "--lines", "0")
-    assert stopped.value.code == 2
+    assert error.value.code == 2
     assert run(capsys, "doctor", cache, "--time-unit", "ns")[0] == 2  # only sources take this option
 
 
 def test_strict_fails_on_warnings(rng, tmp_path, capsys):
-    recordings = robots.robot(rng, 2)
+    recordings = robots.make_recordings(rng, 2)
     recordings[1]["imu"][0][400:] += 10**8
     cache = robots.write(tmp_path / "cache", recordings)
     assert run(capsys, "doctor", cache)[0] == 0
@@ -362,7 +362,7 @@ def test_a_page_is_written_completely_or_not_at_all(cache, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"splits": ["train"]}, "splits: "),
         ({"splits": {"train": 3}}, r"splits\['train'\]: "),
@@ -371,8 +371,8 @@ def test_a_page_is_written_completely_or_not_at_all(cache, capsys, tmp_path):
         ({"work": 3}, "work: "),
     ],
 )
-def test_arguments_of_another_type_are_refused(arguments, words, cache, logs):
-    with pytest.raises(robocache.ArgumentTypeError, match=f"^{words}"):
+def test_arguments_of_another_type_are_refused(arguments, message, cache, logs):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"^{message}"):
         robocache.doctor(logs if "work" in arguments else cache, **arguments)
 
 
@@ -384,7 +384,7 @@ def test_an_empty_cache(capsys, tmp_path):
 
 
 def test_many_findings_of_a_code_are_cut(rng, tmp_path, capsys):
-    recordings = robots.robot(rng, 60, camera=False)
+    recordings = robots.make_recordings(rng, 60, camera=False)
     for streams in recordings:
         streams["imu"][1][5, 0] = np.nan
     cache = robots.write(tmp_path / "cache", recordings)
@@ -394,7 +394,7 @@ def test_many_findings_of_a_code_are_cut(rng, tmp_path, capsys):
 
 def test_80_columns_show_the_verdict_first_and_short_notes(rng, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    recordings = robots.robot(rng, 30, camera=False)
+    recordings = robots.make_recordings(rng, 30, camera=False)
     for streams in recordings:
         for number in range(12):
             times, _ = streams["imu"]
@@ -445,9 +445,9 @@ def test_rows_out_of_order_are_a_finding(logs, capsys):
     lines[100], lines[200] = lines[200], lines[100]
     (logs / "imu.csv").write_text("\n".join([*lines, ""]))
     report = robocache.doctor(logs)
-    found = [f for f in report.findings if f.severity == "error"]
-    assert [(f.code, f.stream, f.row) for f in found] == [("times-out-of-order", "imu", 100)]
-    assert found[0].file.startswith(str(logs)) and "repair" in found[0].message
+    findings = [f for f in report.findings if f.severity == "error"]
+    assert [(f.code, f.stream, f.row) for f in findings] == [("times-out-of-order", "imu", 100)]
+    assert findings[0].file.startswith(str(logs)) and "repair" in findings[0].message
     code, out, _ = run(capsys, "doctor", logs)
     assert code == 1 and "repair='sort' (--repair sort) sorts its rows" in " ".join(out.split())
     assert run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
@@ -467,8 +467,8 @@ def test_an_unreadable_source(logs, capsys):
 def test_options_that_the_user_must_give_are_no_findings(logs):
     (logs / "imu.csv").write_text("t,value\n0,1\n1,2\n")
     (logs / "arm.csv").unlink()
-    (found,) = robocache.doctor(logs).findings
-    assert "say which with time_unit" in found.message and "no damage" in found.advice
+    (finding,) = robocache.doctor(logs).findings
+    assert "say which with time_unit" in finding.message and "no damage" in finding.advice
 
 
 def test_files_of_another_layout(tmp_path):
@@ -505,7 +505,7 @@ def test_no_room_for_the_temporary_cache(logs, tmp_path, capsys):
 
 _KILLED_WHILE_IT_WRITES = """
 import os, signal, sys
-sys.modules["torch"] = None  # takes most of the time, and gives nothing
+sys.modules["torch"] = None  # importing torch takes most of the time, and the script does not need it
 import robocache
 os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -516,18 +516,18 @@ _WRITES = {
 
 
 @pytest.mark.parametrize("name", _WRITES)
-def test_the_next_run_removes_files_of_a_killed_one(name, cache):
+def test_the_next_run_removes_files_of_a_killed_run(name, cache):
     write = _WRITES[name].format(cache=str(cache))
     killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_IT_WRITES + write])
     assert killed.returncode == -signal.SIGKILL
-    (left,) = cache.glob("*.partial")
+    (leftover,) = cache.glob("*.partial")
     users = [cache / f"{name}.mine.partial", cache / f"{name}.{'0' * 16}.copy.partial"]
     for file in users:
         file.write_text("the user's own")
-    with left.open("r+") as alive:  # a folder that a process holds stays
+    with leftover.open("r+") as alive:  # a file that a living process locks stays
         fcntl.flock(alive, fcntl.LOCK_EX)
         exec(write)
-        assert left.exists()
+        assert leftover.exists()
     exec(write)
     assert (cache / name).stat().st_size > 100
     assert sorted(cache.glob("*.partial")) == sorted(users)
@@ -544,8 +544,8 @@ def test_every_code_is_documented():
     codes = set()
     for module in (root / "python/robocache/doctor").glob("*.py"):
         for call in ast.walk(ast.parse(module.read_text())):
-            named = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and call.args[1:]
-            if named and isinstance(call.args[1], ast.Constant):
+            is_finding = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding" and call.args[1:]
+            if is_finding and isinstance(call.args[1], ast.Constant):
                 codes.add(call.args[1].value)
     assert len(codes) > 25
     documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (root / "docs/doctor.md").read_text()))
