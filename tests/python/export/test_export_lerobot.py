@@ -132,8 +132,8 @@ def test_numbers_and_frames_equal_the_caches(rng, tmp_path):
             assert np.array_equal(stream.time_ns, first.time_ns - 10**18)
     to_lerobot(second, tmp_path / "third")
     for file in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet"):
-        one, other = (pq.read_table(tmp_path / folder / file) for folder in ("out", "third"))
-        assert one.equals(other.select(one.column_names))
+        exported, exported_again = (pq.read_table(tmp_path / folder / file) for folder in ("out", "third"))
+        assert exported.equals(exported_again.select(exported.column_names))
 
 
 def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
@@ -141,10 +141,10 @@ def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
     lerobot = pytest.importorskip("lerobot.datasets.lerobot_dataset")
     cache = robocache.open(write_cache(tmp_path / "cache", rng))
     to_lerobot(cache, tmp_path / "out")
-    found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out")
-    assert (len(found), found.num_episodes, found.fps) == (12, 2, 30)
+    dataset = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out")
+    assert (len(dataset), dataset.num_episodes, dataset.fps) == (12, 2, 30)
     for row in range(12):
-        item = found[row]
+        item = dataset[row]
         assert item["task"] == f"task {row // 7}"
         for name in ("observation/state", "action", "reward", "touch", "done"):
             expected = np.asarray(cache.streams[name].values[row])
@@ -153,7 +153,7 @@ def test_lerobots_own_reader_reads_it(rng, tmp_path, monkeypatch):
         for name in ("top", "wrist"):
             pixels = np.rint(item[name].numpy().transpose(1, 2, 0) * 255)
             assert np.array_equal(pixels, cache.streams[name].frame(row))
-    assert np.allclose(found.meta.stats["action"]["mean"], cache.streams["action"].values.mean(axis=0))
+    assert np.allclose(dataset.meta.stats["action"]["mean"], cache.streams["action"].values.mean(axis=0))
 
 
 def test_lerobots_own_reader_reads_videos(tmp_path, monkeypatch):
@@ -169,8 +169,8 @@ def test_lerobots_own_reader_reads_videos(tmp_path, monkeypatch):
                 frames = np.broadcast_to(frames, (rows, 32, 48, 3)).copy()
                 episode.append("top", np.arange(rows) * 40_000_000, frames, codec="png")
     to_lerobot(tmp_path / "cache", tmp_path / "out", video=True)
-    found = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out", video_backend="pyav")
-    assert np.allclose([255 * found[row]["top"].mean().item() for row in range(len(found))], shades, atol=3)
+    dataset = lerobot.LeRobotDataset("robocache/export", root=tmp_path / "out", video_backend="pyav")
+    assert np.allclose([255 * dataset[row]["top"].mean().item() for row in range(len(dataset))], shades, atol=3)
 
 
 def test_statistics_equal_those_of_the_rows(rng, tmp_path):
@@ -188,8 +188,8 @@ def test_statistics_equal_those_of_the_rows(rng, tmp_path):
     assert np.allclose(episodes[1]["stats/observation.state/min"], state[7:].min(axis=0))
 
 
-def mixed(path, rng):
-    """A fast stream, a slow one and a camera; each begins and ends at another time."""
+def write_mixed(path, rng):
+    """Writes a fast stream, a slow stream and a camera; each begins and ends at another time."""
     with robocache.Writer(path) as writer, writer.episode() as episode:
         fast, slow, pictures = (
             np.arange(500) * 2_000_000,
@@ -206,7 +206,7 @@ def mixed(path, rng):
 
 
 def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
-    cache = robocache.open(mixed(tmp_path / "cache", rng))
+    cache = robocache.open(write_mixed(tmp_path / "cache", rng))
     with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
         to_lerobot(cache, tmp_path / "out")
     with pytest.raises(robocache.ArgumentError, match=r"the stamps of top .* with methods .--method.,"):
@@ -224,7 +224,7 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     assert rows["mode"].to_pylist() == mode[np.searchsorted(slow, targets, side="right") - 1].tolist()
     nearest = np.abs(pictures[None] - targets[:, None]).argmin(axis=1)
     assert [cell["bytes"] for cell in rows["top"].to_pylist()] == [top.file(row).tobytes() for row in nearest]
-    for options, words in (
+    for options, message in (
         ({"methods": methods | {"mode": "linear"}}, "mode"),
         ({"methods": "linear", "streams": ["pose", "top"]}, "expected previous or nearest for a camera"),
         ({"methods": {"nose": "linear"}}, "no stream nose"),
@@ -234,7 +234,7 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
             "stream 'mode': expected one of linear, .*, got 'nearst'",
         ),
     ):
-        with pytest.raises(robocache.ArgumentError, match=words):
+        with pytest.raises(robocache.ArgumentError, match=message):
             to_lerobot(cache, tmp_path / "b", **{"fps": 20} | options)
     for fps in (0, 2.5, True):
         with pytest.raises(robocache.ArgumentError, match="fps"):
@@ -243,25 +243,25 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["previous", "next", "nearest"])
-@pytest.mark.parametrize(("late", "end"), [(1, 20), (2, 24), (0, 20)])
-def test_rows_within_rounding_of_the_grid_are_copied(method, late, end, tmp_path):
+@pytest.mark.parametrize(("begin", "end"), [(1, 20), (2, 24), (0, 20)])
+def test_rows_within_rounding_of_the_grid_are_copied(method, begin, end, tmp_path):
     """The grid adds multiples of 1/30 s to the first stamp, so a row's stamp and its time on the grid differ by up to 1 ns."""
-    stamps = np.array([round(k * 1e9 / 30) for k in range(late, end)])
+    stamps = np.array([round(k * 1e9 / 30) for k in range(begin, end)])
     fast = np.array([round(k * 1e9 / 120) for k in range(4 * end)])
-    shades = np.repeat(np.arange(late, end, dtype=np.uint8), 32 * 32).reshape(-1, 32, 32, 1)
+    shades = np.repeat(np.arange(begin, end, dtype=np.uint8), 32 * 32).reshape(-1, 32, 32, 1)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
-        episode.append("action", stamps, np.arange(late, end, dtype=np.float32))
-        episode.append("done", stamps, np.arange(late, end) == end - 1)
+        episode.append("action", stamps, np.arange(begin, end, dtype=np.float32))
+        episode.append("done", stamps, np.arange(begin, end) == end - 1)
         episode.append("state", fast, (np.arange(len(fast)) / 4).astype(np.float32))
         episode.append("camera", stamps, shades, codec="png")
     methods = dict.fromkeys(("state", "action", "done"), method) | {"camera": "nearest" if method == "next" else method}
     report = to_lerobot(tmp_path / "cache", tmp_path / "out", fps=30, methods=methods)
     written = table(tmp_path / "out")
     for key in ("action", "state"):
-        assert values(written[key]).tolist() == list(range(late, end)), key
-    assert np.flatnonzero(values(written["done"])).tolist() == [end - late - 1]
+        assert values(written[key]).tolist() == list(range(begin, end)), key
+    assert np.flatnonzero(values(written["done"])).tolist() == [end - begin - 1]
     shown = [Image.open(io.BytesIO(image["bytes"])).getpixel((0, 0)) for image in written["camera"].to_pylist()]
-    assert shown == list(range(late, end)) and report.rows["camera"] == end - late
+    assert shown == list(range(begin, end)) and report.rows["camera"] == end - begin
 
 
 def test_the_error_names_each_stream_without_rows_once(tmp_path):
@@ -285,12 +285,12 @@ def test_unfit_streams_are_refused_by_name(tmp_path):
         episode.append("a/b", [0, 100_000_000, 150_000_000], [1.0, 2.0, 3.0])
         episode.append("a.b", [0, 100_000_000, 150_000_000], [1.0, 2.0, 3.0])
         episode.append("t", [0], ["x"])
-    for streams, words in (
+    for streams, message in (
         (None, "would both become"),
         (["a/b"], "not those of a whole number of rows a second"),
         (["t"], "streams: expected"),
     ):
-        with pytest.raises(robocache.ArgumentError, match=words):
+        with pytest.raises(robocache.ArgumentError, match=message):
             to_lerobot(tmp_path / "uneven", tmp_path / "b", streams=streams)
 
 
@@ -302,10 +302,10 @@ def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path
                 episode.append("state", times, values)
                 episode.append("task_index", times, np.arange(6))
     report = to_lerobot(tmp_path / "cache", tmp_path / "dataset")
-    named = {omission.what: omission.reason for omission in report.left_out}
-    assert named["episodes.tasks"] == named["episodes.length"] == "LeRobot's own column has that name"
-    assert named["task_index"] == "the cache has no texts for its numbers"
-    assert len(named) == 5  # stamps and attributes are never kept
+    reasons = {omission.what: omission.reason for omission in report.left_out}
+    assert reasons["episodes.tasks"] == reasons["episodes.length"] == "LeRobot's own column has that name"
+    assert reasons["task_index"] == "the cache has no texts for its numbers"
+    assert len(reasons) == 5  # stamps and attributes are never kept
     (table,) = (pq.read_table(path).to_pylist() for path in (tmp_path / "dataset/meta/episodes").rglob("*.parquet"))
     assert [(row["tasks"], row["length"], row["site"]) for row in table] == [
         (["reach"], 6, "lab"),
@@ -325,7 +325,7 @@ def test_an_impossible_span_is_refused_before_resampling(tmp_path):
 
 def test_arguments_of_a_wrong_type_are_refused_and_leave_no_files(rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
-    for arguments, words in (
+    for arguments, message in (
         ({"methods": ["linear"], "fps": 30}, "methods: expected"),
         ({"streams": "action"}, "streams: expected a list"),
         ({"streams": 3}, "streams: expected a list of names, got 3"),
@@ -333,7 +333,7 @@ def test_arguments_of_a_wrong_type_are_refused_and_leave_no_files(rng, tmp_path)
         ({"video": "no"}, "video: expected True or False, got 'no'"),
         ({"to": 3}, "to: expected a str"),
     ):
-        with pytest.raises(robocache.ArgumentTypeError, match=words):
+        with pytest.raises(robocache.ArgumentTypeError, match=message):
             to_lerobot(cache, tmp_path / "out", **arguments)
     with pytest.raises(robocache.ArgumentError, match="methods: no stream 5 among"):
         to_lerobot(cache, tmp_path / "out", fps=30, methods={5: "linear"})
@@ -351,8 +351,8 @@ def test_arguments_of_a_wrong_type_are_refused_and_leave_no_files(rng, tmp_path)
 def test_streams_left_out_are_named_in_order(rng, tmp_path):
     cache = write_cache(tmp_path / "cache", rng)
     report = to_lerobot(cache, tmp_path / "out", streams=iter(["action"]), fps=np.int64(30))
-    unasked = [omission.what for omission in report.left_out if "not among" in omission.reason]
-    assert unasked == ["observation/state", "reward", "touch", "done", "top", "wrist"]
+    not_requested = [omission.what for omission in report.left_out if "not among" in omission.reason]
+    assert not_requested == ["observation/state", "reward", "touch", "done", "top", "wrist"]
 
 
 @pytest.mark.parametrize("to", ["lerobot", "mcap"])
@@ -401,12 +401,12 @@ def test_cameras_as_video(rng, tmp_path):
     ]
     for camera in ("top", "grey"):
         with av.open(str(tmp_path / f"out/videos/{camera}/chunk-000/file-000.mp4")) as container:
-            found = [
+            decoded = [
                 (float(frame.pts * frame.time_base), frame.to_ndarray(format="rgb24").mean())
                 for frame in container.decode(video=0)
             ]
-        assert np.allclose([time for time, _ in found], np.arange(9) / 25)
-        assert np.allclose([shade for _, shade in found], np.arange(9) * 20 + 10, atol=3)
+        assert np.allclose([time for time, _ in decoded], np.arange(9) / 25)
+        assert np.allclose([shade for _, shade in decoded], np.arange(9) * 20 + 10, atol=3)
     again = robocache.ingest(tmp_path / "out", tmp_path / "again", image_codec="raw")
     assert again.rows == {"state": 15, "top": 15, "grey": 15, "task_index": 15}
     first, second = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "again")
@@ -423,7 +423,7 @@ def test_cameras_as_video(rng, tmp_path):
 
 
 def test_on_the_command_line(rng, tmp_path, capsys):
-    cache = mixed(tmp_path / "cache", rng)
+    cache = write_mixed(tmp_path / "cache", rng)
     command = ["export", str(cache), str(tmp_path / "out"), "--to", "lerobot"]
     assert main(command) == 2
     output = capsys.readouterr().err
@@ -442,13 +442,13 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     assert main([*renamed, "--rename", "pose=observation.state", "--rename", "mode=action", "top=images.top"]) == 0
     assert set(table(tmp_path / "c").column_names) > {"observation.state", "action", "images.top"}
     capsys.readouterr()
-    for wrong, words in (
+    for wrong, message in (
         ("pose", "expected STREAM=FEATURE, got 'pose'"),
         ("=x", "got 'x'"),
         ("a=b a=c", "each stream once"),
     ):
         assert main([*command, "--rename", *wrong.split()]) == 2
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 # ---- features of other names ----
@@ -505,13 +505,13 @@ def test_statistics_ignore_nan_and_infinity(tmp_path, rng):
     values = rng.normal(size=(20, 3)).astype(np.float32)
     values[3, 0], values[4, 0], values[5, 0], values[:, 2] = np.inf, -np.inf, np.nan, np.inf
     to_lerobot(one_stream(tmp_path / "cache", "action", np.arange(20) * 10**8, values), tmp_path / "out")
-    of_set = json.loads((tmp_path / "out/meta/stats.json").read_text())["action"]
-    (of_episode,) = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    set_stats = json.loads((tmp_path / "out/meta/stats.json").read_text())["action"]
+    (episode_stats,) = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
     finite = np.where(np.isfinite(values), values, np.nan).astype(np.float64)[:, :2]
     for key, reduce in (("mean", np.nanmean), ("std", np.nanstd), ("min", np.nanmin), ("max", np.nanmax)):
-        for stats in (of_set[key], of_episode[f"stats/action/{key}"]):
+        for stats in (set_stats[key], episode_stats[f"stats/action/{key}"]):
             np.testing.assert_allclose(stats, [*reduce(finite, axis=0), np.nan], rtol=1e-12)
-    np.testing.assert_allclose(of_set["q90"][:2], np.nanquantile(finite, 0.9, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(set_stats["q90"][:2], np.nanquantile(finite, 0.9, axis=0), rtol=1e-12)
 
 
 def test_concatenated_streams_of_one_type_keep_it(rng, tmp_path):
@@ -538,22 +538,22 @@ def test_concatenated_streams_of_one_type_keep_it(rng, tmp_path):
 def test_invalid_renames_are_refused(rng, tmp_path):
     cache = write_arm(tmp_path / "cache", rng)
 
-    def refused(words, rename, **options):
-        with pytest.raises(robocache.ArgumentError, match=words):
+    def check_refused(message, rename, **options):
+        with pytest.raises(robocache.ArgumentError, match=message):
             robocache.export(cache, tmp_path / "out", **{"to": "lerobot", "rename": rename, **options})
         assert not (tmp_path / "out").exists()
 
-    refused("rename: expected streams that are exported, .*, got 'leg'", {"leg": "action"})
-    refused("got 'top'", {"top": "action"}, streams=["contact"])
+    check_refused("rename: expected streams that are exported, .*, got 'leg'", {"leg": "action"})
+    check_refused("got 'top'", {"top": "action"}, streams=["contact"])
     for feature in ("timestamp", "", "a/b"):
-        refused("rename: expected a name", {"top": feature})
-    refused("'ticks' and 'contact' would both become 'ticks'", {"contact": "ticks"})
-    refused(
+        check_refused("rename: expected a name", {"top": feature})
+    check_refused("'ticks' and 'contact' would both become 'ticks'", {"contact": "ticks"})
+    check_refused(
         "rename: expected each camera as a feature by itself, got 'top' in 'action'",
         {"top": "action", "contact": "action"},
     )
-    refused("'action' would be float32, .* every int64 of 'ticks'", {"ticks": "action", "contact": "action"})
-    refused("only for LeRobot", {"top": "action"}, to="mcap")
+    check_refused("'action' would be float32, .* every int64 of 'ticks'", {"ticks": "action", "contact": "action"})
+    check_refused("only for LeRobot", {"top": "action"}, to="mcap")
     for wrong in ("top=action", {"top": 3}, [("top", "action")]):
         with pytest.raises(robocache.ArgumentTypeError, match="rename"):
             to_lerobot(cache, tmp_path / "out", rename=wrong)
@@ -571,14 +571,14 @@ def test_one_error_lists_everything_missing(tmp_path):
                     episode.append("reward", np.arange(50) * 10**7, np.zeros(50))
     with pytest.raises(robocache.ArgumentError) as error:
         to_lerobot(tmp_path / "cache", tmp_path / "out", video=True, rename={"top": "action", "arm": "action"})
-    for words in (
+    for message in (
         "(1) rename: expected each camera as a feature by itself, got 'top'",
         "have other stamps; give the rows per second with fps (--fps), such as 30",
         "arm=linear, imu=linear, mode=previous, top=nearest, reward=linear",
         "video: top: expected frames of even height and width, which H.264 needs, got 5x8",
         "(5) reward: no rows in 1 of 2 episodes (1)",
     ):
-        assert words in str(error.value), words
+        assert message in str(error.value), message
     with pytest.raises(robocache.ArgumentError) as error:
         to_lerobot(tmp_path / "cache", tmp_path / "out", fps=30, methods="linear", streams=["arm", "mode", "top"])
     assert "mode: expected previous or next or nearest for int8, got 'linear'" in str(error.value)
@@ -641,42 +641,47 @@ def write_moments(path, with_table):
                 if texts:
                     stamps = 5 * 10**9 + np.array([stamp for stamp, *_ in texts]) * 10**7
                     episode.append(
-                        "goal", stamps, np.array([n for *_, n in texts]) if with_table else [t for _, t, _ in texts]
+                        "goal", stamps, np.array([n for *_, n in texts]) if with_table else [s for _, s, _ in texts]
                     )
         writer.stream("goal", attributes={"task": True} | ({"texts": "goals"} if with_table else {}))
         writer.provenance["goals"] = {"0": "reach", "7": "lift"}
     return robocache.open(path)
 
 
-WANTED = [["reach"] * 3 + ["lift", None, None], ["of the episode"] * 3, ["lift", "reach", "reach", "lift"], [None] * 2]
+EXPECTED = [
+    ["reach"] * 3 + ["lift", None, None],
+    ["of the episode"] * 3,
+    ["lift", "reach", "reach", "lift"],
+    [None] * 2,
+]
 
 
 def task_texts(dataset, **options):
-    found = [[] for _ in range(len(dataset))]
+    texts = [[] for _ in range(len(dataset))]
     for batch in loader_by_keywords(
         dataset, batch_size=4, delta_timestamps={"action": None}, task_text=True, shuffle=False, device="cpu", **options
     ):
         for episode, text in zip(batch["episode_index"].tolist(), batch["task"], strict=True):
-            found[episode].append(text)
-    return found
+            texts[episode].append(text)
+    return texts
 
 
 @pytest.mark.parametrize("with_table", [False, True])
 def test_rule_47_rows_have_the_current_text(with_table, tmp_path):
     dataset = write_moments(tmp_path / "cache", with_table)
-    assert task_texts(dataset) == WANTED
+    assert task_texts(dataset) == EXPECTED
     to_lerobot(dataset, tmp_path / "out", streams=["action"])
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").to_pydict()
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pylist()
     assert [row["task_index"] for row in tasks] == list(range(len(tasks)))
-    flat = [text or "" for texts in WANTED for text in texts]
+    flat = [text or "" for texts in EXPECTED for text in texts]
     assert [tasks[number]["task"] for number in rows["task_index"]] == flat
     listed = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet")["tasks"].to_pylist()
-    assert listed == [list(dict.fromkeys(text or "" for text in texts)) for texts in WANTED]
+    assert listed == [list(dict.fromkeys(text or "" for text in texts)) for texts in EXPECTED]
     assert json.loads((tmp_path / "out/meta/info.json").read_text())["total_tasks"] == len(tasks)
 
     robocache.ingest(tmp_path / "out", tmp_path / "again")
-    assert task_texts(robocache.open(tmp_path / "again")) == WANTED
+    assert task_texts(robocache.open(tmp_path / "again")) == EXPECTED
     to_lerobot(tmp_path / "again", tmp_path / "twice")
     for file in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet"):
         assert pq.read_table(tmp_path / "twice" / file).equals(pq.read_table(tmp_path / "out" / file))

@@ -33,7 +33,7 @@ CODES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
 
 
 def read(path):
-    """({topic: [(log_time, message)]}, {topic: channel})."""
+    """Returns ({topic: [(log_time, message)]}, {topic: channel}, the metadata)."""
     messages, channels = {}, {}
     with path.open("rb") as opened:
         result = reader.make_reader(opened, validate_crcs=True, decoder_factories=[decoder.DecoderFactory()])
@@ -93,14 +93,14 @@ def test_every_number_is_exported_exactly(cache, tmp_path):
         assert json.loads(metadata["robocache"]["provenance"])["source"] == "here"
         for name, (time_ns, values) in opened.episode(number).items():
             stream = opened.streams[name]
-            times, found = zip(*messages[name], strict=True)
+            times, exported = zip(*messages[name], strict=True)
             assert list(times) == time_ns.tolist(), name
             facts = {key: json.loads(value) for key, value in channels[name].metadata.items()}
             assert facts["robocache.dtype"] == str(stream.dtype)
             assert facts["robocache.shape"] == list(stream.shape)
             assert facts["robocache.names"] == list(stream.names)
             assert facts["robocache.attributes"] == stream.attributes
-            for row, message in enumerate(found):
+            for row, message in enumerate(exported):
                 check_row(name, stream, values, row, message)
 
 
@@ -122,10 +122,10 @@ def check_row(name, stream, values, row, message):
     elif name == "scalar":
         assert message.value == values[row]
     else:
-        wide = np.dtype("float32") if stream.dtype == np.float16 else stream.dtype
-        raw = isinstance(message.values, bytes)  # the decoder gives bytes for 8-bit values
-        found = np.frombuffer(message.values, wide) if raw else np.array(message.values, wide)
-        assert bits(found) == bits(np.asarray(values[row]).astype(wide))
+        dtype = np.dtype("float32") if stream.dtype == np.float16 else stream.dtype
+        is_bytes = isinstance(message.values, bytes)  # the decoder gives bytes for 8-bit values
+        numbers = np.frombuffer(message.values, dtype) if is_bytes else np.array(message.values, dtype)
+        assert bits(numbers) == bits(np.asarray(values[row]).astype(dtype))
     if hasattr(message, "header"):
         assert message.header.stamp.sec == row
 
@@ -153,12 +153,12 @@ def test_frames_of_reference_of_bags_are_in_the_messages(rng, tmp_path):
                     episode.append(name, [1, 2], points, offsets=[0, 2, 5])
                 episode.append("/camera", [1], np.zeros((1, 4, 4, 3), np.uint8), codec="png")
     robocache.export(tmp_path / "cache", tmp_path / "out", to="mcap")
-    found = []
+    frames_by_episode = []
     for number in range(3):
         with (tmp_path / f"out/episode_{number:06d}.mcap").open("rb") as opened:
             messages = reader.make_reader(opened, decoder_factories=[decoder.DecoderFactory()]).iter_decoded_messages()
-            found.append({channel.topic: message.header.frame_id for _, channel, _, message in messages})
-    assert found == [
+            frames_by_episode.append({channel.topic: message.header.frame_id for _, channel, _, message in messages})
+    assert frames_by_episode == [
         {"/lidar": "roof", "/base": "base", "/camera": "eye"},
         {"/lidar": "mast", "/base": "base", "/camera": ""},
         {"/lidar": "", "/base": "base", "/camera": ""},
@@ -171,12 +171,12 @@ def test_streams_are_chosen_and_existing_files_stay(cache, tmp_path):
     assert "cloud" in {omission.what for omission in report.left_out}
     with pytest.raises(robocache.FileError, match="exists"):
         robocache.export(cache, tmp_path / "out", to="mcap")
-    for options, words in (
+    for options, message in (
         ({"streams": ["x"]}, "no stream 'x'"),
         ({"fps": 3}, "only for LeRobot"),
         ({"to": "bag"}, "expected one of lerobot, mcap"),
     ):
-        with pytest.raises(robocache.ArgumentError, match=words):
+        with pytest.raises(robocache.ArgumentError, match=message):
             robocache.export(cache, tmp_path / "other", **{"to": "mcap"} | options)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -244,9 +244,9 @@ def test_streams_of_all_kinds_round_trip(cache, rng, tmp_path):
     for name, stream in before.streams.items():
         assert facts_of(after.streams[name]) == facts_of(stream), name
         for number in range(3):
-            (time_ns, values), (found_ns, found) = before.episode(number)[name], after.episode(number)[name]
-            assert found_ns.tolist() == time_ns.tolist(), name
-            assert [row_bits(found, row) for row in range(len(found))] == [
+            (time_ns, values), (after_ns, after_values) = before.episode(number)[name], after.episode(number)[name]
+            assert after_ns.tolist() == time_ns.tolist(), name
+            assert [row_bits(after_values, row) for row in range(len(after_values))] == [
                 row_bits(values, row) for row in range(len(values))
             ], name
     columns = [{key: value for key, value in row.items() if key != "name"} for row in after.episodes.to_pylist()]
@@ -325,45 +325,45 @@ def test_metadata_that_contradict_the_messages_are_ignored(content, tmp_path):
 
 def test_the_folders_modes_follow_the_umask(cache, tmp_path):
     for mask, mode in ((0o077, 0o700), (0o027, 0o750)):
-        before = os.umask(mask)
+        previous_mask = os.umask(mask)
         try:
             robocache.export(cache, tmp_path / f"{mode}", to="mcap")
         finally:
-            os.umask(before)
+            os.umask(previous_mask)
         assert stat.S_IMODE((tmp_path / f"{mode}").stat().st_mode) == mode
 
 
 KILLED = """
 import os, signal, sys
-sys.modules["torch"] = None  # takes most of the time, and gives nothing
+sys.modules["torch"] = None  # importing torch takes most of the time, and the script does not need it
 import robocache
 robocache.export(sys.argv[1], sys.argv[2], to="mcap", progress=lambda done, total, what: os.kill(os.getpid(), {signal}))
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_the_next_export_removes_files_of_a_killed_one(how, cache, tmp_path):
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_next_export_removes_files_of_a_killed_export(signal_number, cache, tmp_path):
     out = tmp_path / "out"
-    program = KILLED.format(signal=int(how))
-    done = subprocess.run([sys.executable, "-c", program, str(cache), str(out)], timeout=600)
-    assert done.returncode == -how
-    (left,) = tmp_path.glob(".out.*")
+    program = KILLED.format(signal=int(signal_number))
+    killed = subprocess.run([sys.executable, "-c", program, str(cache), str(out)], timeout=600)
+    assert killed.returncode == -signal_number
+    (leftover,) = tmp_path.glob(".out.*")
     others = [tmp_path / ".out.of-somebody", tmp_path / ".outer.12345678"]
     for other in others:
         other.mkdir()
     robocache.export(cache, out, to="mcap")
-    assert not left.exists()
+    assert not leftover.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-somebody", ".outer.12345678", "cache", "out"]
 
 
 def test_a_running_export_keeps_its_files(cache, tmp_path):
-    """Of two exports to one path at once, the second is refused."""
+    """An export to the path of a running export is refused."""
 
-    def beside(done, total, what):
+    def export_again(done, total, what):
         if done == 1:
             robocache.export(cache, tmp_path / "out", to="mcap", streams=["of/float64"])
 
     with pytest.raises(robocache.FileError, match="out: "):
-        robocache.export(cache, tmp_path / "out", to="mcap", progress=beside)
+        robocache.export(cache, tmp_path / "out", to="mcap", progress=export_again)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
     assert len(list((tmp_path / "out").iterdir())) == 2
