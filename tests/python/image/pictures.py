@@ -1,4 +1,4 @@
-"""Pictures to encode, and the files that Pillow and a writer of this project's tests make of them."""
+"""Makes pictures to encode, and PNG and JPEG files of them, by Pillow and by writers of its own."""
 
 import io
 import itertools
@@ -12,14 +12,14 @@ SIZES = [(1, 1), (1, 65), (7, 9), (8, 8), (17, 33), (100, 75), (224, 224)]
 
 
 def picture(rng, height, width, channels=3, dtype=np.uint8):
-    """[H, W, C]: smooth from pixel to pixel, like a camera's frame."""
+    """Returns [H, W, C] that is smooth from pixel to pixel, like a camera's frame."""
     steps = rng.normal(size=(2, height, width, channels)) * 5
     values = np.cumsum(steps[0], axis=0) + np.cumsum(steps[1], axis=1) + 128
     return (np.clip(values, 0, 255) * (np.iinfo(dtype).max / 255)).astype(dtype)
 
 
 def pillow_file(pixels, format, mode=None, **options):
-    """`pixels` [H, W] or [H, W, C] as a file that Pillow writes."""
+    """Returns the file that Pillow writes of `pixels`, [H, W] or [H, W, C]."""
     image = Image.fromarray(pixels.squeeze(-1) if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
     file = io.BytesIO()
     (image.convert(mode) if mode else image).save(file, format, **options)
@@ -27,7 +27,7 @@ def pillow_file(pixels, format, mode=None, **options):
 
 
 def pillow_pixels(file):
-    """[H, W, C] as Pillow decodes it."""
+    """Returns the pixels [H, W, C] that Pillow decodes."""
     pixels = np.asarray(Image.open(io.BytesIO(file)))
     return pixels.reshape(*pixels.shape[:2], -1)
 
@@ -37,20 +37,20 @@ def png_chunk(kind, data):
 
 
 def png_file(samples, depth, color, *, interlaced=False, palette=None, kinds=(0, 1, 2, 3, 4), more=b"", splits=1):
-    """A PNG of `samples` [H, W, S], written by the specification: `depth` bits, colour type `color`, `kinds` of filters in turn.
+    """Returns a PNG of `samples` [H, W, S] by the specification: `depth` bits, colour type `color`, the filters of `kinds` in turn.
 
-    Pillow writes neither interlaced ones nor few bits of grey.
+    Pillow writes neither interlaced PNGs nor grey of few bits.
     """
     height, width, count = samples.shape
     step = max(1, depth * count // 8)
     passes = [(0, 0, 1, 1)]
     if interlaced:
         passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
-    data, turn = b"", 0
+    data, line_number = b"", 0
     for x, y, dx, dy in passes:
-        part = samples[y::dy, x::dx]
-        above = None
-        for line in part if part.size else []:
+        pass_samples = samples[y::dy, x::dx]
+        row_above = None
+        for line in pass_samples if pass_samples.size else []:
             if depth == 16:
                 row = line.astype(">u2").tobytes()
             elif depth == 8:
@@ -58,10 +58,10 @@ def png_file(samples, depth, color, *, interlaced=False, palette=None, kinds=(0,
             else:
                 bits = (line.reshape(-1, 1).astype(int) >> np.arange(depth)[::-1]) & 1
                 row = np.packbits(bits.astype(np.uint8).reshape(-1)).tobytes()
-            above = above or bytes(len(row))
-            kind = kinds[turn % len(kinds)]
-            data += bytes([kind]) + _filtered(kind, row, above, step)
-            above, turn = row, turn + 1
+            row_above = row_above or bytes(len(row))
+            kind = kinds[line_number % len(kinds)]
+            data += bytes([kind]) + _filter(kind, row, row_above, step)
+            row_above, line_number = row, line_number + 1
     packed = zlib.compress(data)
     cuts = np.linspace(0, len(packed), splits + 1).astype(int)
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, int(interlaced))
@@ -73,7 +73,7 @@ def png_file(samples, depth, color, *, interlaced=False, palette=None, kinds=(0,
     return file + png_chunk(b"IEND", b"")
 
 
-def _filtered(kind, row, above, step):
+def _filter(kind, row, above, step):
     output = bytearray()
     for i, value in enumerate(row):
         left = row[i - step] if i >= step else 0
@@ -89,7 +89,7 @@ ZIGZAG = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k
 
 
 def jpeg_file(blocks, steps):
-    """A grey baseline JPEG of quantised coefficients [rows, columns, 64] and quantisation steps [64], both row-major."""
+    """Returns a grey baseline JPEG of row-major quantised coefficients [rows, columns, 64] and quantisation steps [64]."""
     rows, columns, _ = blocks.shape
     dc_symbols, ac_symbols = (
         list(range(12)),
@@ -97,26 +97,26 @@ def jpeg_file(blocks, steps):
     )
     bits = []
 
-    def put(symbol, symbols, width, value=0):
+    def put_symbol(symbol, symbols, width, value=0):
         size = abs(value).bit_length()
         bits.append(f"{symbols.index(symbol):0{width}b}")
         bits.append(f"{value if value >= 0 else value + (1 << size) - 1:0{size}b}" if size else "")
 
-    last = 0
+    last_dc = 0
     for block in blocks.reshape(-1, 64):
         coefficients = [int(block[k]) for k in ZIGZAG]
-        put(abs(coefficients[0] - last).bit_length(), dc_symbols, 4, coefficients[0] - last)
-        last, zeros = coefficients[0], 0
+        put_symbol(abs(coefficients[0] - last_dc).bit_length(), dc_symbols, 4, coefficients[0] - last_dc)
+        last_dc, zeros = coefficients[0], 0
         for value in coefficients[1:]:
             if value == 0:
                 zeros += 1
                 continue
             for _ in range(zeros // 16):
-                put(0xF0, ac_symbols, 8)
-            put(zeros % 16 << 4 | abs(value).bit_length(), ac_symbols, 8, value)
+                put_symbol(0xF0, ac_symbols, 8)
+            put_symbol(zeros % 16 << 4 | abs(value).bit_length(), ac_symbols, 8, value)
             zeros = 0
         if zeros:
-            put(0x00, ac_symbols, 8)
+            put_symbol(0x00, ac_symbols, 8)
     coded = "".join(bits)
     coded += "1" * (-len(coded) % 8)
     data = int(coded, 2).to_bytes(len(coded) // 8, "big").replace(b"\xff", b"\xff\x00")

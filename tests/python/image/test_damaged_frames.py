@@ -40,8 +40,8 @@ def test_attacked_frames_are_decoded_or_refused(rng):
     files += [frames.encode(picture(rng, 33, 50)[None]).data.tobytes()]
     files += [pillow_file(picture(rng, 20, 30, channels), "PNG") for channels in (1, 3)]
     decoded = refused = 0
-    for turn in range(rounds(2500)):
-        file = attack(files[turn % len(files)], rng)
+    for index in range(rounds(2500)):
+        file = attack(files[index % len(files)], rng)
         try:
             taken = frames.take([file])
         except robocache.FrameError as error:
@@ -49,7 +49,7 @@ def test_attacked_frames_are_decoded_or_refused(rng):
             refused += 1
             continue
         decoded += 1
-        # Frames that were taken decode.
+        # take() accepted the file, so it decodes.
         frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, [0])
     assert decoded > rounds(2500) / 50 and refused > rounds(2500) / 4
 

@@ -55,14 +55,14 @@ def test_offsets_may_skip_and_repeat(jpegs):
     np.testing.assert_array_equal(result, pixels[2:])
 
 
-def test_refuses(jpegs):
+def test_invalid_arguments_are_refused(jpegs):
     blobs, offsets, pixels = jpegs
     out = np.zeros_like(pixels)
     read_only = out.copy()
     read_only.flags.writeable = False
     damaged = blobs.copy()
     damaged[offsets[3] + 300 : offsets[3] + 320] = 0xFF
-    for arguments, error, text in [
+    for arguments, error, message in [
         ((blobs.astype(np.int8), offsets), robocache.ArgumentTypeError, "blobs: expected uint8, got int8"),
         ((blobs[:10].reshape(2, 5), offsets), robocache.ArgumentError, r"blobs: expected \[bytes\], got \[2, 5\]"),
         ((blobs[::2], offsets), robocache.ArgumentError, "blobs: expected a dense array"),
@@ -81,7 +81,7 @@ def test_refuses(jpegs):
         ((damaged, offsets), robocache.FrameError, r"frames\[3\]: JPEG of \d+ bytes: .*, near byte \d+"),
         (("blobs", offsets), robocache.ArgumentTypeError, "blobs: expected an array"),
     ]:
-        with pytest.raises(error, match=text):
+        with pytest.raises(error, match=message):
             robocache.decode_jpeg(*arguments)
 
 

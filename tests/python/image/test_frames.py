@@ -19,7 +19,7 @@ from pictures import SIZES, jpeg_file, picture, pillow_file, pillow_pixels, png_
 from PIL import Image
 
 
-def decoded(encoded, rows=None):
+def decode_all(encoded, rows=None):
     rows = range(len(encoded.offsets) - 1) if rows is None else rows
     return frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
 
@@ -39,10 +39,10 @@ def test_encoded_jpegs_equal_pillows(rng, height, width, channels, subsampling):
     result = frames.encode(pixels, quality=90, subsampling=subsampling)
     assert (result.codec, result.color_space, result.dtype) == ("jpeg", "rgb" if channels == 3 else "gray", np.uint8)
     assert result.shape == (height, width, channels) and result.reencoded == {}
-    for file, pixel, frame in zip(files_of(result), decoded(result), pixels, strict=True):
+    for file, pixel, frame in zip(files_of(result), decode_all(result), pixels, strict=True):
         np.testing.assert_array_equal(pixel, pillow_pixels(file))
-        same = pillow_file(frame, "JPEG", quality=90, subsampling=subsampling)
-        np.testing.assert_array_equal(pixel, pillow_pixels(same))
+        pillows_file = pillow_file(frame, "JPEG", quality=90, subsampling=subsampling)
+        np.testing.assert_array_equal(pixel, pillow_pixels(pillows_file))
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 1), (np.uint8, 3), (np.uint16, 1), (np.uint16, 3)])
@@ -52,7 +52,7 @@ def test_encoded_pngs_round_trip(rng, height, width, dtype, channels):
     result = frames.encode(pixels, "png")
     assert (result.codec, result.dtype, result.shape) == ("png", dtype, (height, width, channels))
     assert result.color_space == ("rgb" if channels == 3 else "gray" if dtype == np.uint8 else "depth")
-    np.testing.assert_array_equal(decoded(result), pixels)
+    np.testing.assert_array_equal(decode_all(result), pixels)
     if (dtype, channels) != (np.uint16, 3):  # Pillow cuts these to 8 bits
         np.testing.assert_array_equal(pillow_pixels(files_of(result)[0]), pixels[0])
 
@@ -71,9 +71,9 @@ def test_raw_frames_are_their_pixels(rng, dtype):
 
 
 def test_encode_takes_lists_and_arrays_with_gaps(rng):
-    wide = rng.integers(0, 255, (3, 20, 60, 3)).astype(np.uint8)
-    encoded = frames.encode(wide[::2, ::2, ::3])
-    assert encoded.data.tobytes() == frames.encode(list(wide[::2, ::2, ::3].copy())).data.tobytes()
+    pixels = rng.integers(0, 255, (3, 20, 60, 3)).astype(np.uint8)
+    encoded = frames.encode(pixels[::2, ::2, ::3])
+    assert encoded.data.tobytes() == frames.encode(list(pixels[::2, ::2, ::3].copy())).data.tobytes()
     assert frames.encode(np.zeros((0, 8, 8, 3), np.uint8)).offsets.tolist() == [0]
 
 
@@ -83,7 +83,7 @@ def test_files_do_not_depend_on_the_number_of_threads(rng, threads):
     for count in (1, 3):
         threads(count)
         jpeg = frames.encode(pixels)
-        result[count] = (jpeg.data.tobytes(), jpeg.offsets.tolist(), decoded(jpeg).tobytes())
+        result[count] = (jpeg.data.tobytes(), jpeg.offsets.tolist(), decode_all(jpeg).tobytes())
     assert result[1] == result[3]
 
 
@@ -133,7 +133,7 @@ def test_taken_jpegs_keep_every_pixel(rng, height, width, options):
     taken = frames.take(files)
     assert (taken.codec, taken.color_space, taken.shape) == ("jpeg", "rgb", (height, width, 3))
     assert taken.reencoded == {}
-    for file, pixels, taken_file in zip(files, decoded(taken), files_of(taken), strict=True):
+    for file, pixels, taken_file in zip(files, decode_all(taken), files_of(taken), strict=True):
         np.testing.assert_array_equal(pixels, pillow_pixels(file))
         np.testing.assert_array_equal(pixels, pillow_pixels(taken_file))
         mcus = b"\x02" if "subsampling" in options else b"\x01"  # MCUs have 16 x 16 pixels with 4:2:0, else 8 x 8
@@ -148,9 +148,9 @@ def test_jpegs_that_store_rgb_are_encoded_anew_and_counted(rng):
     assert taken.reencoded == {"it stores RGB, not YCbCr": 2}
     expected = [pillow_pixels(file) for file in files]
     for n in (0, 2):
-        same = pillow_file(expected[n], "JPEG", quality=95, subsampling="4:4:4")
-        np.testing.assert_array_equal(decoded(taken)[n], pillow_pixels(same))
-    np.testing.assert_array_equal(decoded(taken)[1], expected[1])
+        reencoded_file = pillow_file(expected[n], "JPEG", quality=95, subsampling="4:4:4")
+        np.testing.assert_array_equal(decode_all(taken)[n], pillow_pixels(reencoded_file))
+    np.testing.assert_array_equal(decode_all(taken)[1], expected[1])
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "I;16", "P", "1"])
@@ -164,7 +164,7 @@ def test_taken_pngs_are_kept_byte_for_byte(rng, mode):
         expected = np.asarray(Image.fromarray(frame).convert("P").convert("RGB"))
     elif mode == "1":
         expected = expected.astype(np.uint8) * 255
-    np.testing.assert_array_equal(decoded(taken)[1], expected)
+    np.testing.assert_array_equal(decode_all(taken)[1], expected)
 
 
 @pytest.mark.parametrize("interlaced", [False, True])
@@ -197,7 +197,7 @@ def test_every_kind_of_png(rng, height, width, depth, color, count, interlaced):
         )
     taken = frames.take([file])
     assert taken.dtype == (np.uint16 if depth == 16 else np.uint8)
-    np.testing.assert_array_equal(decoded(taken)[0], expected)
+    np.testing.assert_array_equal(decode_all(taken)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_take_refuses_damaged_pngs(file, text):
         frames.take([file])
 
 
-def with_data(*parts, between=b""):
-    """A grey PNG of 3 x 2 whose IDAT chunks have these contents, with `between` after the first of them."""
+def grey_png(*parts, between=b""):
+    """Returns a grey PNG of 3 x 2 whose IDAT chunks hold `parts`; `between` stands after the first IDAT chunk."""
     file = png_file(np.zeros((2, 3, 1)), 8, 0)
     chunks = [png_chunk(b"IDAT", part) for part in parts]
     return file[: file.index(b"IDAT") - 4] + between.join(chunks[:2]) + b"".join(chunks[2:]) + png_chunk(b"IEND", b"")
@@ -231,7 +231,7 @@ def with_data(*parts, between=b""):
 ROWS = b"\0abc\0def"
 
 
-def deflated(**options):
+def deflate_rows(**options):
     deflate = zlib.compressobj(**options)
     return deflate.compress(ROWS) + deflate.flush()
 
@@ -239,19 +239,19 @@ def deflated(**options):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        (with_data(), "does not inflate"),
-        (with_data(b""), "does not inflate"),
-        (with_data(zlib.compress(ROWS)[:-1]), "does not inflate"),  # all rows are complete, their checksum is cut
-        (with_data(zlib.compress(ROWS)[:-5]), "does not inflate"),
-        (with_data(zlib.compress(ROWS)[:-4] + b"\0\0\0\0"), "does not inflate"),
-        (with_data(deflated(zdict=ROWS)), "does not inflate"),
-        (with_data(deflated(wbits=-15)), "does not inflate"),
-        (with_data(zlib.compress(ROWS) + b"\0"), "bytes after the end of the data"),
-        (with_data(zlib.compress(ROWS), b"\0"), "bytes after the end of the data"),
-        (with_data(zlib.compress(ROWS[:-1])), "expected 8 bytes of pixels, got 7"),
-        (with_data(zlib.compress(ROWS + b"\0")), "more pixels than its header says"),
-        (with_data(zlib.compress(ROWS + bytes(10**6))), "more pixels than its header says"),
-        (with_data(*(zlib.compress(ROWS)[i : i + 9] for i in (0, 9)), between=png_chunk(b"teXt", b"")), "another IDAT"),
+        (grey_png(), "does not inflate"),
+        (grey_png(b""), "does not inflate"),
+        (grey_png(zlib.compress(ROWS)[:-1]), "does not inflate"),  # all rows are complete, their checksum is cut
+        (grey_png(zlib.compress(ROWS)[:-5]), "does not inflate"),
+        (grey_png(zlib.compress(ROWS)[:-4] + b"\0\0\0\0"), "does not inflate"),
+        (grey_png(deflate_rows(zdict=ROWS)), "does not inflate"),
+        (grey_png(deflate_rows(wbits=-15)), "does not inflate"),
+        (grey_png(zlib.compress(ROWS) + b"\0"), "bytes after the end of the data"),
+        (grey_png(zlib.compress(ROWS), b"\0"), "bytes after the end of the data"),
+        (grey_png(zlib.compress(ROWS[:-1])), "expected 8 bytes of pixels, got 7"),
+        (grey_png(zlib.compress(ROWS + b"\0")), "more pixels than its header says"),
+        (grey_png(zlib.compress(ROWS + bytes(10**6))), "more pixels than its header says"),
+        (grey_png(*(zlib.compress(ROWS)[i : i + 9] for i in (0, 9)), between=png_chunk(b"teXt", b"")), "another IDAT"),
     ],
 )
 def test_take_refuses_pngs_with_other_data_than_one_zlib_stream_of_all_rows(file, text):
@@ -262,22 +262,22 @@ def test_take_refuses_pngs_with_other_data_than_one_zlib_stream_of_all_rows(file
 def test_data_may_be_cut_into_chunks_anywhere():
     packed = zlib.compress(ROWS)
     for cut in range(len(packed) + 1):
-        taken = frames.take([with_data(packed[:cut], packed[cut:], b"")])
-        np.testing.assert_array_equal(decoded(taken)[0, ..., 0], [list(b"abc"), list(b"def")])
+        taken = frames.take([grey_png(packed[:cut], packed[cut:], b"")])
+        np.testing.assert_array_equal(decode_all(taken)[0, ..., 0], [list(b"abc"), list(b"def")])
 
 
 def test_unknown_ancillary_chunks_are_skipped():
     pixels = np.arange(12).reshape(2, 2, 3)
     taken = frames.take([png_file(pixels, 8, 2, more=png_chunk(b"teXt", b"words"))])
-    np.testing.assert_array_equal(decoded(taken)[0], pixels)
+    np.testing.assert_array_equal(decode_all(taken)[0], pixels)
 
 
 def test_take_names_a_frame_that_differs_from_the_first(rng):
     jpeg, png = pillow_file(picture(rng, 8, 9), "JPEG"), pillow_file(picture(rng, 8, 9), "PNG")
-    other = pillow_file(picture(rng, 9, 8), "JPEG")
+    other_shape = pillow_file(picture(rng, 9, 8), "JPEG")
     for files, text in [
         ([jpeg, jpeg, png], r"frames\[2\]: expected jpeg like frames\[0\], got png"),
-        ([jpeg, other], r"frames\[1\]: expected \[8, 9, 3\] uint8 like frames\[0\], got \[9, 8, 3\] uint8"),
+        ([jpeg, other_shape], r"frames\[1\]: expected \[8, 9, 3\] uint8 like frames\[0\], got \[9, 8, 3\] uint8"),
         ([jpeg, b""], r"frames\[1\]: expected a JPEG \(ff d8 ff\) or a PNG"),
         ([b"GIF89a"], r"frames\[0\]: expected a JPEG .* got 6 bytes that begin with 47 49 46 38"),
         ([jpeg, jpeg[:-30]], r"frames\[1\]: JPEG of \d+ bytes: .*near byte \d+"),
@@ -312,7 +312,7 @@ def test_decode_takes_rows_in_any_order_from_mapped_memory(rng, tmp_path):
     mapped = np.memmap(tmp_path / "data", np.uint8, "r")
     rows = np.array([5, 0, 0, 3], np.int32)
     got = frames.decode("jpeg", mapped, result.offsets.tolist(), result.shape, "uint8", rows)
-    np.testing.assert_array_equal(got, decoded(result)[rows])
+    np.testing.assert_array_equal(got, decode_all(result)[rows])
     assert frames.decode("jpeg", mapped, result.offsets, result.shape, np.uint8, []).shape == (0, 16, 24, 3)
 
 
@@ -363,7 +363,7 @@ def test_real_jpegs_of_a_robot_keep_every_pixel(real_data):
     for shape, files in by_shape.items():
         taken = frames.take(files)
         assert taken.shape == shape and taken.reencoded == {}
-        np.testing.assert_array_equal(decoded(taken), [pillow_pixels(file) for file in files])
+        np.testing.assert_array_equal(decode_all(taken), [pillow_pixels(file) for file in files])
 
 
 @pytest.mark.parametrize("folder", ["logs_csv/euroc_micro/mav0/cam0/data", "depth/nvblox_human"])
@@ -372,9 +372,9 @@ def test_real_pngs_keep_every_pixel(real_data, folder):
     assert files
     taken = frames.take(files)
     expected = np.stack([pillow_pixels(file) for file in files])
-    np.testing.assert_array_equal(decoded(taken), expected.astype(taken.dtype))
+    np.testing.assert_array_equal(decode_all(taken), expected.astype(taken.dtype))
     again = frames.encode(expected.astype(taken.dtype), "png")
-    np.testing.assert_array_equal(decoded(again), expected)
+    np.testing.assert_array_equal(decode_all(again), expected)
 
 
 @pytest.mark.parametrize("name", ["lerobot_v2/gr00t_gr1_pnp_sim", "lerobot_v2/unitree_g1_real"])
@@ -386,14 +386,17 @@ def test_frames_of_real_video_at_quality_95(real_data, name):
             [frame.to_ndarray(format="rgb24") for frame in itertools.islice(container.decode(video=0), 8)]
         )
     result = frames.encode(pixels)
-    got = decoded(result)
+    got = decode_all(result)
     np.testing.assert_array_equal(got, [pillow_pixels(file) for file in files_of(result)])
     noise = np.mean((got.astype(np.float64) - pixels) ** 2)
     assert 10 * np.log10(255**2 / noise) > 37  # dB: the usual value of quality 95 with 4:2:0
 
 
 def blocks_of_any_range(rng, count=300):
-    """Grey JPEGs of one block each: some with coefficients of pictures, some far beyond."""
+    """Returns grey JPEGs of one block each, and their pixels by the inverse DCT in float64, less 128.
+
+    Some blocks have values of pictures, some have values far beyond.
+    """
     files, exact = [], []
     basis = np.cos((2 * np.arange(8)[:, None] + 1) * np.arange(8) * np.pi / 16) * np.where(
         np.arange(8) == 0, 8**-0.5, 0.5
@@ -425,8 +428,8 @@ def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
     assert set(np.flatnonzero(largest < 500)) <= set(accepted)
 
     # On accepted files libjpeg-turbo's C code, its vector code and the transform in float64 agree.
-    kept = frames.take([files[number] for number in accepted])
-    np.savez(tmp_path / "kept.npz", blobs=kept.data, offsets=kept.offsets)
+    accepted_frames = frames.take([files[number] for number in accepted])
+    np.savez(tmp_path / "kept.npz", blobs=accepted_frames.data, offsets=accepted_frames.offsets)
     script = (
         "import sys; sys.modules['torch'] = None\n"
         "import numpy as np, robocache; kept = np.load(sys.argv[1]); "
@@ -434,7 +437,7 @@ def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
     )
     command = [sys.executable, "-c", script, str(tmp_path / "kept.npz"), str(tmp_path / "plain.npy")]
     subprocess.run(command, env=os.environ | {"JSIMD_FORCENONE": "1"}, check=True)
-    pixels = decoded(kept)
+    pixels = decode_all(accepted_frames)
     np.testing.assert_array_equal(pixels, np.load(tmp_path / "plain.npy"))
     expected = np.clip(np.round(exact[accepted] + 128), 0, 255)
     assert np.abs(pixels[..., 0] - expected).max() <= 1
