@@ -13,9 +13,11 @@ MS = 1_000_000
 FADE = 40 * MS
 
 
-def expected(chunks, moment, mode, decay, fade_begins):
-    """The rule: from each chunk the last step at or before the moment, unless the chunk is over. `fade_begins` keeps by chunk the
-    first moment at which it was used, None if there was no other chunk then and no fade."""
+def expected_action(chunks, moment, mode, decay, fade_begins):
+    """Returns the action at a moment, from the last step of each chunk at or before it, unless the chunk is over.
+
+    `fade_begins` keeps, by chunk, the first moment at which it was used; None if it was the only chunk then, so nothing fades.
+    """
     used = []
     for chunk in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
         anchor, offsets, actions = chunk
@@ -55,7 +57,7 @@ def test_the_action_follows_the_rule(seed, mode):
             all_chunks.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        result, action = chunks.at(moment), expected(all_chunks, moment, mode, 0.3, fade_begins)
+        result, action = chunks.at(moment), expected_action(all_chunks, moment, mode, 0.3, fade_begins)
         assert (result is None) == (action is None)
         if action is None:
             starved += 1
@@ -103,15 +105,15 @@ def test_a_new_chunk_continues_a_running_fade():
 
 
 @pytest.mark.parametrize("mode", ["ensemble", "cross-fade"])
-@pytest.mark.parametrize("named", ["method", "convert"])
-def test_rotations_and_angles_are_mixed_the_shorter_way(tmp_path, rng, mode, named):
+@pytest.mark.parametrize("declared_by", ["method", "convert"])
+def test_rotations_and_angles_are_mixed_the_shorter_way(tmp_path, rng, mode, declared_by):
     """A plain mean would be 0 for a quaternion and its negative, and would point backwards for 179 and -179 degrees."""
     scipy = pytest.importorskip("scipy.spatial.transform")
     turns = scipy.Rotation.random(200, random_state=4)
     rows = np.concatenate([rng.normal(size=(200, 3)), turns.as_quat(), rng.uniform(-3, 3, (200, 1))], 1)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("action", np.arange(200) * 20 * MS, rows)
-    if named == "method":
+    if declared_by == "method":
         window = {"method": [(slice(0, 7), "pose"), (slice(7, 8), "angle")]}
     else:
         window = {
@@ -134,9 +136,9 @@ def test_rotations_and_angles_are_mixed_the_shorter_way(tmp_path, rng, mode, nam
     chunks.at(20 * MS)
     action = chunks.at(70 * MS)  # the middle of the fade
     np.testing.assert_allclose(action[:3], [2, 2, 2])
-    half = turns[0] * scipy.Rotation.from_rotvec([0, 0.1, 0])
+    halfway = turns[0] * scipy.Rotation.from_rotvec([0, 0.1, 0])
     assert np.linalg.norm(action[3:7]) == pytest.approx(1)
-    assert (scipy.Rotation.from_quat(action[3:7]).inv() * half).magnitude() < 1e-6
+    assert (scipy.Rotation.from_quat(action[3:7]).inv() * halfway).magnitude() < 1e-6
     assert action[7] == pytest.approx(np.radians(-179))
 
 
@@ -211,6 +213,6 @@ def test_long_chunks_are_kept_exactly():
     for k in range(20):
         actions = np.random.default_rng(k).random((800, 3))
         chunks.put(k * 20 * MS, offsets, actions)
-        stamps, left = chunks.leftover(k * 20 * MS - 1)
+        stamps, remaining = chunks.leftover(k * 20 * MS - 1)
         np.testing.assert_array_equal(stamps, k * 20 * MS + np.arange(800) * MS)
-        np.testing.assert_array_equal(left, actions)
+        np.testing.assert_array_equal(remaining, actions)

@@ -18,8 +18,8 @@ from robocache import Anchors, Window, live
 NS = 1_000_000_000
 
 
-def pushed(rng, ring, seconds, hz, late_s):
-    """Pushes rows out of the order of their stamps. Returns stamps, arrivals and rows in the order of arrival."""
+def make_rows(rng, ring, seconds, hz, late_s):
+    """Makes rows for a ring that arrive out of the order of their stamps. Returns stamps, arrivals and rows, by arrival."""
     stamps = NS + (1e9 * np.arange(1, int(seconds * hz)) / hz).astype(np.int64)
     arrivals = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
     order = np.argsort(arrivals, kind="stable")
@@ -41,7 +41,7 @@ def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
         "joint": live.Ring((7,), "float32", span_s=5, lateness_s=0.006),
         "scalar": live.Ring((), "float64", span_s=5, lateness_s=0.006),
     }
-    sent = {name: pushed(rng, ring, 1.5, 500, 0.005) for name, ring in rings.items()}
+    sent = {name: make_rows(rng, ring, 1.5, 500, 0.005) for name, ring in rings.items()}
     path = tmp_path / "cache"
     with live.Recorder(
         rings, path, episode={"task": "reach"}, streams={"joint": {"names": list("abcdefg")}}
@@ -78,27 +78,27 @@ def file_of(pixels, kind):
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
 def test_frames_are_kept_and_bad_ones_left_out(tmp_path, codec):
     rng = np.random.default_rng(2)
-    depth = codec == "depth"
-    shape, dtype = ((12, 16, 1), "uint16") if depth else ((12, 16, 3), "uint8")
+    is_depth = codec == "depth"
+    shape, dtype = ((12, 16, 1), "uint16") if is_depth else ((12, 16, 3), "uint8")
     pixels = rng.integers(0, 255, (20, *shape)).astype(dtype)
-    kind = "png" if depth else codec
+    kind = "png" if is_depth else codec
     rows = list(pixels) if codec == "raw" else [file_of(frame, kind) for frame in pixels]
     ring = live.Ring(shape, dtype, span_s=5, lateness_s=0.05, codec=kind)
-    streams = {"cam": {"unit_m": 0.001}} if depth else None
-    bad = [] if codec == "raw" else [b"no frame", rows[0][: len(rows[0]) // 2]]
+    streams = {"cam": {"unit_m": 0.001}} if is_depth else None
+    bad_files = [] if codec == "raw" else [b"no frame", rows[0][: len(rows[0]) // 2]]
     path = tmp_path / "cache"
     with live.Recorder({"cam": ring}, path, episode={}, streams=streams) as recorder:
         for i, row in enumerate(rows):
             ring.push(NS + 10_000_000 * i, row, arrival_ns=2 * NS)
-            if i < len(bad):
-                ring.push(NS + 3_000_000 + 10_000_000 * i, bad[i], arrival_ns=2 * NS)
+            if i < len(bad_files):
+                ring.push(NS + 3_000_000 + 10_000_000 * i, bad_files[i], arrival_ns=2 * NS)
         recorder.stop()
-        if bad:
-            with pytest.warns(live.LostRowsWarning, match=f"20 rows kept, 0 lost, {len(bad)} bad frames"):
+        if bad_files:
+            with pytest.warns(live.LostRowsWarning, match=f"20 rows kept, 0 lost, {len(bad_files)} bad frames"):
                 recorder.close()
-    assert recorder.counts["cam"] == {"kept": 20, "lost": 0, "bad_frames": len(bad)}
+    assert recorder.counts["cam"] == {"kept": 20, "lost": 0, "bad_frames": len(bad_files)}
     stored = robocache.open(path, verify=True)["cam"]
-    assert stored.frames.codec == kind and (stored.frames.unit_m == 0.001) == depth
+    assert stored.frames.codec == kind and (stored.frames.unit_m == 0.001) == is_depth
     expected = pixels
     if codec == "jpeg":
         expected = np.stack([np.asarray(PIL.Image.open(io.BytesIO(file))) for file in rows])
@@ -111,7 +111,7 @@ def test_frames_are_kept_and_bad_ones_left_out(tmp_path, codec):
 
 KILLED = """
 import sys, time, numpy as np
-sys.modules["torch"] = None  # takes most of the time, and gives nothing
+sys.modules["torch"] = None  # importing torch takes most of the time, and the script does not need it
 import robocache
 from robocache import Anchors, Window, live
 ring = live.Ring((2,), "float32", span_s=5, lateness_s=0.01)
@@ -140,14 +140,14 @@ def test_a_killed_process_leaves_the_committed_rows(tmp_path):
         drain = threading.Thread(target=lambda: printed.extend(int(line) for line in process.stdout))
         drain.start()
 
-        def grown():
+        def has_grown():
             try:
                 dataset = robocache.open(path)
                 return len(dataset) == 2 and dataset["joint"].rows > 350
             except robocache.FileError:
                 return False
 
-        wait_until(grown, 60)
+        wait_until(has_grown, 60)
         before = robocache.open(path)
         rows = np.array(before["joint"].values)
         wait_until(lambda: robocache.open(path)["joint"].rows > len(rows) + 50, 60)
@@ -167,15 +167,15 @@ def test_a_killed_process_leaves_the_committed_rows(tmp_path):
     ring = live.Ring((2,), "float32", span_s=5)
     with live.Recorder({"joint": ring}, path, append=True, episode={"task": "third"}):
         ring.push(NS, np.zeros(2, np.float32), arrival_ns=NS)
-    again = robocache.open(path, verify=True)
-    assert again.episodes["task"].to_pylist() == ["first", "second", "third"]
-    np.testing.assert_array_equal(again["joint"].values[:-1], stored)
+    appended = robocache.open(path, verify=True)
+    assert appended.episodes["task"].to_pylist() == ["first", "second", "third"]
+    np.testing.assert_array_equal(appended["joint"].values[:-1], stored)
 
 
 def test_rows_that_a_ring_forgot_are_counted(tmp_path):
     ring = live.Ring((1,), "int64", span_s=0.1)
     with live.Recorder({"joint": ring}, tmp_path / "cache", episode={}) as recorder:
-        # Like a slow disk.
+        # The lock holds the recorder back, like a slow disk.
         with recorder._lock, pytest.warns(live.LostRowsWarning, match="'joint' has forgotten"):
             for i in range(1, 1001):
                 ring.push(NS + i * 1_000_000, np.array([i]), arrival_ns=NS + i * 1_000_000)
@@ -243,6 +243,7 @@ def test_a_failing_writer_is_an_error_and_committed_rows_stay(tmp_path):
     recorder.stop()
     recorder.start(task="b")
     with recorder._lock, pytest.warns(UserWarning, match="recorder: it has stopped"):
+        # A lambda cannot raise: the generator raises when throw() is called.
         recorder._episode.append = lambda *_, **__: (_ for _ in ()).throw(robocache.FileError("disk full"))
         ring.push(NS + 5, np.zeros(2, np.float32), arrival_ns=NS + 5)
         ring.push(NS + 6, np.zeros(2, np.float32), arrival_ns=NS + 6)
@@ -257,7 +258,7 @@ def test_a_failing_writer_is_an_error_and_committed_rows_stay(tmp_path):
 
 def test_arguments_of_a_recorder(tmp_path):
     ring = live.Ring((2,), "float32", span_s=5)
-    for wrong, words in (
+    for arguments, message in (
         ({"rings": {}}, "rings: expected"),
         ({"rings": [ring]}, "rings: expected"),
         ({"rings": {"a": ring, "a.arrival_ns": ring}}, "no name of the recorder.s own streams, got 'a.arrival_ns'"),
@@ -266,8 +267,8 @@ def test_arguments_of_a_recorder(tmp_path):
         ({"episode": {"task": object()}}, "task"),
         ({"append": True}, "expected a cache to append to"),
     ):
-        with pytest.raises(robocache.Error, match=words):
-            live.Recorder(**{"rings": {"a": ring}, "path": tmp_path / "none", **wrong})
+        with pytest.raises(robocache.Error, match=message):
+            live.Recorder(**{"rings": {"a": ring}, "path": tmp_path / "none", **arguments})
     assert not (tmp_path / "none").exists()
     with live.Recorder({"a": ring}, tmp_path / "cache"), pytest.raises(robocache.FileError):
         live.Recorder({"a": ring}, tmp_path / "cache")
@@ -312,8 +313,8 @@ def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
                 stamps = stamps[rng.random(len(stamps)) > 0.1]
                 stamps = np.concatenate([stamps, stamps[rng.random(len(stamps)) < 0.05]])
                 events += [(int(t + 1e9 * rng.uniform(0, late_s)), name, int(t)) for t in stamps]
-            for n, (arrival, name, stamp) in enumerate(sorted(events)):
-                row = files[n % len(files)] if name == "camera" else rng.standard_normal(rings[name].shape)
+            for number, (arrival, name, stamp) in enumerate(sorted(events)):
+                row = files[number % len(files)] if name == "camera" else rng.standard_normal(rings[name].shape)
                 row = row if name == "camera" else row.astype(rings[name].dtype)
                 rings[name].push(stamp, row, arrival_ns=arrival)
                 frontier = aligner.frontier()
@@ -326,7 +327,7 @@ def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
                         served[moment] = {
                             key: array.tobytes() for key, array in batch.items() if key != "anchor_age_ns"
                         }
-                if n % 50 == 0:
+                if number % 50 == 0:
                     time.sleep(0.01)
             recorder.stop()
             if begin == 40 * NS:

@@ -43,39 +43,39 @@ class Recording:
         self.topics = topics  # a bag's {topic: type}, to send messages; None: to send rows
         self.loader = loader_of(self.dataset, streams)
         if topics:
-            self.played = {"bag": str(next(Path(source).glob("*.db3"))), "topics": list(topics)}
+            self.play_options = {"bag": str(next(Path(source).glob("*.db3"))), "topics": list(topics)}
             return
         arrays = {}
         for stream in streams:
             arrays[f"{stream} time_ns"] = np.asarray(self.dataset[stream].time_ns)
             arrays[f"{stream} rows"] = np.asarray(self.dataset[stream].values)
         np.savez(path / "rows.npz", **arrays)
-        self.played = {"rows": str(path / "rows.npz"), "topics": list(streams)}
+        self.play_options = {"rows": str(path / "rows.npz"), "topics": list(streams)}
 
     def receiver(self, rings):
-        """Returns for each topic a function that takes a message and its number."""
+        """Returns for each topic a function that takes a message and its number, and the `Topic`s, None if rows are sent."""
         if self.topics is None:
 
-            def row_of(stream):
+            def pusher(stream):
                 ring = rings[stream]
                 return lambda message, number: ring.push(
                     struct.unpack_from("<q", message)[0],
                     np.frombuffer(message, ring.dtype, offset=8).reshape(ring.shape),
                 )
 
-            return [row_of(stream) for stream in self.streams], None
+            return [pusher(stream) for stream in self.streams], None
         topics = []
         for topic, schema in self.topics.items():
-            own_rings = {
+            topic_rings = {
                 stream: ring for stream, ring in rings.items() if stream == topic or stream.startswith(f"{topic}/")
             }
-            names = {key: self.loader.spec.keys[key]["rows"]["names"] for key in own_rings}
+            names = {key: self.loader.spec.keys[key]["rows"]["names"] for key in topic_rings}
             topics.append(
                 live.Topic(
                     topic,
                     schema,
-                    own_rings,
-                    names={key: own_names for key, own_names in names.items() if own_names},
+                    topic_rings,
+                    names={key: ring_names for key, ring_names in names.items() if ring_names},
                     definition=self.definition,
                 )
             )
@@ -157,7 +157,7 @@ RECORDINGS = {"imu and pose": imu_and_pose, "vicon": vicon, "video": video}
 class Played:
     """A part of a recording, played to rings by another process while this one records them and asks an aligner."""
 
-    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, network=None, planted=None):
+    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, network=None, fault=None):
         span_s = 3.0 * max(1.0, speed)
         rows = {key: key_spec["rows"] for key, key_spec in recording.loader.spec.keys.items()}
         self.rings = {
@@ -165,8 +165,8 @@ class Played:
             for key, key_spec in rows.items()
         }
         take, self.topics = recording.receiver(self.rings)
-        requested = {
-            **recording.played, "speed": speed, "begin_s": begin_s, "seconds": seconds, "seed": 5, "late_s": LATE_S,
+        request = {
+            **recording.play_options, "speed": speed, "begin_s": begin_s, "seconds": seconds, "seed": 5, "late_s": LATE_S,
             "much_late": 0.04, "lost": lost, "doubled": 0.02, "set_back": 5,
         }  # fmt: skip
         self.numbers = [[] for _ in take]
@@ -176,20 +176,20 @@ class Played:
             for key, key_spec in rows.items()
         }
         with live.Recorder(self.rings, path / "recorded", episode={}, streams=streams) as recorder:
-            receiving, publisher = play(requested) if network is None else network.run(lambda: play(requested, network))
-            thread = threading.Thread(target=self.receive, args=(receiving, publisher, take))
+            receiver, publisher = play(request) if network is None else network.run(lambda: play(request, network))
+            thread = threading.Thread(target=self.receive, args=(receiver, publisher, take))
             thread.start()
-            self.batches, self.latest = ask(aligner, recording.loader, thread, planted)
+            self.batches, self.latest = ask(aligner, recording.loader, thread, fault)
             thread.join()
             recorder.stop()
         self.recorder_counts = recorder.counts
         self.recorded = robocache.open(path / "recorded")
 
-    def receive(self, receiving, publisher, take):
-        receiving.settimeout(0.2)
+    def receive(self, receiver, publisher, take):
+        receiver.settimeout(0.2)
         while True:
             try:
-                message = receiving.recv(1 << 16)
+                message = receiver.recv(1 << 16)
             except TimeoutError:
                 if publisher.poll() is None:
                     continue
@@ -199,23 +199,23 @@ class Played:
             take[topic](message[12:], number)
         assert publisher.returncode == 0
         self.sent = json.loads(publisher.stdout.read())
-        receiving.close()
+        receiver.close()
 
 
-def play(requested, network=None):
-    """A socket, and a process that plays to it."""
-    receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    receiving.bind(("127.0.0.1", 0))
-    requested = json.dumps({**requested, "port": receiving.getsockname()[1]})
+def play(request, network=None):
+    """Returns a socket, and a process that plays the recording to the socket."""
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    receiver.bind(("127.0.0.1", 0))
+    request = json.dumps({**request, "port": receiver.getsockname()[1]})
     if network is not None:
-        network.lose(receiving.getsockname()[1])
-    return receiving, subprocess.Popen(
-        [sys.executable, str(HERE / "republish.py"), requested], stdout=subprocess.PIPE, text=True
+        network.lose(receiver.getsockname()[1])
+    return receiver, subprocess.Popen(
+        [sys.executable, str(HERE / "republish.py"), request], stdout=subprocess.PIPE, text=True
     )
 
 
-def ask(aligner, loader, thread, planted):
+def ask(aligner, loader, thread, fault):
     """Asks for every moment when it is settled. Returns copies of these batches, and of batches halfway between moments and of `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
     batches, latest, next_index, is_playing = {}, {}, 0, True
@@ -225,14 +225,14 @@ def ask(aligner, loader, thread, planted):
         if frontier is None:
             time.sleep(0.001)
             continue
-        if planted == "now":  # like a policy that ignores the frontier
+        if fault == "now":  # like a policy that ignores the frontier
             frontier = max(ring.newest_ns for ring in aligner.rings.values())
         end = int(np.searchsorted(moments, frontier, side="right"))
-        for moment in moments[max(next_index, end - 1) if planted == "now" else next_index : end].tolist():
-            batch = aligner.at(moment, settled=planted != "now")
+        for moment in moments[max(next_index, end - 1) if fault == "now" else next_index : end].tolist():
+            batch = aligner.at(moment, settled=fault != "now")
             batches[moment] = {key: array.copy() for key, array in batch.items() if key != "anchor_age_ns"}
-        for between in (moments[next_index : end - 1] + moments[next_index + 1 : end]) // 2 if planted is None else ():
-            latest[int(between)] = {key: array.copy() for key, array in aligner.at(int(between)).items()}
+        for halfway in (moments[next_index : end - 1] + moments[next_index + 1 : end]) // 2 if fault is None else ():
+            latest[int(halfway)] = {key: array.copy() for key, array in aligner.at(int(halfway)).items()}
         next_index = max(next_index, end)
         newest = aligner.latest()
         latest[int(newest["time_ns"][0])] = {key: array.copy() for key, array in newest.items()}
@@ -240,7 +240,7 @@ def ask(aligner, loader, thread, planted):
     return batches, latest
 
 
-def gathered(loader):
+def gather_all(loader):
     batches = {}
     for index in range(loader.num_anchors):
         batch = loader.gather([index])
@@ -257,7 +257,7 @@ def differences(batches, expected, moments):
     return {moment: keys for moment, keys in keys_by_moment.items() if keys}
 
 
-def without_gaps(recording, recorded, moments):
+def moments_without_gaps(recording, recorded, moments):
     """Returns the moments whose windows read no lost row: two rows on each side of every target were received."""
     is_complete = np.ones(len(moments), bool)
     for stream, window in recording.streams.items():
@@ -266,8 +266,8 @@ def without_gaps(recording, recorded, moments):
         for delta in np.atleast_1d(window.offsets):
             target = np.asarray(moments) + round(1e9 * delta)
             after = np.searchsorted(original, target)
-            for near in (after - 2, after - 1, after, after + 1, after + 2):
-                is_complete &= is_recorded[np.clip(near, 0, len(original) - 1)]
+            for index in (after - 2, after - 1, after, after + 1, after + 2):
+                is_complete &= is_recorded[np.clip(index, 0, len(original) - 1)]
     return [moment for moment, complete in zip(moments, is_complete, strict=True) if complete]
 
 
@@ -284,8 +284,8 @@ def check_counts(played, recording):
         streams = [
             stream
             for stream in played.rings
-            if stream == recording.played["topics"][index]
-            or (recording.topics and stream.startswith(recording.played["topics"][index] + "/"))
+            if stream == recording.play_options["topics"][index]
+            or (recording.topics and stream.startswith(recording.play_options["topics"][index] + "/"))
         ]
         for stream in streams:
             counts = played.rings[stream].counts
@@ -295,14 +295,14 @@ def check_counts(played, recording):
             assert played.recorded[stream].rows == counts["kept"] + counts["reordered"]
 
 
-def check_windows(played, recording, *, least, least_whole):
-    expected = gathered(loader_of(played.recorded, recording.streams))
+def check_windows(played, recording, *, least_count, least_complete):
+    expected = gather_all(loader_of(played.recorded, recording.streams))
     moments = [moment for moment in played.batches if moment in expected]  # the anchor's row may be lost
-    assert len(moments) > least, len(moments)
+    assert len(moments) > least_count, len(moments)
     assert differences(played.batches, expected, moments) == {}
-    complete = without_gaps(recording, played.recorded, moments)
-    assert least_whole < len(complete) < len(moments)
-    assert differences(played.batches, gathered(recording.loader), complete) == {}
+    complete = moments_without_gaps(recording, played.recorded, moments)
+    assert least_complete < len(complete) < len(moments)
+    assert differences(played.batches, gather_all(recording.loader), complete) == {}
 
 
 def compare_latest(played, recording):
@@ -323,8 +323,8 @@ def compare_latest(played, recording):
                     if method == "previous":
                         np.testing.assert_array_equal(got, rows[after - 1, begin:end].astype(got.dtype))
                     elif method == "linear":
-                        part = (target - stamps[after - 1]) / (stamps[after] - stamps[after - 1])
-                        expected = rows[after - 1] + part * (rows[after] - rows[after - 1])
+                        weight = (target - stamps[after - 1]) / (stamps[after] - stamps[after - 1])
+                        expected = rows[after - 1] + weight * (rows[after] - rows[after - 1])
                         np.testing.assert_allclose(got, expected[begin:end], rtol=1e-9, atol=1e-9)
                     else:
                         continue
@@ -332,7 +332,7 @@ def compare_latest(played, recording):
     return compared
 
 
-PARTS = {  # name: the begin, the seconds and the number of moments at 1x, and at 20x
+PARTS = {  # (name, speed): (begin_s, seconds, the least number of compared moments)
     ("imu and pose", 1): (10.0, 5.0, 60),
     ("imu and pose", 20): (2.0, 60.0, 800),
     ("vicon", 1): (3.0, 4.0, 800),
@@ -344,14 +344,14 @@ PARTS = {  # name: the begin, the seconds and the number of moments at 1x, and a
 
 @pytest.mark.parametrize(("name", "speed"), PARTS)
 def test_windows_of_a_replayed_recording(recordings, tmp_path, name, speed):
-    begin_s, seconds, least = PARTS[name, speed]
+    begin_s, seconds, least_count = PARTS[name, speed]
     recording = recordings(name)
     played = Played(tmp_path, recording, speed=speed, begin_s=begin_s, seconds=seconds)
     check_counts(played, recording)
     counts = [ring.counts for ring in played.rings.values()]
-    for result in ("reordered", "refused", "duplicates", "too_late"):
-        assert sum(count[result] for count in counts) > 0, (result, counts)
-    check_windows(played, recording, least=least, least_whole=least // 4)
+    for kind in ("reordered", "refused", "duplicates", "too_late"):
+        assert sum(count[kind] for count in counts) > 0, (kind, counts)
+    check_windows(played, recording, least_count=least_count, least_complete=least_count // 4)
     assert compare_latest(played, recording) > 20 or name == "vicon"  # numpy has no curves of vicon's methods
 
 
@@ -362,13 +362,13 @@ def test_every_datagram_that_a_network_loses_is_counted(recordings, tmp_path, na
     received = [len(numbers) for numbers in played.numbers]
     assert network.dropped() == sum(played.sent) - sum(received) > 0.02 * sum(played.sent)
     for sent, numbers, topic in zip(played.sent, played.numbers, played.topics, strict=True):
-        ends = min(numbers) + sent - 1 - max(numbers)  # losses before the first message and after the last
-        assert sent == topic.counts["received"] + topic.counts["lost"] + ends and topic.counts["lost"] > 0
+        outside = min(numbers) + sent - 1 - max(numbers)  # losses before the first message and after the last
+        assert sent == topic.counts["received"] + topic.counts["lost"] + outside and topic.counts["lost"] > 0
     check_counts(played, recording)
-    check_windows(played, recording, least=200, least_whole=20)
+    check_windows(played, recording, least_count=200, least_complete=20)
 
 
-def rewritten(path, played, recording, change):
+def rewrite(path, played, recording, change):
     """Rewrites the recorded cache with `change` applied to each stream, as a faulty recorder would. Returns its batches."""
     with robocache.Writer(path) as writer:
         for stream in recording.streams:
@@ -378,7 +378,7 @@ def rewritten(path, played, recording, change):
                 rows = [np.asarray(x) for x in (played.recorded[stream].time_ns, played.recorded[stream].values)]
                 arrivals = np.asarray(played.recorded[stream + ".arrival_ns"].values).reshape(-1)
                 episode.append(stream, *change(*rows, arrivals))
-    return gathered(loader_of(robocache.open(path), recording.streams))
+    return gather_all(loader_of(robocache.open(path), recording.streams))
 
 
 def sorted_by_arrival(stamps, rows, arrivals):
@@ -392,7 +392,7 @@ def without_late_rows(stamps, rows, arrivals):
     return stamps[in_time], rows[in_time]
 
 
-def of_one_bit(stamps, rows, arrivals):
+def with_one_bit_changed(stamps, rows, arrivals):
     changed = rows.copy()
     middle = len(rows) // 2
     changed[middle, 0] = np.nextafter(changed[middle, 0], np.inf, dtype=rows.dtype)
@@ -400,17 +400,17 @@ def of_one_bit(stamps, rows, arrivals):
 
 
 def test_the_comparison_finds_planted_faults(recordings, tmp_path):
-    """The faults: a policy asks for now; a recorder sorts rows by arrival, drops late ones, or changes a bit."""
+    """The faults: a policy asks for the present moment; a recorder sorts rows by arrival, drops late rows, or changes a bit."""
     recording = recordings("vicon")
     played = Played(tmp_path / "a", recording, speed=20, begin_s=2.0, seconds=10.0)
-    check_windows(played, recording, least=1000, least_whole=200)
-    for change, least in ((sorted_by_arrival, 500), (without_late_rows, 500), (of_one_bit, 1)):
-        expected = rewritten(tmp_path / change.__name__, played, recording, change)
+    check_windows(played, recording, least_count=1000, least_complete=200)
+    for change, least_count in ((sorted_by_arrival, 500), (without_late_rows, 500), (with_one_bit_changed, 1)):
+        expected = rewrite(tmp_path / change.__name__, played, recording, change)
         different = differences(played.batches, expected, [moment for moment in played.batches if moment in expected])
-        assert len(different) >= least, (change.__name__, len(different))
-    same = rewritten(tmp_path / "same", played, recording, lambda stamps, rows, arrivals: (stamps, rows))
-    assert differences(played.batches, same, [moment for moment in played.batches if moment in same]) == {}
-    for_now = Played(tmp_path / "now", recording, speed=4, begin_s=2.0, seconds=10.0, planted="now")
-    expected = gathered(loader_of(for_now.recorded, recording.streams))
-    moments = [moment for moment in for_now.batches if moment in expected]
-    assert len(differences(for_now.batches, expected, moments)) > 0.9 * len(moments) > 20
+        assert len(different) >= least_count, (change.__name__, len(different))
+    unchanged = rewrite(tmp_path / "same", played, recording, lambda stamps, rows, arrivals: (stamps, rows))
+    assert differences(played.batches, unchanged, [moment for moment in played.batches if moment in unchanged]) == {}
+    played_for_now = Played(tmp_path / "now", recording, speed=4, begin_s=2.0, seconds=10.0, fault="now")
+    expected = gather_all(loader_of(played_for_now.recorded, recording.streams))
+    moments = [moment for moment in played_for_now.batches if moment in expected]
+    assert len(differences(played_for_now.batches, expected, moments)) > 0.9 * len(moments) > 20

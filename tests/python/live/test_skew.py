@@ -62,19 +62,20 @@ def run(
 ):
     """Records a robot whose frames arrive late, and whose policy calls `ask(aligner, now)`."""
     rng = np.random.default_rng(0)
-    for name in range(episodes):
+    for number in range(episodes):
         rings = {
             "joint": live.Ring((2,), "float32", span_s=100, lateness_s=lateness_ms / 1e3),
             "front": live.Ring((8, 8, 3), "uint8", span_s=100, codec="png", on_duplicate=on_duplicate),
         }
         aligner = live.Aligner(spec, rings, outputs=["action"], framework="numpy")
+        # (now, kind, index): kind 0 is a row of the joint, 1 a frame of front, 2 a call of the policy.
         events = [
             (int(stamp + joint_ms * MS + rng.uniform(0, joint_late_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)
         ]
         events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT) if is_sent is None or is_sent[i]]
         events += [(int(now), 2, 0) for now in np.arange(NS + 200 * MS, JOINT[-1], 17 * MS)]
         state = joints(JOINT)
-        with live.Recorder(rings, path, episode={"number": name}, append=name > 0) as recorder:
+        with live.Recorder(rings, path, episode={"number": number}, append=number > 0) as recorder:
             for now, kind, i in sorted(events):
                 if kind == 2 and saw:
                     recorder.saw(ask(aligner, now), now_ns=now + ahead_ns)
