@@ -83,8 +83,8 @@ class _Owner:
 def from_numpy(array: npt.NDArray[Any]) -> Any:
     """Makes a tensor of the library from a numpy array, without a copy. The tensor keeps the array alive.
 
-    An array that numpy's own DLPack accepts is returned as it is, since DLPack is ten times as fast. It refuses arrays that are
-    read-only, bool or bfloat16.
+    An array that numpy's own DLPack accepts is returned as it is, since DLPack is ten times as fast. numpy's DLPack refuses arrays
+    that are read-only, bool or bfloat16.
     """
     refuse_mask(array)
     dtype, itemsize = array.dtype, array.itemsize
@@ -126,7 +126,7 @@ def array_at(
 
 def to_numpy(tensor: Any) -> npt.NDArray[Any]:
     """Returns a writable numpy view of a contiguous CPU tensor from the library."""
-    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # it is torch's if another argument was
+    dtype = numpy_dtype(str(tensor.dtype).removeprefix("torch."))  # a torch dtype if another argument was torch's
     return array_at(tensor, _tensor_address(tensor), tuple(tensor.shape), dtype, read_only=False)
 
 

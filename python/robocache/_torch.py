@@ -191,8 +191,8 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def _torch_type(kind: str) -> str:
-    for own_name, torch_name in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
-        kind = kind.replace(own_name, torch_name)
+    for field_type, torch_name in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
+        kind = kind.replace(field_type, torch_name)
     return re.sub(r"\[\d\]", "[]", kind)
 
 
@@ -235,8 +235,8 @@ def _bounds(start: int | None, stop: int | None) -> tuple[int, int]:
     return 0 if start is None else start, 2**63 - 1 if stop is None else stop
 
 
-def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
-    """The inverse of `_spread`."""
+def _gather(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Returns the call of an operator's arguments: the inverse of `_spread`."""
     remaining = iter(arguments)
     call = {}
     for name, kind, _ in operation.fields:
@@ -412,7 +412,7 @@ class _Forward(_Operator):
     def run(self, *arguments: Any) -> list[Tensor]:
         *spread, wanted = arguments
         results = [None if is_wanted else False for is_wanted in wanted]
-        return [x for x in self.operation.run(_gathered(self.operation, spread), results) if x is not None]
+        return [x for x in self.operation.run(_gather(self.operation, spread), results) if x is not None]
 
     def _refuse_vmap(self, *arguments: Any) -> Any:
         raise errors.ArgumentError(
@@ -421,18 +421,18 @@ class _Forward(_Operator):
 
     def _write(self, *arguments: Any) -> None:
         *spread, wanted, out = arguments
-        self.operation.run(_gathered(self.operation, spread), _by_result(wanted, out, absent=False))
+        self.operation.run(_gather(self.operation, spread), _by_result(wanted, out, absent=False))
 
     def fake(self, *arguments: Any) -> list[Tensor]:
         *spread, wanted = arguments
-        call = _gathered(self.operation, spread)
+        call = _gather(self.operation, spread)
         like = next(_tensors_of(self.operation, call))
         shapes = zip(self.operation.shapes(call, len(wanted)), wanted, strict=True)
         return [like.new_empty(shape, dtype=_dtype(dtype)) for (shape, dtype), is_wanted in shapes if is_wanted]
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
         *spread, ctx.wanted = inputs
-        self.keep(ctx, _gathered(self.operation, spread), _by_result(ctx.wanted, output))
+        self.keep(ctx, _gather(self.operation, spread), _by_result(ctx.wanted, output))
         ctx.lengths = [  # for each argument the number of gradients if it is a list of tensors, else None
             len(x) if isinstance(x, LISTS) and all(isinstance(item, Tensor) for item in x) else None for x in inputs
         ]
@@ -491,7 +491,7 @@ class _Forward(_Operator):
 
     def vmap(self, apply: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         *spread, wanted = arguments
-        call, dims = _gathered(self.operation, spread), _dims(self.operation, in_dims[:-1])
+        call, dims = _gather(self.operation, spread), _dims(self.operation, in_dims[:-1])
         folded, unfold = self.operation.fold(call, dims, info.batch_size)
         results = apply(*_spread(self.operation, folded), wanted)
         return [unfold(x) for x in results], [0] * len(results)
@@ -512,7 +512,7 @@ class _Backward(_Operator):
             gradients, results = "Tensor out_gradient", f"({', '.join(['Tensor'] * len(operation.gradients_of))})"
         self.define(f"{operation.name}_backward", f"({arguments}, {gradients}, bool[] wanted) -> {results}")
 
-    def _applied(
+    def _apply(
         self,
         apply: Callable[..., Any],
         spread: Sequence[Any],
@@ -534,7 +534,7 @@ class _Backward(_Operator):
             or _role(out_gradients) != _NOTHING
             or any(is_batched(x) for x in out_gradients)
         ):
-            return self._applied(self, _spread(self.operation, call), out_gradients, results, wanted)
+            return self._apply(self, _spread(self.operation, call), out_gradients, results, wanted)
         buffers = self._buffers(call, wanted)
         self.operation.add_gradients(call, out_gradients, results, buffers)
         return buffers
@@ -560,14 +560,14 @@ class _Backward(_Operator):
 
     def run(self, *arguments: Any) -> Any:
         spread, out_gradients, results, wanted = self._parts(arguments)
-        call = _gathered(self.operation, spread)
+        call = _gather(self.operation, spread)
         buffers = self._buffers(call, wanted)
         self.operation.add_gradients(call, out_gradients, results, buffers)
         return self._outputs(buffers, out_gradients[0])
 
     def fake(self, *arguments: Any) -> Any:
         spread, out_gradients, _, wanted = self._parts(arguments)
-        return self._outputs(self._buffers(_gathered(self.operation, spread), wanted), out_gradients[0])
+        return self._outputs(self._buffers(_gather(self.operation, spread), wanted), out_gradients[0])
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
         pass
@@ -584,14 +584,14 @@ class _Backward(_Operator):
         spread, out_gradients, results, wanted = self._parts(arguments)
         dims, out_dims, result_dims, _ = self._parts(in_dims)
         size = info.batch_size
-        call = _gathered(self.operation, spread)
+        call = _gather(self.operation, spread)
         folded, _ = self.operation.fold(call, _dims(self.operation, dims), size)
 
         def fold(arrays: list[Tensor], axes: Sequence[int | None] | None) -> list[Tensor]:
             pairs = zip(arrays, axes or [None] * len(arrays), strict=True)
             return [self.operation.fold_result(call, array, axis, size) for array, axis in pairs]
 
-        rows = self._applied(
+        rows = self._apply(
             apply, _spread(self.operation, folded), fold(out_gradients, out_dims), fold(results, result_dims), wanted
         )
         unfolded = [

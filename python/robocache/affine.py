@@ -1,4 +1,4 @@
-"""Normalises arrays, and undoes it, with the batch's own arithmetic, for a policy's input and output."""
+"""Normalises a policy's input, and undoes the normalisation of its output, with the arithmetic of batches."""
 
 from __future__ import annotations
 
@@ -134,28 +134,29 @@ class Affine:
         return result
 
     def _apply(self, x: Any, dataset_index: Any, start: int) -> Any:
+        """Returns fma(x, scale, shift) if `start`, the index of the first part, is 0; fma(x, spread, centre) if it is 2."""
         torch = _lib.torch_module()
-        in_torch = torch is not None and isinstance(x, torch.Tensor)
-        if not in_torch and not isinstance(x, np.ndarray):
+        is_torch = torch is not None and isinstance(x, torch.Tensor)
+        if not is_torch and not isinstance(x, np.ndarray):
             raise errors.ArgumentTypeError(f"x: expected a numpy array or a torch tensor, got {type(x).__name__}")
-        if not (x.is_floating_point() if in_torch else x.dtype.kind == "f" or x.dtype.name == "bfloat16"):
+        if not (x.is_floating_point() if is_torch else x.dtype.kind == "f" or x.dtype.name == "bfloat16"):
             raise errors.ArgumentTypeError(f"x: expected floats, got {x.dtype}")
         _lib.refuse_mask(x)
         sources, *shape = self.scale.shape
         if list(x.shape[x.ndim - len(shape) :]) != shape:
             raise errors.ArgumentError(f"x: expected [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
-        rows = self._rows(x, dataset_index, sources, in_torch)
+        rows = self._rows(x, dataset_index, sources, is_torch)
         clips = self.clip and start == 0
-        factor, summand = (part[rows] for part in self._parts(x.device if in_torch else None)[start : start + 2])
+        factor, summand = (part[rows] for part in self._parts(x.device if is_torch else None)[start : start + 2])
         if factor.ndim > len(shape):
             inner_axes = [1] * (x.ndim - factor.ndim)
             factor, summand = (part.reshape(len(part), *inner_axes, *shape) for part in (factor, summand))
         with np.errstate(all="ignore"):
-            y = (x.double() if in_torch else x.astype(np.float64)) * factor + summand
+            y = (x.double() if is_torch else x.astype(np.float64)) * factor + summand
             y = y.clip(-1, 1) if clips else y
-            return y.to(x.dtype) if in_torch else np.asarray(y.astype(x.dtype))
+            return y.to(x.dtype) if is_torch else np.asarray(y.astype(x.dtype))
 
-    def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
+    def _rows(self, x: Any, dataset_index: Any, sources: int, is_torch: bool) -> Any:
         """Returns the source's index for all of x, or an array with the index of each row's source."""
         if dataset_index is None:
             if not self._sources_are_alike:
@@ -183,7 +184,7 @@ class Affine:
             raise errors.ArgumentError(
                 f"dataset_index: expected in [0, {sources}), got from {int(rows.min())} to {int(rows.max())}"
             )
-        if not in_torch:
+        if not is_torch:
             return np.asarray(rows)
         return torch.as_tensor(rows, dtype=torch.int64, device=x.device).clamp(0, sources - 1)
 

@@ -76,8 +76,8 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         import pyarrow as pa
 
         column = self._column(argument, name)
-        nothing = np.zeros(0, np.int64)
-        kind = column(nothing, nothing).type
+        empty = np.zeros(0, np.int64)
+        kind = column(empty, empty).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             raise errors.ArgumentError(f"{argument}: expected a column of numbers, got {name!r} of {kind}")
 
@@ -133,8 +133,8 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
             table = pa.table({name: self[name](episodes, times) for name in names} or {"": pa.nulls(len(times))})
             return true_rows(argument, expression, table, columns=self.names)
 
-        nothing = np.zeros(0, np.int64)
-        true_anchors(nothing, nothing)  # raises if the condition is invalid
+        empty = np.zeros(0, np.int64)
+        true_anchors(empty, empty)  # raises if the condition is invalid
         return true_anchors
 
     def features_in(self, argument: str, condition: Any) -> dict[str, tuple[Stream, int | None]]:
@@ -143,8 +143,8 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         import pyarrow as pa
 
         expression = as_expression(argument, condition)
-        text, nothing = str(expression), np.zeros(0, np.int64)
-        table = pa.table({name: self[name](nothing, nothing) for name in self if name in text})
+        text, empty = str(expression), np.zeros(0, np.int64)
+        table = pa.table({name: self[name](empty, empty) for name in self if name in text})
         features = {}
         for name in self._features.keys() & set(table.column_names):
             try:

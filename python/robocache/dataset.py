@@ -225,7 +225,7 @@ class EncodedFrames:
         return EncodedFrames(self._stream, self._rows[rows], self.data, self.offsets)
 
     def file(self, row: int) -> np.ndarray:
-        """A frame's file, uint8 ``[bytes]``, not decoded."""
+        """Returns a frame's file, uint8 ``[bytes]``, not decoded."""
         number = self._rows[operator.index(row)]
         return self.data[self.offsets[number] : self.offsets[number + 1]]
 
@@ -624,9 +624,9 @@ class Dataset:
 
         With a loader or a spec they describe the values that :class:`Normalization` normalises: after windows, methods and
         conversions, for every moment that can be drawn, each once, without padding, NaN and infinity. They are computed on
-        the loader's device, in float32 or float64 whatever the batch's dtype. Without a loader or spec they are those that
-        a cache of these episodes alone would have. All are exact. They are computed once and kept in the cache's folder ``statistics``,
-        if that can be written.
+        the loader's device, in float32 or float64 whatever the batch's dtype. Without a loader or spec they equal the
+        statistics of a cache of these episodes alone. All are exact. They are computed once and kept in the cache's folder
+        ``statistics``, if that can be written.
 
         Args:
             of: a :class:`Loader` that draws from this dataset: statistics of its numeric keys, over its episodes and

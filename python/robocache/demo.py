@@ -236,8 +236,8 @@ class _Physics:
             lines.append(((z0 + z1) / 2, x0, y0, x1 - x0, y1 - y0, focal * size[0] * 2 / (z0 + z1), body))
         for _, x, y, along_x, along_y, radius, body in sorted(lines, reverse=True):
             length = max(along_x**2 + along_y**2, 1e-9)
-            part = (((columns - x) * along_x + (rows - y) * along_y) / length).clip(0, 1)
-            distance = np.hypot(columns - x - part * along_x, rows - y - part * along_y) / radius
+            fraction = (((columns - x) * along_x + (rows - y) * along_y) / length).clip(0, 1)
+            distance = np.hypot(columns - x - fraction * along_x, rows - y - fraction * along_y) / radius
             shade = (1.15 - 0.55 * distance)[..., None] * np.array(_COLOURS.get(body, _ARM))
             picture = np.where(distance[..., None] < 1, shade, picture)
         return picture.clip(0, 255).astype(np.uint8)
@@ -255,10 +255,10 @@ def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Gener
             for first in np.flatnonzero(rng.random(len(lost)) < sensor.dropouts_per_s / sensor.rate_hz):
                 lost[first : first + rng.integers(1, 12)] = True
             taken_s = taken_s[~lost]
-            step, part = np.divmod(taken_s / _TIMESTEP_S, 1)
+            step, fraction = np.divmod(taken_s / _TIMESTEP_S, 1)
             step = step.astype(int)
             source = truth["joint.state" if name == _CAMERA else name]
-            values = source[step] + part[:, None] * (source[step + 1] - source[step])
+            values = source[step] + fraction[:, None] * (source[step + 1] - source[step])
             time_ns = started_ns + np.rint((taken_s + sensor.clock_offset_s) * 1e9).astype(np.int64)
             if name == _CAMERA:
                 episode.append(name, time_ns, physics.film(values[:, : values.shape[1] // 2]), codec="jpeg")
@@ -362,18 +362,22 @@ def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
     frame_axis.plot(near_ms, np.full(len(near_ms), 0.03), "|", color="0.3", transform=frame_axis.get_xaxis_transform())
     for offset, frame in zip(_FRAMES, batch[_CAMERA][chosen], strict=True):
         picture = OffsetImage(frame.transpose(1, 2, 0), zoom=1.05)
-        where = (offset * 1e3, 0.56)
+        position = (offset * 1e3, 0.56)
         clock = frame_axis.get_xaxis_transform()
-        frame_axis.add_artist(AnnotationBbox(picture, where, xycoords=clock, bboxprops={"edgecolor": "C3"}))
+        frame_axis.add_artist(AnnotationBbox(picture, position, xycoords=clock, bboxprops={"edgecolor": "C3"}))
         frame_axis.axvline(offset * 1e3, color="C3", alpha=0.3, linewidth=0.8)
     frame_axis.set_yticks([])
     frame_axis.set_title(f"{_CAMERA}: 30 Hz, jitter 2.5 ms, JPEG {_WIDTH} x {_HEIGHT}", loc="left", fontsize=9)
     for axis, (name, offsets) in zip(axes, _WINDOW.items(), strict=True):
         times, values = dataset.episode(0)[name]
         since_ms = (times - anchor_ns) / 1e6
-        near = np.abs(since_ms) < 220
-        axis.plot(since_ms[near], values[near, 0], ".-", color="0.6", linewidth=0.6, markersize=4, label="recorded")
-        axis.plot(since_ms[near], np.full(near.sum(), 0.03), "|", color="0.3", transform=axis.get_xaxis_transform())
+        is_near = np.abs(since_ms) < 220
+        axis.plot(
+            since_ms[is_near], values[is_near, 0], ".-", color="0.6", linewidth=0.6, markersize=4, label="recorded"
+        )
+        axis.plot(
+            since_ms[is_near], np.full(is_near.sum(), 0.03), "|", color="0.3", transform=axis.get_xaxis_transform()
+        )
         is_pad = batch[f"{name}_is_pad"][chosen]
         offsets_ms = np.array(offsets) * 1e3
         aligned = batch[name][chosen, :, 0]

@@ -100,8 +100,8 @@ class EpisodeLoader(BatchesInOrder):
         ranks: Ranks | None = None,
         **options: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "options")}
-        self._arguments = {name: copied(value) for name, value in {**given, **options}.items()}
+        own_arguments = {name: value for name, value in locals().items() if name not in ("self", "dataset", "options")}
+        self._arguments = {name: copied(value) for name, value in {**own_arguments, **options}.items()}
         if form not in _FORMS:
             raise errors.ArgumentError(f"form: expected 'padded' or 'packed', got {form!r}")
         self._packed = form == "packed"
@@ -179,7 +179,7 @@ class EpisodeLoader(BatchesInOrder):
         steps, parts, part = self._episodes[episodes, 2], self._parts[episodes], self._part_of[segments]
 
         def cut(cut_id: np.ndarray, part: np.ndarray) -> np.ndarray:
-            # Both segments at a cut give it the same id, so they draw the same row.
+            # Both segments at a cut give the cut the same id, so they draw the same row.
             row: np.ndarray = part * steps // parts
             if self._max_steps is None or not self._shuffle:
                 return row
@@ -194,7 +194,7 @@ class EpisodeLoader(BatchesInOrder):
         begins = cut(segments, part)
         return self._firsts[episodes] + begins, cut(segments + 1, part + 1) - begins
 
-    def _in_order(self, seed: int, epoch: int) -> np.ndarray:
+    def _draw_order(self, seed: int, epoch: int) -> np.ndarray:
         if self._order is not None and self._order[0] == (seed, epoch):
             return self._order[1]
         order = np.arange(self.num_samples)
@@ -226,7 +226,7 @@ class EpisodeLoader(BatchesInOrder):
             return None
         if remaining < global_batch:  # filled up with the epoch's first segments, so that all ranks have equally many
             global_batch = -(-remaining // self.world_size) * self.world_size
-        drawn = self._in_order(seed, epoch).take(range(samples, samples + global_batch), mode="wrap")
+        drawn = self._draw_order(seed, epoch).take(range(samples, samples + global_batch), mode="wrap")
         return self._batch(drawn[self.rank :: self.world_size], seed, epoch)
 
     def _batch(self, segments: np.ndarray, seed: int, epoch: int) -> dict[str, Any]:
@@ -242,14 +242,14 @@ class EpisodeLoader(BatchesInOrder):
             rows = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
             batch = self.loader._gather_batch(rows.ravel(), seed, epoch, np.repeat(firsts, len(steps)))
             is_pad = to_device(steps >= lengths[:, None])
-            batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
+            batch = {name: self._pad(name, values, lengths, is_pad) for name, values in batch.items()}
             batch["is_pad"] = is_pad
         table = self._episodes[self._episode_of[segments]]
         batch |= {name: to_device(table[:, column].copy()) for name, column in _COLUMNS.items() if name in batch}
         batch["lengths"] = to_device(lengths)
         return batch
 
-    def _padded(self, name: str, values: Any, lengths: np.ndarray, is_pad: Any) -> Any:
+    def _pad(self, name: str, values: Any, lengths: np.ndarray, is_pad: Any) -> Any:
         """Returns the values of all steps as [B, T, ...], with fill values after a segment's end."""
         segments, steps = is_pad.shape
         if isinstance(values, list):

@@ -37,8 +37,8 @@ def differ(first: float, second: float) -> bool:
 def rates_of_stamps(
     values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
 ) -> tuple[float, float, float] | None:
-    """Returns three rates in Hz: the rate of the stamps stored as values by their mean step, the same by their median step, and
-    the clock's rate. Returns None if the values are no stamps: they step back, are few, or count rows.
+    """Returns three rates in Hz: the rate of the values as stamps by their mean step, that rate by their median step, and the
+    clock's rate. Returns None if the values are no stamps: they step back, are few, or count rows.
 
     unit_ns: the values' unit. None: seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
     """

@@ -40,7 +40,7 @@ _COMPONENTS = re.compile(
     re.IGNORECASE,
 )
 _NAME = re.compile(r"[^\s,;|]{1,128}")
-_LONGEST = 1 << 16
+_LONGEST = 1 << 16  # characters; a longer text is not searched for names
 
 
 def names_in(value: Any) -> list[str] | None:
@@ -58,10 +58,10 @@ def names_in(value: Any) -> list[str] | None:
         elif value.startswith("(") and value.endswith(")"):
             value = value[1:-1]
         if isinstance(value, str):
-            mark = next((mark for mark in (",", ";", "|", "\t", "\n") if mark in value), None)
-            value = [part.strip().strip("'\"") for part in value.split(mark)]
+            separator = next((separator for separator in (",", ";", "|", "\t", "\n") if separator in value), None)
+            value = [part.strip().strip("'\"") for part in value.split(separator)]
             value = value[:-1] if value and not value[-1] else value
-            if not all(_NAME.fullmatch(name) or (mark and name and len(name) <= 128) for name in value):
+            if not all(_NAME.fullmatch(name) or (separator and name and len(name) <= 128) for name in value):
                 return None
     if not isinstance(value, list | tuple) or len(value) < 2 or not all(isinstance(name, str) for name in value):
         return None
@@ -152,12 +152,12 @@ def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) 
     """Returns the names of a stream's features, else each different list of names in the columns of these episodes."""
     if stream.names:
         return [stream.names]
-    different: dict[tuple[str, ...], None] = {}
+    distinct: dict[tuple[str, ...], None] = {}
     for row in _rows_of(dataset, episodes, may_name):
         declared = declared_names(row)
         if column := names_for(stream.name, stream.shape, declared):
-            different[tuple(declared[column])] = None
-    return [list(names) for names in different]
+            distinct[tuple(declared[column])] = None
+    return [list(names) for names in distinct]
 
 
 def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
@@ -201,9 +201,11 @@ def compare(first: Sequence[str], second: Sequence[str]) -> str:
     if all(a == b for a, b in zip(first, second, strict=False)):
         return ""
     index_of = {name: index for index, name in enumerate(first) if first.count(name) == second.count(name) == 1}
-    moved = len(first) == len(second) and any(index_of.get(name, index) != index for index, name in enumerate(second))
+    is_moved = len(first) == len(second) and any(
+        index_of.get(name, index) != index for index, name in enumerate(second)
+    )
     first, second = _strip_common(first), _strip_common(second)
-    return "order" if moved or (first != second and sorted(first) == sorted(second)) else "others"
+    return "order" if is_moved or (first != second and sorted(first) == sorted(second)) else "others"
 
 
 def are_same(first: Sequence[str], second: Sequence[str]) -> bool:
@@ -219,10 +221,10 @@ def _strip_common(names: Sequence[str]) -> list[str]:
 def _common(names: Sequence[str]) -> int:
     """Returns the length of the names' common prefix, up to its last separator."""
     least, greatest = min(names), max(names)
-    same = next(
+    common = next(
         (i for i, (a, b) in enumerate(zip(least, greatest, strict=False)) if a != b), min(len(least), len(greatest))
     )
-    return 1 + max(least[:same].rfind(mark) for mark in "./_ -")
+    return 1 + max(least[:common].rfind(separator) for separator in "./_ -")
 
 
 def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) -> str | None:

@@ -196,12 +196,12 @@ def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) ->
     if len(names) != prod(shape):
         return []
     parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
-    of_poses = _rotations_of_poses(names) | _matrices_of(names)
+    pose_features = _rotations_of_poses(names) | _matrices_of(names)
     return runs(
         [
             i
             for i, (name, part) in enumerate(zip(names, parts, strict=True))
-            if part or i in of_poses or _UR_PART.fullmatch(name)
+            if part or i in pose_features or _UR_PART.fullmatch(name)
         ],
         "previous",
     )
@@ -220,8 +220,8 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
     features: set[int] = set()
     for (start, letter), parts in axes_of.items():
         stem = start.lower()
-        of_position = ("", "t", "p", "pos_", "pos.", "position_", "position.")
-        has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in of_position)
+        position_prefixes = ("", "t", "p", "pos_", "pos.", "position_", "position.")
+        has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in position_prefixes)
         is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
         if len(parts) == 3 and has_position and not is_other:
             features |= set(parts.values())
@@ -238,7 +238,7 @@ def _matrices_of(names: Sequence[str]) -> set[int]:
         if _says_6d(name) and not words_of(name) & NO_ROTATION:
             features.add(index)
     for entries in matrices.values():
-        first = min(min(entries))
+        first = min(min(entries))  # the names count from 0 or from 1
         height, width = (max(entry[axis] for entry in entries) - first + 1 for axis in (0, 1))
         if (height, width) in _MATRIX_SHAPES and len(entries) == height * width:
             features |= set(entries.values())
@@ -265,7 +265,7 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if fours_are_rotations else words):
         starts = list(range(0, features, 4))
     elif len(names) == features:
-        starts = _by_names(names, words, says(stream, ROTATIONS))
+        starts = _quaternions_by_names(names, words, says(stream, ROTATIONS))
     if not starts and shape and says(stream, _WITH_ORDER) and not is_of_points:
         starts = [
             row + start for row in range(0, features, shape[-1] or 1) for start in _quaternions_in(stream, shape[-1])
@@ -273,7 +273,7 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     return [[start, start + 4, "slerp"] for start in starts]
 
 
-def _by_names(names: Sequence[str], words: Set[str], is_stream_of_rotations: bool = False) -> list[int]:
+def _quaternions_by_names(names: Sequence[str], words: Set[str], is_stream_of_rotations: bool = False) -> list[int]:
     """Returns the first features of quaternions, by the features' names. `is_stream_of_rotations`: the stream's name has a word
     for rotations."""
     components = _components_of(names)

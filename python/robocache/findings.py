@@ -164,7 +164,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, report: Mapping[str, Any]) -> Report:
-        """The inverse of :meth:`to_dict`.
+        """Returns the report from a dict: the inverse of :meth:`to_dict`.
 
         Raises:
             KeyError, TypeError, ValueError: the dict is no report.

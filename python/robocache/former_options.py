@@ -57,16 +57,18 @@ def takes_former_options(init: Callable[_Parameters, None]) -> Callable[_Paramet
             return init(*args, **options)
         former = sorted(FORMER.intersection(options))
         positional: tuple[Any, ...] = args
-        given: dict[str, Any] = {**dict(zip(names, positional[1:], strict=False)), **options}
-        current_options: Any = current(given)
-        new = ", ".join(f"{name}={value!r}" for name, value in current_options.items() if value is not given.get(name))
+        arguments: dict[str, Any] = {**dict(zip(names, positional[1:], strict=False)), **options}
+        current_options: Any = current(arguments)
+        new = ", ".join(
+            f"{name}={value!r}" for name, value in current_options.items() if value is not arguments.get(name)
+        )
         warnings.warn(f"{', '.join(f'{name}=' for name in former)}: now {new}", DeprecationWarning, stacklevel=2)
         return init(positional[0], **current_options)
 
     return wrapper
 
 
-def current(given: Mapping[str, Any]) -> dict[str, Any]:
+def current(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Converts a loader's keyword arguments, in the former or the current form, to the current form.
 
     A window's option is one value for all keys, or ``{key: value}``.
@@ -74,7 +76,7 @@ def current(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ArgumentError: a former option is used with its current form, or `delta_timestamps` with `rate_hz`.
     """
-    options = dict(given)
+    options = dict(arguments)
     if mixture := {name: options.pop(name) for name in _MIXTURE if name in options}:
         sources, _ = as_sources(options.get("dataset"))
         options["dataset"] = Mixture(sources, **mixture)
@@ -127,8 +129,8 @@ def _replace_steps(options: dict[str, Any]) -> None:
 
 def _replace_window_options(options: dict[str, Any]) -> None:
     """Replaces a window's former options by fields of `default` and of each key's Window."""
-    given = options.get("delta_timestamps")
-    windows = dict(given) if isinstance(given, Mapping) else {}
+    delta_timestamps = options.get("delta_timestamps")
+    windows = dict(delta_timestamps) if isinstance(delta_timestamps, Mapping) else {}
     default_fields: dict[str, Any] = {}
     for name in [name for name in options if name in _WINDOW]:
         value, field = options.pop(name), _WINDOW[name]

@@ -91,15 +91,15 @@ def _cuda_version(number: int) -> str | None:
 
 
 def _describe_device(index: int, torch: Any | None) -> dict[str, Any]:
-    call = _lib.function
-    capability = call("cuda_device_compute_capability")(index)
+    function = _lib.function
+    capability = function("cuda_device_compute_capability")(index)
     failure = _device_failure(index, capability, torch)
     return {
         "index": index,
-        "name": call("cuda_device_name")(index),
+        "name": function("cuda_device_name")(index),
         "compute_capability": "{}.{}".format(*divmod(capability, 10)),
-        "memory_total": call("cuda_device_memory_total")(index),
-        "memory_free": call("cuda_device_memory_free")(index),
+        "memory_total": function("cuda_device_memory_total")(index),
+        "memory_free": function("cuda_device_memory_free")(index),
         "works": False if failure else None if torch is None else True,
         "failure": failure,
     }
@@ -114,15 +114,15 @@ def check_installation() -> dict[str, Any]:
         ``driver``; ``devices`` with name, compute capability, memory in bytes, ``works``, which is None if torch, which makes
         the arrays, cannot use CUDA, and ``failure``, the reason or None), ``ok``.
     """
-    call = _lib.function
+    function = _lib.function
     plugin = _plugin()
-    count = call("cuda_device_count")()
+    count = function("cuda_device_count")()
     torch = _torch_with_cuda() if count else None
     cuda: dict[str, Any] = {
-        "plugin_loaded": call("cuda_plugin_loaded")(),
-        "reason": call("cuda_unavailable_reason")() or None,
-        "runtime": _cuda_version(call("cuda_runtime_version")()),
-        "driver": _cuda_version(call("cuda_driver_version")()),
+        "plugin_loaded": function("cuda_plugin_loaded")(),
+        "reason": function("cuda_unavailable_reason")() or None,
+        "runtime": _cuda_version(function("cuda_runtime_version")()),
+        "driver": _cuda_version(function("cuda_driver_version")()),
         "devices": [_describe_device(index, torch) for index in range(count)],
     }
     works = _failure(np.array) is None

@@ -1,4 +1,4 @@
-"""Iterates over batches, epoch after epoch: loops, also several at once, and the position in the order as a state."""
+"""Iterates over batches, epoch after epoch. Several loops may run at once. The position in the order is saved as a state."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ class BatchesInOrder(abc.ABC):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._lock:
             thread = threading.get_ident()
-            newest, alive = self._newest, self._living_loops()
-            if alive:
-                # Threads share an iteration. A loop inside a loop of the same thread has its own.
-                last = max(alive, key=lambda loop: loop.iteration.epoch).iteration
-                if all(loop.iteration is not last or loop.thread != thread for loop in alive):
+            newest, loops = self._newest, self._living_loops()
+            if loops:
+                # Threads share an iteration. A loop inside a loop of the same thread gets an iteration of its own.
+                last = max(loops, key=lambda loop: loop.iteration.epoch).iteration
+                if all(loop.iteration is not last or loop.thread != thread for loop in loops):
                     return self._make_loop(last, thread)
-            ended = newest.samples >= self._end and not newest.loaded
-            if newest.begun or ended or any(loop.iteration is newest for loop in alive):
+            has_ended = newest.samples >= self._end and not newest.loaded
+            if newest.begun or has_ended or any(loop.iteration is newest for loop in loops):
                 newest = self._continue_after(newest)
             return self._make_loop(newest, thread)
 
     def _living_loops(self) -> list[_Loop]:
-        """The loops that are still referenced and have not ended."""
+        """Returns the loops that are still referenced and have not ended."""
         return [loop for loop in self._loops if not loop.iteration.over]
 
     def _make_loop(self, iteration: Iteration, thread: int) -> _Loop:
@@ -111,7 +111,7 @@ class BatchesInOrder(abc.ABC):
             batch = self._batch_at(position)
             if batch is None:
                 current.over = True
-                # The next loop begins where the last one ended: at the start of an epoch.
+                # The next loop begins where the last loop ended: at the start of an epoch.
                 if self._newest.over or (self._newest.begun and not self._living_loops()):
                     self._continue_after(self._newest)
                 raise StopIteration
@@ -150,8 +150,9 @@ class BatchesInOrder(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON values. :meth:`load_state_dict` then continues after the last batch returned, with any
-        batch size and any number of ranks. With nested loops it is the state of the outermost one: of the oldest iterator that
-        has not ended and is still referenced. If there is none, it is the state of the newest iterator. `fingerprint` identifies the dataset and the order."""
+        batch size and any number of ranks. With nested loops it is the state of the outermost loop: of the oldest iterator that
+        has not ended and is still referenced. If there is no such iterator, it is the state of the newest. `fingerprint`
+        identifies the dataset and the order."""
         with self._lock:
             current = self._current()
             position = {"seed": current.seed, "epoch": current.epoch, "samples": current.samples}

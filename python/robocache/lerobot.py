@@ -573,9 +573,9 @@ class LeRobotDataset(_MapStyle):
     samples and collates them again. :meth:`Loader.from_lerobot` is much faster if you do not need a map-style dataset.
 
     Random crops and colours of `images` are drawn anew each time an item is read, in every epoch of a DataLoader, also with
-    persistent workers; there they depend on torch.manual_seed. A key with a window has ``<key>_is_pad``. A key without one has
-    it if its frames may be missing (``on_bad_frame="pad"``, rows of a video without a frame) or if it has `tolerance_s`,
-    `max_gap_s` or `offset_s`. Errors keep their type through workers, such as :class:`FrameError`.
+    persistent workers; in workers they depend on torch.manual_seed. A key with a window has ``<key>_is_pad``. A key without a
+    window has ``<key>_is_pad`` if its frames may be missing (``on_bad_frame="pad"``, rows of a video without a frame) or if it
+    has `tolerance_s`, `max_gap_s` or `offset_s`. Errors keep their type through workers, such as :class:`FrameError`.
 
     Args:
         path, cache, on_error, frames, video, follow_links: as for :meth:`Loader.from_lerobot`.

@@ -317,8 +317,8 @@ class Loader(BatchesInOrder):
 
         Each batch is a dict. A key in `delta_timestamps` has ``<key>`` ``[B, T, ...]`` and ``<key>_is_pad`` ``[B, T]`` bool.
         Every other key has ``<key>`` ``[B, ...]``, the frame's own value; a camera that lacks frames of some rows also has
-        ``<key>_is_pad`` ``[B]``. Among them are ``timestamp`` ``[B]`` float32, ``frame_index``, ``index``, ``episode_index``
-        and ``task_index`` ``[B]`` int64. Floats are float32, integers int64.
+        ``<key>_is_pad`` ``[B]``. These keys include ``timestamp`` ``[B]`` float32, ``frame_index``, ``index``,
+        ``episode_index`` and ``task_index`` ``[B]`` int64. Floats are float32, integers int64.
 
         Raises:
             FileError: as :func:`robocache.ingest`; or `cache` is of another dataset.
@@ -562,13 +562,17 @@ class Loader(BatchesInOrder):
         checked = _check_weights(weights)
         with self._lock:
             current = self._current()
-            first = current.epoch + (current.samples > 0)
-            if epoch is not None and not first <= whole("epoch", epoch) < 2**63:
-                raise errors.ArgumentError(f"epoch: expected one that has not begun, {first} or later, got {epoch}")
+            first_epoch = current.epoch + (current.samples > 0)
+            if epoch is not None and not first_epoch <= whole("epoch", epoch) < 2**63:
+                raise errors.ArgumentError(
+                    f"epoch: expected one that has not begun, {first_epoch} or later, got {epoch}"
+                )
             start = (current.epoch, current.samples) if epoch is None else (whole("epoch", epoch), 0)
             index = bisect_left(self._changes, start, key=lambda change: change.described[:2])
-            later = [change.described for change in self._changes[index:] if change.described[:2] != start]
-            self._weights = self._replace_changes(current.seed, self._changes[:index], [(*start, checked), *later])
+            later_changes = [change.described for change in self._changes[index:] if change.described[:2] != start]
+            self._weights = self._replace_changes(
+                current.seed, self._changes[:index], [(*start, checked), *later_changes]
+            )
 
     def _replace_changes(
         self, seed: int, changes: list[_Change], new_changes: Sequence[tuple[int, int, dict[str, float]]]
@@ -595,10 +599,10 @@ class Loader(BatchesInOrder):
             ]
         else:
             changes_of_state = [change.described for change in self._changes]
-        same = takewhile(
+        unchanged = takewhile(
             lambda pair: pair[0][:2] == (seed, pair[1]), zip(self._changes, changes_of_state, strict=False)
         )
-        changes = [change for change, _ in same]
+        changes = [change for change, _ in unchanged]
         return self._replace_changes(seed, changes, changes_of_state[len(changes) :])
 
     def state_dict(self) -> dict[str, Any]:

@@ -54,8 +54,8 @@ from .text_keys import TextKey, task_key, text_keys, without_missing
 
 _open = _lib.function("loader_open")
 
-# The library's fields of the loader, of a window and of a source: name -> type. `memory.budget` is a field of `memory`. Those
-# with a type in _CONVERT are read from the argument or dataclass field of that name.
+# The library's fields of the loader, of a window and of a source: name -> type. `memory.budget` is a field of `memory`. A field
+# with a type in _CONVERT is read from the argument or dataclass field of its name.
 _FIELDS: dict[str, dict[str, str]] = json.loads(_lib.function("loader_fields")())
 
 
@@ -73,7 +73,7 @@ def open_loader(
     Args:
         arguments: the arguments of :class:`robocache.Loader` by name.
         mixture: None for one dataset.
-        device, rank, world_size: those in use.
+        device, rank, world_size: the values in use, after defaults are found.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -128,7 +128,9 @@ def open_loader(
         "mixture": mixture is not None,
         "memory.residency": None if tiers is memory.residency else _lib.text("memory.residency", memory.residency),
         "memory.budget": _budget(memory.budget, device),
-        "windows": [_window(key, window, default, keys, tiers.get(key), flips) for key, window in windows.items()],
+        "windows": [
+            _convert_window(key, window, default, keys, tiers.get(key), flips) for key, window in windows.items()
+        ],
         "sources": [
             _convert_fields("source", {"": source}, name)
             | {
@@ -240,7 +242,7 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
     for source in {id(source.dataset): source for source in sources}.values():
         for stream in streams_of(source, key):
             texts = texts_of_numbers(source.dataset, stream)
-            meanings_of = {("", code): {text: None} for code, text in texts.items() if text is not None}
+            meanings_of = {("", code): {describe: None} for code, describe in texts.items() if describe is not None}
             meanings_of = meanings_of or _words(stream)
             for (feature, code), meanings in meanings_of.items():
                 first_meanings = first.setdefault((feature, code), meanings)
@@ -344,9 +346,9 @@ def _filter_arrays(
     true_indices = AnchorColumns(dataset, snap_ns).where(f"{name}where", anchors.where)
 
     def where(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-        stays = np.zeros(len(times), np.uint8)
-        stays[true_indices(episodes, times)] = 1
-        return stays
+        is_kept = np.zeros(len(times), np.uint8)
+        is_kept[true_indices(episodes, times)] = 1
+        return is_kept
 
     yield _as_callback(where, np.dtype(np.uint8), raised)
 
@@ -472,7 +474,9 @@ def _find_notes(key: str, window: Window, default: Window, keys: Keys) -> Iterat
         )
 
 
-def _window(key: str, window: Window, default: Window, keys: Keys, residency: Any, flips: set[str]) -> dict[str, Any]:
+def _convert_window(
+    key: str, window: Window, default: Window, keys: Keys, residency: Any, flips: set[str]
+) -> dict[str, Any]:
     name = f"delta_timestamps['{key}']"
     one_step = window.offsets is None
     offsets = [0.0] if one_step else listed(_real, name, window.offsets, np.float64).tolist()

@@ -204,7 +204,7 @@ def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
         raise errors.ArgumentTypeError(f"{name}: expected an array of numbers, got {error}") from None
 
 
-def _known(stats: Stats) -> list[str]:
+def _known_fields(stats: Stats) -> list[str]:
     return [field for field, array in stats._asdict().items() if array is not None]
 
 
@@ -287,7 +287,7 @@ def _merge(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None =
             raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
         if part.count is None:
             raise errors.ArgumentError(
-                f"{name}: expected count, the number of rows, to merge it with others, got {', '.join(_known(part))}"
+                f"{name}: expected count, the number of rows, to merge it with others, got {', '.join(_known_fields(part))}"
             )
         if head.of != part.of and None not in (head.of, part.of):
             raise errors.ArgumentError(
@@ -300,7 +300,7 @@ def _merge(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None =
         for name, value in values.items():
             check(name, value, facts[fact], owner)
     of = head.of if all(part.of for part in parts.values()) else None
-    fields = list(dict.fromkeys(field for part in parts.values() for field in _known(part)))
+    fields = list(dict.fromkeys(field for part in parts.values() for field in _known_fields(part)))
     common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
     if "mean" not in common and "std" in common:
         common.remove("std")
@@ -334,13 +334,13 @@ def _merge_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDArr
         merged["min"] = parts["min"].min()
     if "max" in parts:
         merged["max"] = parts["max"].max()
-    wanted = [field for field in parts if _is_quantile(field)]
-    if wanted:
+    quantile_fields = [field for field in parts if _is_quantile(field)]
+    if quantile_fields:
         knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
-        spread = _EvenRows(dict(sorted(knots.items())), weights)
-        for field in wanted:
+        even_rows = _EvenRows(dict(sorted(knots.items())), weights)
+        for field in quantile_fields:
             finite = np.isfinite(parts[field]).all()  # else the quantile would come from the other parts' rows alone
-            merged[field] = spread.quantile(_percent(field)) if finite else math.nan
+            merged[field] = even_rows.quantile(_percent(field)) if finite else math.nan
     return merged
 
 
@@ -558,7 +558,9 @@ def save_norm_stats(
 
 
 def _lerobot_fields(name: str, stats: Stats) -> dict[str, Any]:
-    fields = {field: np.atleast_1d(getattr(stats, field)).tolist() for field in _known(stats) if field != "count"}
+    fields = {
+        field: np.atleast_1d(getattr(stats, field)).tolist() for field in _known_fields(stats) if field != "count"
+    }
     return fields if stats.count is None else {**fields, "count": [int(stats.count.max(initial=0))]}
 
 
@@ -566,7 +568,9 @@ def _openpi_fields(name: str, stats: Stats) -> dict[str, Any]:
     fields = {field: getattr(stats, field) for field in _OPENPI}
     for field in ("mean", "std"):
         if fields[field] is None:
-            raise errors.ArgumentError(f"{name}: expected mean and std for openpi, got {', '.join(_known(stats))}")
+            raise errors.ArgumentError(
+                f"{name}: expected mean and std for openpi, got {', '.join(_known_fields(stats))}"
+            )
     if fields["mean"].ndim > 1:
         raise errors.ArgumentError(f"{name}: expected one dimension for openpi, got the shape {fields['mean'].shape}")
     return {field: None if array is None else np.atleast_1d(array).tolist() for field, array in fields.items()}
@@ -575,7 +579,9 @@ def _openpi_fields(name: str, stats: Stats) -> dict[str, Any]:
 def _groot_fields(name: str, stats: Stats) -> dict[str, Any]:
     fields = {field: getattr(stats, field) for field in _GROOT}
     if any(array is None for array in fields.values()):
-        raise errors.ArgumentError(f"{name}: expected {', '.join(_GROOT)} for GR00T, got {', '.join(_known(stats))}")
+        raise errors.ArgumentError(
+            f"{name}: expected {', '.join(_GROOT)} for GR00T, got {', '.join(_known_fields(stats))}"
+        )
     if fields["mean"].ndim > 2:
         raise errors.ArgumentError(
             f"{name}: expected [features] or [steps, features] for GR00T, got the shape {fields['mean'].shape}"

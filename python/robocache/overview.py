@@ -250,8 +250,11 @@ def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 16))
     lines = []
     for index, row in enumerate(table):
-        cells = [set_cell_size(cut_middle(cell, wide), wide) for cell, wide in zip(row[:2], widths, strict=False)]
-        cells += [cell.rjust(wide) for cell, wide in zip(row[2:], widths[2:], strict=True)]
+        cells = [
+            set_cell_size(cut_middle(cell, cell_width), cell_width)
+            for cell, cell_width in zip(row[:2], widths, strict=False)
+        ]
+        cells += [cell.rjust(cell_width) for cell, cell_width in zip(row[2:], widths[2:], strict=True)]
         lines.append(Line("  ".join(cells).rstrip(), "" if index else "dim"))
     if len(shown) < len(streams):
         lines.append(Line(f"and {count(len(streams) - len(shown), 'more stream')}", "dim"))
@@ -264,7 +267,7 @@ def _clock_lines(dataset: Dataset, width: int) -> list[Line]:
         names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
         if names:
             is_every_stream = len(names) == len(dataset.streams)
-            lines.append(Line(cut_end(f"{meaning}: {'all streams' if is_every_stream else _listed(names)}", width)))
+            lines.append(Line(cut_end(f"{meaning}: {'all streams' if is_every_stream else _list_names(names)}", width)))
     return lines
 
 
@@ -276,10 +279,10 @@ def _odd_lines(dataset: Dataset, width: int) -> list[Line]:
             if number:
                 odd.setdefault(f"{what}s", []).append(f"{printable(name)} {number}")
     order = ("NaN values", "infinite values", "gaps", "repeated stamps", "empty episodes", "constant features")
-    lines = [Line(cut_end(f"{what}: {_listed(odd[what])}", width)) for what in order if what in odd]
+    lines = [Line(cut_end(f"{what}: {_list_names(odd[what])}", width)) for what in order if what in odd]
     return lines[:_ODD_SHOWN]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(printable(name) for name in names[: 3 if more else 4]) + more

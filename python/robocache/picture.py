@@ -68,7 +68,7 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     lengths, *clock_axes = right.subplots(right_count, 1, squeeze=False)[:, 0]
     _draw_lengths(lengths, episode_seconds(dataset))
     if clocks:
-        labels = [_short(name) + (f" and {more} more" if more else "") for name, more in clocks.items()]
+        labels = [_shorten(name) + (f" and {more} more" if more else "") for name, more in clocks.items()]
         _draw_periods(clock_axes[0], labels, [rows[name][0] for name in clocks], start_ns)
         shown_clocks = (
             f"{len(clocks)} of {len(ticking)} recorded clocks" if len(clocks) < len(ticking) else "recorded clocks"
@@ -102,7 +102,7 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
     format = cast(FrameFormat, stream.frames)
-    _title(axis, stream, len(seconds), f", {format.codec} {format.width} x {format.height}")
+    _set_title(axis, stream, len(seconds), f", {format.codec} {format.width} x {format.height}")
     axis.set_yticks([])
     if not len(seconds):
         return
@@ -111,8 +111,8 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
     zoom = _FRAME_POINTS / format.height  # a pixel of a picture is a point wide
     drawn = max(1, min(len(seconds), int(_STRIP_POINTS / (zoom * format.width))))
     length = seconds[-1] - seconds[0]
-    aims = seconds[0] + length * (np.arange(drawn) + 0.5) / drawn
-    for row in np.unique(np.searchsorted(seconds, aims, side="right") - 1):
+    target_seconds = seconds[0] + length * (np.arange(drawn) + 0.5) / drawn
+    for row in np.unique(np.searchsorted(seconds, target_seconds, side="right") - 1):
         picture = OffsetImage(as_picture(format.color_space, frames[row]), zoom=zoom)
         axis.add_artist(AnnotationBbox(picture, (seconds[row], 0.55), xycoords=by_time, frameon=False))
 
@@ -120,10 +120,10 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
 def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRows) -> None:
     """Draws the number of elements of each row; for text a tick for each row, and some of the texts."""
     if stream.ragged == "array":
-        _title(axis, stream, len(seconds), ", elements of each row")
+        _set_title(axis, stream, len(seconds), ", elements of each row")
         axis.plot(seconds, np.diff(rows.offsets), linewidth=0.9, marker="." if len(seconds) < 50 else "")
         return
-    _title(axis, stream, len(seconds), ", text")
+    _set_title(axis, stream, len(seconds), ", text")
     axis.set_yticks([])
     axis.set_ylim(0, 1)
     axis.plot(seconds, np.full(len(seconds), 0.02), "|", markersize=4, color="0.6")
@@ -146,10 +146,10 @@ def as_picture(color_space: str, frame: np.ndarray) -> np.ndarray:
     return np.broadcast_to(frame, (*frame.shape[:2], 3))
 
 
-def _title(axis: Any, stream: Stream, rows: int, more: str) -> None:
+def _set_title(axis: Any, stream: Stream, rows: int, more: str) -> None:
     rate = f", {stream.rate_hz:.4g} Hz" if stream.rate_hz else ""
     axis.set_title(
-        f"{_short(stream.name)}{rate}{more}" if rows else f"{_short(stream.name)}: no rows", loc="left", fontsize=9
+        f"{_shorten(stream.name)}{rate}{more}" if rows else f"{_shorten(stream.name)}: no rows", loc="left", fontsize=9
     )
 
 
@@ -167,15 +167,15 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
             linewidth=0.9,
             drawstyle=style,
             marker="." if len(seconds) < 50 else "",
-            label=_label(_short(feature_name(stream, feature), 24)) if width > 1 else None,
+            label=_label(_shorten(feature_name(stream, feature), 24)) if width > 1 else None,
         )
     shown = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
-    _title(axis, stream, len(seconds), shown)
+    _set_title(axis, stream, len(seconds), shown)
     if width > 1 and len(seconds):
         axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)  # beside the lines
 
 
-def _short(name: str, most: int = 40) -> str:
+def _shorten(name: str, most: int = 40) -> str:
     """Returns the end of a long name, which says more than its beginning."""
     name = printable(name)
     return name if len(name) <= most else f"...{name[3 - most :]}"

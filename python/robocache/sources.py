@@ -223,15 +223,15 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
     Raises:
         ArgumentError: their units differ.
     """
-    first: dict[int, str] = {}
+    first_units: dict[int, str] = {}
     for stream in streams:
         for feature, unit in enumerate(units_of(stream)):
             if not unit:
                 continue
-            other = first.setdefault(feature, unit)
-            if in_one_spelling(other) != in_one_spelling(unit):
+            first_unit = first_units.setdefault(feature, unit)
+            if in_one_spelling(first_unit) != in_one_spelling(unit):
                 raise errors.ArgumentError(
-                    f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature "
+                    f"delta_timestamps['{key}']: expected sources of one unit, got {first_unit!r} and {unit!r} of feature "
                     f"{feature}, as the attributes of their streams say; convert one, or rename= gives it a key of its own"
                 )
 

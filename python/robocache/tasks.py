@@ -156,9 +156,9 @@ class MomentTexts:
             every: return every text of an episode's column, not just the first; a stream has one text at a time.
         """
         counts = self._counts[episodes]
-        choice = np.arange(counts.max(initial=1) if every else 1)[:, None]
-        codes = self._codes.take(self._begins[episodes] + choice, mode="clip")
-        result: np.ndarray = np.where(choice < counts, codes, -1)
+        alternative = np.arange(counts.max(initial=1) if every else 1)[:, None]
+        codes = self._codes.take(self._begins[episodes] + alternative, mode="clip")
+        result: np.ndarray = np.where(alternative < counts, codes, -1)
         for stream, by_row in reversed(self._by_row):
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
             rows = last_rows(stream.time_ns, begins, ends, times, self._snap_ns)

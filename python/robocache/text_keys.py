@@ -94,7 +94,7 @@ class TextKey:
         """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""
         times = add_clamped(anchors.time_ns[:, None], self._offsets_ns)
         codes = np.full(times.shape, -1)
-        drawn = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
+        sample_hashes = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
         for source, source_texts in enumerate(self._by_source):
             rows = np.flatnonzero(anchors.source == source)
             if not source_texts or not len(rows):
@@ -103,7 +103,9 @@ class TextKey:
             episodes = np.repeat(anchors.episode[rows], steps)
             codes_by_text = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in source_texts]
             alternatives = np.concatenate(codes_by_text)
-            chosen = alternatives[0] if drawn is None else _draw(alternatives, np.repeat(drawn[rows], steps))
+            chosen = (
+                alternatives[0] if sample_hashes is None else _draw(alternatives, np.repeat(sample_hashes[rows], steps))
+            )
             codes[rows] = chosen.reshape(-1, steps)
         if not self._has_steps:
             codes = codes[:, 0]
@@ -126,11 +128,11 @@ def text_keys(
     for key, window in windows.items():
         streams = [streams_of(source, key) for source in sources]
         if window.texts is not None or any(x.ragged == "text" for source_streams in streams for x in source_streams):
-            keys[key] = _text_key(key, window, sources, names, streams, snap_ns)
+            keys[key] = _make_text_key(key, window, sources, names, streams, snap_ns)
     return keys
 
 
-def _text_key(
+def _make_text_key(
     key: str,
     window: Window,
     sources: Sequence[Source],
@@ -158,7 +160,7 @@ def _text_key(
                 f"{name}rename: expected one stream for {key!r}, got {', '.join(names_of_source)}; Window(texts='drawn_text') draws one of "
                 "their texts"
             )
-        by_source.append(_find(source.dataset, key, names_of_source, snap_ns, table))
+        by_source.append(_find_texts(source.dataset, key, names_of_source, snap_ns, table))
     result = TextKey(key, argument, window, by_source, table)
     expected = "a stream of texts, a stream of numbers that have texts, or a column of texts in the episodes"
     _check_sources(result, argument, sources, by_source, expected)
@@ -221,7 +223,9 @@ def without_missing(
     return result
 
 
-def _find(dataset: Dataset, key: str, streams: Sequence[str], snap_ns: int, table: TextTable) -> list[MomentTexts]:
+def _find_texts(
+    dataset: Dataset, key: str, streams: Sequence[str], snap_ns: int, table: TextTable
+) -> list[MomentTexts]:
     """Returns a dataset's texts for a key: from its streams, else from the task, else from a column of the episodes."""
     if streams:
         return [MomentTexts(dataset, name, snap_ns, table=table) for name in streams if is_text(dataset, name)]
@@ -280,11 +284,11 @@ def hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
     return state
 
 
-def _draw(alternatives: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+def _draw(alternatives: np.ndarray, sample_hashes: np.ndarray) -> np.ndarray:
     """Draws a code for each moment from its `alternatives` [alternatives, moments], evenly; -1, no text, only if all are -1."""
     has_code = alternatives >= 0
     counts = has_code.sum(0)
-    choice = (drawn >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
-    is_chosen = has_code & (np.cumsum(has_code, 0) - 1 == choice.astype(np.int64))
+    choices = (sample_hashes >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
+    is_chosen = has_code & (np.cumsum(has_code, 0) - 1 == choices.astype(np.int64))
     codes: np.ndarray = np.where(is_chosen, alternatives, -1).max(0)
     return codes

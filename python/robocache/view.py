@@ -102,8 +102,8 @@ def show(dataset: Dataset, console: Console) -> None:
             _say(console, f"{'appended' if index else 'made from'} {record.source}")
     for record in records:
         for name, counts in record.repaired.items():
-            done = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
-            _say(console, f"repaired {name}: {done}", "yellow")
+            changes = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
+            _say(console, f"repaired {name}: {changes}", "yellow")
     for record in records:
         for line in record.assumed:
             _say(console, f"assumed {line}")

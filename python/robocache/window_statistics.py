@@ -110,7 +110,7 @@ def _make_loader(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> L
     return Loader(
         dataset,
         batch_size=1,
-        delta_timestamps={key: _window(fields) for key, fields in keys.items()},
+        delta_timestamps={key: _make_window(fields) for key, fields in keys.items()},
         episodes=episodes,
         snap_s=spec.snap_ns / 1e9,
         findings=None,
@@ -120,7 +120,7 @@ def _make_loader(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> L
     )
 
 
-def _window(fields: dict[str, Any]) -> Window:
+def _make_window(fields: dict[str, Any]) -> Window:
     def seconds(name: str) -> float | None:
         return None if fields[name] is None else fields[name] / 1e9
 

@@ -1,7 +1,7 @@
 """Action spaces: conversions of actions for a policy, each with its inverse for the policy's output.
 
-Plain functions on numpy arrays and torch tensors, on the CPU and on CUDA, with gradients. docs/actions.md has the formulas, the
-conventions and a comparison with other code.
+They are plain functions on numpy arrays and torch tensors, on the CPU and on CUDA, with gradients. docs/actions.md has the
+formulas, the conventions and a comparison with other code.
 """
 
 from . import presets

@@ -85,8 +85,8 @@ def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
             end = conversion.start + rotation_width("source", conversion.source)
             width = rotation_width("target", conversion.target)
             features[conversion.start : end] = [None] * width
-            more = width - (end - conversion.start)
-            known = {begin + more * (begin > conversion.start): rotation for begin, rotation in known.items()}
+            growth = width - (end - conversion.start)
+            known = {begin + growth * (begin > conversion.start): rotation for begin, rotation in known.items()}
             known[conversion.start] = conversion.target
 
 
@@ -160,7 +160,7 @@ def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: Featu
             if unit and base_unit and unit != base_unit:
                 raise errors.ArgumentError(
                     f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {unit!r} "
-                    f"of the key and {base_unit!r} of the base for {_feature(declared, feature)}; convert one of them before it "
+                    f"of the key and {base_unit!r} of the base for {_feature_text(declared, feature)}; convert one of them before it "
                     "is stored"
                 )
 
@@ -188,7 +188,7 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
     angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}
     straight: set[int] = set()
     for conversion, converted in _subtractions(conversions, features):
-        shorter = [] if conversion.angles is None else _chosen("angles", conversion.angles, features)
+        shorter = [] if conversion.angles is None else _selected_features("angles", conversion.angles, features)
         straight |= angles.intersection(converted).difference(shorter)
     return sorted(straight)
 
@@ -207,7 +207,7 @@ def _comparisons(conversions: Any, features: int) -> Iterator[tuple[Relative | S
     """Yields each conversion that compares with the state, and the features that it changes."""
     for conversion in conversions:
         if isinstance(conversion, Relative | StepDelta):
-            yield conversion, _chosen("mask", conversion.mask, features)
+            yield conversion, _selected_features("mask", conversion.mask, features)
 
 
 def _subtractions(conversions: Any, features: int) -> Iterator[tuple[Relative | StepDelta, list[int]]]:
@@ -217,7 +217,7 @@ def _subtractions(conversions: Any, features: int) -> Iterator[tuple[Relative | 
             yield conversion, converted
 
 
-def _chosen(name: str, mask: Any, features: int) -> list[int]:
+def _selected_features(name: str, mask: Any, features: int) -> list[int]:
     return [f for f, is_chosen in enumerate(feature_mask(name, mask, features)) if is_chosen]
 
 
@@ -232,7 +232,7 @@ def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tupl
         yield conversion.source, conversion.start, list(features[conversion.start : conversion.start + width])
     elif isinstance(conversion, Relative) and conversion.kind != "joints":
         width = rotation_width("rotation", conversion.rotation)
-        chosen = _chosen("mask", conversion.mask, len(features))
+        chosen = _selected_features("mask", conversion.mask, len(features))
         for begin in range(3, len(chosen), 3 + width):
             block = chosen[begin : begin + width]
             if block:
@@ -249,23 +249,23 @@ def _check_rotation(name: str, rotation: str, features: Sequence[int], declared:
     by_stream = "" if by_attribute else _rotation_in_stream_name(declared.stream)
     if by_stream and by_stream not in (rotation.lower(), kind):
         raise errors.ArgumentError(
-            f"{name}: expected {_written(by_stream)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a "
+            f"{name}: expected {_names_of_kind(by_stream)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a "
             "mapping at ingest may correct it by the attribute rotation"
         )
-    for attribute, named in by_attribute.items():
+    for attribute, stated in by_attribute.items():
         kind_word = re.match(r"(?i)quat|euler", attribute)  # an attribute for quaternions does not apply to angles
-        if named not in (rotation.lower(), kind) and (kind_word is None or kind.startswith(kind_word[0].lower())):
+        if stated not in (rotation.lower(), kind) and (kind_word is None or kind.startswith(kind_word[0].lower())):
             value = declared.attributes[attribute]
             raise errors.ArgumentError(
-                f"{name}: expected {_written(named)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
+                f"{name}: expected {_names_of_kind(stated)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
             )
     for start, stop, method in _blocks(declared.attributes):
         shared = [f for f in features if start <= f < stop]
-        named = _ROTATION_OF_METHOD.get(method, kind)
-        if shared and (named != kind or (method == "slerp" and (features[0] - start) % 4)):
+        method_kind = _ROTATION_OF_METHOD.get(method, kind)
+        if shared and (method_kind != kind or (method == "slerp" and (features[0] - start) % 4)):
             where = f"features {start} to {stop}"
             raise errors.ArgumentError(
-                f"{name}: expected {_written(named)} in {where}, as the stream's method {method!r} says, got {rotation!r} in "
+                f"{name}: expected {_names_of_kind(method_kind)} in {where}, as the stream's method {method!r} says, got {rotation!r} in "
                 f"features {features[0]} to {features[-1] + 1}"
             )
     if (kind == "euler" or rotation == "rotvec") and (degrees := degrees_of(declared, features)):
@@ -286,9 +286,9 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
             return "'matrix' or a 6D rotation"
         if entries == [divmod(i, 3) for i in MATRIX_ENTRIES[rotation]]:
             return ""
-        same = [other for other, order in MATRIX_ENTRIES.items() if entries == [divmod(i, 3) for i in order]]
-        if same:
-            return repr(same[0])
+        matching = [other for other, order in MATRIX_ENTRIES.items() if entries == [divmod(i, 3) for i in order]]
+        if matching:
+            return repr(matching[0])
         return "the entries row after row" if kind == "matrix" else "entries in another order"
     orders = {_order_of(name) for name in names}
     if kind == "quat" and len(orders) == 1 and not orders & {"", rotation}:
@@ -300,7 +300,7 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
             return ""
         return f"rotation 'quat_{letters}'" if letters in ("xyzw", "wxyz") else "the components in one of these orders"
     if kind_by_names and kind_by_names != kind:
-        return _written(kind_by_names)
+        return _names_of_kind(kind_by_names)
     if kind == "euler" and sorted(letters) == list("xyz") and letters != rotation.removeprefix("euler_").lower():
         return f"angles about the axes {letters} ('euler_{letters}' or 'euler_{letters.upper()}')"
     return ""
@@ -308,7 +308,7 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
 
 def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, features: Sequence[int | None]) -> None:
     """Refuses a pose whose position is part of a rotation by the names or methods of its features."""
-    chosen = _chosen("mask", conversion.mask, len(features))
+    chosen = _selected_features("mask", conversion.mask, len(features))
     turning = _features_with(_ROTATION_OF_METHOD, declared.attributes)
     for begin in range(0, len(chosen), 3 + rotation_width("rotation", conversion.rotation)):
         position = chosen[begin : begin + 3]
@@ -326,7 +326,7 @@ def _check_radians(
     """Refuses angles in degrees for the shorter way round, which needs radians."""
     if conversion.angles is None or not features:
         return
-    angle_features = _chosen("angles", conversion.angles, len(features))
+    angle_features = _selected_features("angles", conversion.angles, len(features))
     if degrees := degrees_of(declared, angle_features):
         raise errors.ArgumentError(
             f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units "
@@ -348,7 +348,7 @@ def _unit_of(declared: FeatureFacts, feature: int) -> str:
     return angle or (feature_words.in_one_spelling(declared.units[feature]) if feature < len(declared.units) else "")
 
 
-def _feature(declared: FeatureFacts, feature: int) -> str:
+def _feature_text(declared: FeatureFacts, feature: int) -> str:
     return repr(declared.names[feature]) if feature < len(declared.names) else f"feature {feature}"
 
 
@@ -424,7 +424,7 @@ def _rotation_in(value: str) -> str:
     return kind
 
 
-def _written(rotation: str) -> str:
+def _names_of_kind(rotation: str) -> str:
     """Returns the names of a kind of rotation in conversions."""
     kinds = {
         "quat": "'quat_xyzw' or 'quat_wxyz'",

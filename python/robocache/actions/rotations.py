@@ -158,17 +158,17 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
         return wrong, length, text
     if source == "matrix":
         rows = [parts[0:3], parts[3:6], parts[6:9]]
-        sign = _dot(_cross(rows[0], rows[1]), rows[2])
+        determinant = _dot(_cross(rows[0], rows[1]), rows[2])
         if normalize:
             (_, _), sine = _two_vectors(xp, rows[0], rows[1])
-            wrong = infinite | ~(sign > 0) | ~(sine > _PARALLEL)
-            return wrong, sign, "expected matrices with a determinant above 0, got one of {:g}"
-        deviation = 0 * sign
+            wrong = infinite | ~(determinant > 0) | ~(sine > _PARALLEL)
+            return wrong, determinant, "expected matrices with a determinant above 0, got one of {:g}"
+        deviation = 0 * determinant
         for i in range(3):
             for j in range(i, 3):
                 deviation = xp.maximum(deviation, abs(_dot(rows[i], rows[j]) - float(i == j)))
-        wrong = ~(deviation <= 2 * tolerance) | ~(sign > 0)
-        measure = xp.where(sign > 0, deviation, sign)
+        wrong = ~(deviation <= 2 * tolerance) | ~(determinant > 0)
+        measure = xp.where(determinant > 0, deviation, determinant)
         text = (
             f"expected rotation matrices (M M^T - 1 within {2 * tolerance:.2g}, determinant 1), got one with {{:g}}"
             " (below 0: its determinant); normalize=True orthonormalises"
@@ -399,9 +399,9 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
     else:
         a, b, c, d = q[3] - q[j], q[i] + q[k] * sign, q[j] + q[3], q[k] * sign - q[i]
     low, high = c * c + d * d, a * a + b * b
-    least = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46
+    threshold = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46
     # In gimbal lock only the sum or only the difference of the outer angles is known.
-    at_low, at_high = low < least, high < least
+    at_low, at_high = low < threshold, high < threshold
     c, d = xp.where(at_low, 1.0, c), xp.where(at_low, 0.0, d)
     a, b = xp.where(at_high, 1.0, a), xp.where(at_high, 0.0, b)
     half_sum, half_difference = xp.arctan2(b, a), xp.arctan2(d, c)

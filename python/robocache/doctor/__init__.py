@@ -71,11 +71,11 @@ def doctor(
 
     root = checked_path("path", path)
     save = truth("save", save)
-    parts = _check_splits(splits)
+    checked_splits = _check_splits(splits)
     if os.path.exists(root / "manifest.json"):
         if options:
             raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {root}")
-        report = _check(root, parts)
+        report = _check(root, checked_splits)
         if save:
             store(report, root)
         return report
@@ -96,7 +96,7 @@ def doctor(
                 report = Report(str(root), robocache_version=_lib.function("version")())
                 report.add([source.unreadable(root.name, str(error))])
                 return report
-            report = _check(cache, parts, root)
+            report = _check(cache, checked_splits, root)
     except OSError as error:
         if isinstance(error, FileError):
             raise

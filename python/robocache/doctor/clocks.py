@@ -249,8 +249,14 @@ def _check_stall(
         low, high = np.searchsorted(time, begin, side="right"), np.searchsorted(time, end, side="left")
         if high > low:
             return  # another stream has rows in this time
-        spans = clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
-        if spans and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in stalled]:
+        covers_time = (
+            clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
+        )
+        if (
+            covers_time
+            and end - begin > GAP_PERIODS * clock.period_ns
+            and clock not in [gaps.clock for gaps in stalled]
+        ):
             return
     for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True):
         all_gaps[stream].is_stall[gap] = True
@@ -396,9 +402,9 @@ def _is_near_zero(clock: Clock) -> bool:
 def check_coverage(survey: Survey) -> Iterator[Finding]:
     """Finds streams that begin late, end early, or share no moment with the other streams of their episode."""
     steady = {name: clock for name, clock in survey.distinct.items() if clock.steady}
-    for near in (True, False):  # simulation time and wall time cannot be compared
+    for near_zero in (True, False):  # simulation time and wall time cannot be compared
         yield from _compare_spans(
-            survey, {name: clock for name, clock in steady.items() if _is_near_zero(clock) == near}
+            survey, {name: clock for name, clock in steady.items() if _is_near_zero(clock) == near_zero}
         )
 
 
@@ -443,15 +449,15 @@ def _compare_spans(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding
                     and share > UNCOVERED_NOTE
                 ):
                     other = names[present[in_common[outermost]]]
-                    late = code == "late-start"
+                    is_start = code == "late-start"
                     yield Finding(
                         "warning" if share > UNCOVERED_WARNING else "note",
                         code,
-                        f"{'begins' if late else 'ends'} {missing / 1e9:.4g} s {'after' if late else 'before'} {other}, "
+                        f"{'begins' if is_start else 'ends'} {missing / 1e9:.4g} s {'after' if is_start else 'before'} {other}, "
                         f"{share:.0%} of the episode{survey.also(name)}",
                         episode=episode,
                         stream=name,
-                        row=0 if late else int(rows[present[index], episode]) - 1,
+                        row=0 if is_start else int(rows[present[index], episode]) - 1,
                         value=missing / 1e9,
                         expected=0.0,
                         advice="Windows there are padded (is_pad), and edges='drop' skips them. If it is the same in every "
@@ -484,14 +490,14 @@ def _compare_stamps(name: str, clock: Clock, other: str, reference: Clock) -> It
         lag = (time - base).astype(np.float64)
         elapsed = (base - base[0]).astype(np.float64)
         slope, start = np.polyfit(elapsed, lag, 1)
-        moved = slope * elapsed[-1]
+        drift_ns = slope * elapsed[-1]
         noise = float(np.std(lag - start - slope * elapsed))
-        if abs(moved) > max(DRIFT_PERIODS * clock.period_ns, DRIFT_NOISE * noise):
+        if abs(drift_ns) > max(DRIFT_PERIODS * clock.period_ns, DRIFT_NOISE * noise):
             yield Finding(
                 "warning",
                 "clock-drift",
                 f"its clock runs {abs(slope) * 1e6:.0f} ppm {'slower' if slope < 0 else 'faster'} than {other}'s: "
-                f"{_ms(abs(moved))} by the episode's end",
+                f"{_ms(abs(drift_ns))} by the episode's end",
                 episode=episode,
                 stream=name,
                 value=slope * 1e6,

@@ -31,17 +31,17 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
     if len(present) < LENGTH_EPISODES:
         return
     logs = np.log(spans[present])
-    middle = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    is_far = np.abs(logs - middle) > max(math.log(LENGTH_FACTOR), LENGTH_MADS * spread)
+    median_log = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - median_log)))
+    is_far = np.abs(logs - median_log) > max(math.log(LENGTH_FACTOR), LENGTH_MADS * spread)
     for episode in present[is_far].tolist():
         yield Finding(
             "note",
             "episode-length",
-            f"{spans[episode]:.4g} s; the median episode has {math.exp(middle):.4g} s",
+            f"{spans[episode]:.4g} s; the median episode has {math.exp(median_log):.4g} s",
             episode=episode,
             value=float(spans[episode]),
-            expected=math.exp(middle),
+            expected=math.exp(median_log),
             advice="The recording was cut off or left running: look at it. A condition on duration_s as episodes= draws from the others.",
         )
 
@@ -191,15 +191,17 @@ def _rows(stream: Stream, episode: int) -> slice:
 
 def _sample_keys(stream: Stream) -> Iterator[tuple[int, int] | None]:
     """Yields a key for each episode. Equal episodes have equal keys. None: all rows of the episode are equal."""
-    number = np.diff(stream.row_offsets)
-    rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(number - 1, 0)[:, None] // 7
+    row_counts = np.diff(stream.row_offsets)
+    rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(row_counts - 1, 0)[:, None] // 7
     rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have no rows
     step = max(_BYTES // max(8 * stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
     for start in range(0, len(rows), step):
         samples = stream.values[rows[start : start + step]]
-        move = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (number[start : start + step] > 1)
-        for n, row, moves in zip(number[start : start + step].tolist(), samples, move.tolist(), strict=True):
-            yield (n, hash(row.tobytes())) if moves else None
+        changes = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (row_counts[start : start + step] > 1)
+        for row_count, row, is_moving in zip(
+            row_counts[start : start + step].tolist(), samples, changes.tolist(), strict=True
+        ):
+            yield (row_count, hash(row.tobytes())) if is_moving else None
 
 
 def _group_equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:
@@ -224,10 +226,10 @@ def _same_values(survey: Survey, stream: Stream, first: int, second: int) -> boo
     step = max(_BYTES // max(stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
     for start in range(0, a.stop - a.start, step):
         parts = [slice(rows.start + start, min(rows.start + start + step, rows.stop)) for rows in (a, b)]
-        same = stream.values[parts[0]].tobytes() == stream.values[parts[1]].tobytes()
+        is_same = stream.values[parts[0]].tobytes() == stream.values[parts[1]].tobytes()
         for part in parts:
             survey.forget(stream, part)
-        if not same:
+        if not is_same:
             return False
     return True
 
@@ -257,7 +259,7 @@ def share_of_equal_rows(survey: Survey, action: Stream, state: Stream, shift: in
     comparable = np.flatnonzero(
         (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)
     )
-    same = rows = 0
+    equal_rows = rows = 0
     compared = np.unique(np.linspace(0, len(comparable) - 1, min(len(comparable), SHIFT_EPISODES)).astype(int))
     for episode in comparable[compared].tolist():
         a, s = (stream.values[_rows(stream, episode)][:4096].astype(np.float64) for stream in (action, state))
@@ -265,9 +267,9 @@ def share_of_equal_rows(survey: Survey, action: Stream, state: Stream, shift: in
         changes = (np.diff(s, axis=0) != 0).any(1)
         if not changes.any():
             continue
-        same += int(np.isclose(a, s, rtol=1e-6, atol=1e-9).all(1).sum())
+        equal_rows += int(np.isclose(a, s, rtol=1e-6, atol=1e-9).all(1).sum())
         rows += len(a)
-    return same / rows if rows else 0.0
+    return equal_rows / rows if rows else 0.0
 
 
 def check_texts(survey: Survey) -> Iterator[Finding]:

@@ -100,9 +100,9 @@ def _find_pieces(clock: Clock, reference: Clock) -> list[tuple[slice, slice]]:
     spans = np.where((clock.rows > 0) & (reference.rows > 0), ends - begins, 0)
     possible: list[tuple[int, int, int]] = []
     for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():
-        number = max(1, int(spans[episode] // int(PIECE_S * 1e9)))
-        length = int(spans[episode]) // number
-        possible += [(episode, int(begins[episode]) + k * length, length) for k in range(min(number, 4096))]
+        piece_count = max(1, int(spans[episode] // int(PIECE_S * 1e9)))
+        length = int(spans[episode]) // piece_count
+        possible += [(episode, int(begins[episode]) + k * length, length) for k in range(min(piece_count, 4096))]
     chosen: list[int] = np.unique(np.linspace(0, len(possible) - 1, PIECES).astype(int)).tolist() if possible else []
     return [
         (_rows(clock.stream, episode, begin, length), _rows(reference.stream, episode, begin, length))
@@ -123,10 +123,10 @@ def _measure(
     """Returns the latency of a stream, or None if there is no clear one."""
     period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
     step_s = max(min(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9, _GRID_S)
-    largest = round(LARGEST_LAG_S / step_s)
+    largest_lag = round(LARGEST_LAG_S / step_s)
     curves = []
     for rows, reference_rows in pieces:
-        curve = _correlate(stream, rows, reference, reference_rows, features, step_s, largest)
+        curve = _correlate(stream, rows, reference, reference_rows, features, step_s, largest_lag)
         if curve is not None:
             curves.append(curve)
     if len(curves) < PIECES_LEAST:
@@ -149,7 +149,7 @@ def _correlate(
     reference_rows: slice,
     features: list[tuple[int, int]],
     step_s: float,
-    largest: int,
+    largest_lag: int,
 ) -> np.ndarray | None:
     """Returns float64 ``[2 largest + 1]``: the correlation of the rates of change, -1 to 1, at lags of -largest to largest steps.
 
@@ -162,7 +162,7 @@ def _correlate(
     begin_ns, end_ns = max(int(time[0]), int(reference_time[0])), min(int(time[-1]), int(reference_time[-1]))
     count = int((end_ns - begin_ns) / 1e9 / step_s) + 1
     base = max(1, round(_BASE_S / step_s))
-    if count - base < 2 * largest:
+    if count - base < 2 * largest_lag:
         return None
     grid = np.arange(count) * (step_s * 1e9)
     changes, weight = _rates(stream, rows, [feature for feature, _ in features], time - begin_ns, grid, base)
@@ -175,7 +175,7 @@ def _correlate(
     size = 1 << (2 * (count - base) - 1).bit_length()
     spectrum = (np.conj(np.fft.rfft(other_changes, size)) * np.fft.rfft(changes, size) * weight[:, None]).sum(0)
     correlation = np.fft.irfft(spectrum, size) / weight.sum()
-    lags = np.arange(-largest, largest + 1)
+    lags = np.arange(-largest_lag, largest_lag + 1)
     # The larger a lag, the fewer steps overlap.
     curve: np.ndarray = correlation[lags] * ((count - base) / (count - base - np.abs(lags)))
     return curve

@@ -25,7 +25,7 @@ class StreamPicture:
     Attributes:
         name: the stream's name.
         period_ns: the median period.
-        low, mean, high: of the periods in each of 240 parts of the rows, in ns; NaN for a part without periods.
+        low, mean, high: the least, mean and largest period in each of 240 parts of the rows, in ns; NaN without periods.
         histogram: the number of periods between `EDGES`; the outer bins include all beyond.
         zeros: the number of periods of 0.
         features: name, min, q01, q50, q99 and max of the first 24 features that change.
@@ -135,9 +135,9 @@ def _shrink(frame: np.ndarray) -> np.ndarray:
 
 def _make_picture(clock: Clock, survey: Survey) -> StreamPicture:
     stream, periods = clock.stream, clock.periods
-    number, low, high, total = periods.parts.T
-    is_empty = number == 0
-    low, high, mean = (np.where(is_empty, np.nan, x) for x in (low, high, total / np.maximum(number, 1)))
+    counts, low, high, total = periods.parts.T
+    is_empty = counts == 0
+    low, high, mean = (np.where(is_empty, np.nan, x) for x in (low, high, total / np.maximum(counts, 1)))
     picture = StreamPicture(stream.name, clock.period_ns, low, mean, high, periods.histogram, periods.zeros)
     if stream.kind == "numbers":
         stats = survey.dataset.stats[stream.name]

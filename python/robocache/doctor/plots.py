@@ -85,7 +85,7 @@ def ranges_plot(picture: StreamPicture) -> str:
     for index, (name, least, q01, middle, q99, most) in enumerate(features):
         y = _TOP + row * index + row / 2
         a, b, c = (round(left + width * (value - least) / (most - least), 1) for value in (q01, middle, q99))
-        parts.append(f'<text class="tick end" x="{left - 76}" y="{y + 4}">{_short(name, 16)}</text>')
+        parts.append(f'<text class="tick end" x="{left - 76}" y="{y + 4}">{_shorten(name, 16)}</text>')
         parts.append(f'<text class="tick end" x="{left - 6}" y="{y + 4}">{least:.3g}</text>')
         parts.append(f'<line class="thin" x1="{left}" x2="{left + width}" y1="{y}" y2="{y}"/>')
         parts.append(f'<rect class="bar" x="{a}" y="{y - 4}" width="{max(c - a, 1):.1f}" height="8" rx="2"/>')
@@ -110,7 +110,9 @@ def timeline_plot(pictures: Pictures) -> str:
             parts.append(f'<rect class="shade" x="{x(begin)}" y="{_TOP}" width="{wide:.1f}" height="{bottom - _TOP}"/>')
     for index, picture in enumerate(pictures.streams):
         y = _TOP + lane * index
-        parts.append(f'<text class="tick end" x="{left - 8}" y="{y + lane / 2 + 4}">{_short(picture.name, 28)}</text>')
+        parts.append(
+            f'<text class="tick end" x="{left - 8}" y="{y + lane / 2 + 4}">{_shorten(picture.name, 28)}</text>'
+        )
         for begin, end in picture.spans:
             wide = max(x(end) - x(begin), 0.6)
             parts.append(f'<rect class="bar" x="{x(begin)}" y="{y + 5}" width="{wide:.1f}" height="{lane - 10}"/>')
@@ -173,7 +175,7 @@ def _ticks(low: float, high: float, number: int) -> list[float]:
     return [round((first + i) * step, 12) for i in range(math.floor((high - first * step) / step + 1e-9) + 1)]
 
 
-def _short(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     """Returns the text, with its middle cut out if it is too long; an SVG title then holds the whole text."""
     text = printable(text)
     if len(text) <= length:

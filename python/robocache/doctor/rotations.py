@@ -91,13 +91,13 @@ def _are_rotations(survey: Survey, stream: Stream) -> bool:
     for start in range(0, stream.rows, step):
         rows = slice(start, min(start + step, stream.rows))
         values = stream.values[rows].reshape(rows.stop - start, -1, *stream.shape[-2:])
-        turns = values[..., :3, :3].astype(np.float64)
+        matrices = values[..., :3, :3].astype(np.float64)
         survey.forget(stream, rows)
         with np.errstate(invalid="ignore", over="ignore"):
-            if not (np.abs(turns @ turns.swapaxes(2, 3) - np.eye(3)) <= UNIT).all():
+            if not (np.abs(matrices @ matrices.swapaxes(2, 3) - np.eye(3)) <= UNIT).all():
                 return False
-        first_matrix = turns[:1] if first_matrix is None else first_matrix
-        changes = changes or bool((turns != first_matrix).any())
+        first_matrix = matrices[:1] if first_matrix is None else first_matrix
+        changes = changes or bool((matrices != first_matrix).any())
     return changes
 
 
@@ -108,35 +108,40 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:
     """Returns each block of four with length 1 in every row, by its first feature: how often its sign turns from row to row, and the
     largest deviation of the length from 1. If a component is near 0, a block beside the rotation's has a length near 1 too."""
-    kept = np.array(blocks, np.int64)
-    turns = np.zeros(len(kept), np.int64)
-    worst = np.zeros(len(kept))
-    mixed = np.zeros(len(kept), bool)  # whether a row is more than one 1 and three 0
+    candidates = np.array(blocks, np.int64)
+    sign_turns = np.zeros(len(candidates), np.int64)
+    worst = np.zeros(len(candidates))
+    mixed = np.zeros(len(candidates), bool)  # whether a row is more than one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
     is_first_row = np.zeros(stream.rows + 1, bool)
     is_first_row[stream.row_offsets] = True
     last_row = None
     for start in range(0, stream.rows, step):
-        if not len(kept):
+        if not len(candidates):
             break
         rows = slice(start, min(start + step, stream.rows))
         table = stream.values[rows].reshape(rows.stop - rows.start, -1).astype(np.float64)
         survey.forget(stream, rows)
-        components = table[:, kept[:, None] + np.arange(4)]  # [rows, blocks, 4]
+        components = table[:, candidates[:, None] + np.arange(4)]  # [rows, blocks, 4]
         with np.errstate(invalid="ignore", over="ignore"):
             deviations = np.abs(np.sqrt((components * components).sum(2)) - 1)
-            passes = (deviations <= UNIT).all(0)
-        components, kept, turns, mixed = components[:, passes], kept[passes], turns[passes], mixed[passes]
-        worst = np.maximum(worst[passes], deviations[:, passes].max(0))
+            has_unit_length = (deviations <= UNIT).all(0)
+        components, candidates, sign_turns, mixed = (
+            components[:, has_unit_length],
+            candidates[has_unit_length],
+            sign_turns[has_unit_length],
+            mixed[has_unit_length],
+        )
+        worst = np.maximum(worst[has_unit_length], deviations[:, has_unit_length].max(0))
         mixed |= (np.abs(components).max(2) < 1 - UNIT).any(0)
-        consecutive = components if last_row is None else np.concatenate([last_row[:, passes], components])
+        consecutive = components if last_row is None else np.concatenate([last_row[:, has_unit_length], components])
         dots = (consecutive[1:] * consecutive[:-1]).sum(2)
         is_same_episode = ~is_first_row[rows.start + (last_row is None) : rows.stop]
-        turns += ((dots < 0) & is_same_episode[:, None]).sum(0)
+        sign_turns += ((dots < 0) & is_same_episode[:, None]).sum(0)
         last_row = components[-1:]
     return {
         int(f): (int(n), float(deviation))
-        for f, n, deviation, is_mixed in zip(kept, turns, worst, mixed, strict=True)
+        for f, n, deviation, is_mixed in zip(candidates, sign_turns, worst, mixed, strict=True)
         if is_mixed
     }
 

@@ -125,8 +125,8 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
     meta = source / "meta"
     if provenance.get("format") != "lerobot" or provenance.get("appended") or not meta.is_dir():
         return
-    statistics, findings = _json(meta / "stats.json"), list[Finding | None]()
-    info = _json(meta / "info.json")
+    statistics, findings = _read_json(meta / "stats.json"), list[Finding | None]()
+    info = _read_json(meta / "info.json")
     total = info.get("total_frames") if isinstance(info, dict) else None
     if isinstance(statistics, dict):
         for stream in survey.numbers:
@@ -135,11 +135,11 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
             if isinstance(declared, dict) and not is_part:
                 stats = survey.dataset.stats[stream.name]
                 rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
-                findings.append(_disagreement(meta / "stats.json", stream.name, None, declared, rows, stream.rows))
+                findings.append(_find_disagreement(meta / "stats.json", stream.name, None, declared, rows, stream.rows))
         findings += _pixel_statistics(survey, meta / "stats.json", None, statistics)
     per_episode = meta / "episodes_stats.jsonl"
     episodes = source_episodes(survey.dataset)
-    for line in _lines(per_episode) if episodes else ():
+    for line in _read_lines(per_episode) if episodes else ():
         number = line.get("episode_index")
         episode = episodes.get(number) if isinstance(number, int) else None
         if episode is None or not isinstance(line.get("stats"), dict):
@@ -155,7 +155,7 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # for features without a finite number
                 rows = {key: getattr(np, f"nan{key}")(table, axis=0) for key in ("mean", "std", "min", "max")}
-            findings.append(_disagreement(per_episode, stream.name, episode, declared, rows, len(table)))
+            findings.append(_find_disagreement(per_episode, stream.name, episode, declared, rows, len(table)))
     yield from filter(None, findings)
 
 
@@ -180,7 +180,7 @@ def _pixel_statistics(survey: Survey, file: Path, episode: int | None, statistic
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _disagreement(
+def _find_disagreement(
     file: Path, name: str, episode: int | None, statistics: dict[str, Any], rows: dict[str, np.ndarray], row_count: int
 ) -> Finding | None:
     largest = np.maximum(np.abs(rows["min"]), np.abs(rows["max"]))
@@ -215,14 +215,14 @@ def _disagreement(
     return None
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:

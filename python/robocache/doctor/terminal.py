@@ -39,12 +39,14 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
             number = len(group_findings) + report.more.get(code, 0)
             title = code if number == 1 else f"{code} ({number})"
             if severity == "note" and lines is None:
-                console.print(Name(cut_end(f"{title}: {_located(group_findings[0])}", 2 * width - 30)), width=width)
+                console.print(
+                    Name(cut_end(f"{title}: {_with_location(group_findings[0])}", 2 * width - 30)), width=width
+                )
                 continue
             shown = group_findings[: lines or _SHOWN]
             table = Table.grid(padding=(0, 1))
             for finding in shown:
-                table.add_row(" -", Name(_located(finding)))
+                table.add_row(" -", Name(_with_location(finding)))
             if more := number - len(shown):
                 table.add_row("", Text(f"and {more} more", "dim"))
             if advice := group_findings[0].advice:
@@ -69,5 +71,5 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
         console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))
 
 
-def _located(finding: Finding) -> str:
+def _with_location(finding: Finding) -> str:
     return f"{finding.where}: {finding.message}" if finding.where else finding.message

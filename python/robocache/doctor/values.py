@@ -339,19 +339,20 @@ def _columns_move(scanned: Scan, begin: int, end: int, features: list[int]) -> b
 def _others_move(scanned: Scan, begin: int, end: int, survey: Survey) -> bool:
     """Whether another stream of numbers changes in that time; true if there is no other stream to compare."""
     episode = int(scanned.clock.episode_of(begin))
-    compared = False
+    has_others = False
     for stream in survey.floats:
         rows = slice(*stream.row_offsets[episode : episode + 2].tolist())
         if stream is scanned.stream or rows.stop - rows.start < 2:
             continue
-        compared = True
+        has_others = True
         low, high = np.searchsorted(stream.time_ns[rows], scanned.stream.time_ns[[begin, end - 1]]) + rows.start
         values = stream.values[low:high].reshape(int(high - low), -1)
         if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
             return True
-    return not compared
+    return not has_others
 
 
+# By the kind of jump: severity, code, message and advice.
 _JUMPS: dict[str, tuple[str, str, str, str]] = {
     "spike": (
         "warning",
@@ -464,8 +465,8 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
             if steps.max() < 3 and steps.min() > -3:
                 survey.forget(scanned.stream, rows)
                 continue
-            index = np.flatnonzero((np.abs(steps) > 3).any(1) & ~is_first_row[row : rows.stop])
-            v, w = (table[index + k][:, first_columns[:, None] + np.arange(3)].astype(np.float64) for k in (0, 1))
+            step_rows = np.flatnonzero((np.abs(steps) > 3).any(1) & ~is_first_row[row : rows.stop])
+            v, w = (table[step_rows + k][:, first_columns[:, None] + np.arange(3)].astype(np.float64) for k in (0, 1))
             survey.forget(scanned.stream, rows)
             is_long_step = np.linalg.norm(w - v, axis=2) > 5
             length = np.linalg.norm(v, axis=2, keepdims=True)
@@ -475,7 +476,7 @@ def _vectors_past_half_a_turn(scanned: Scan, survey: Survey) -> dict[int, tuple[
         counts += is_long_step.sum(0), turned_over.sum(0)
         closeness += np.where(turned_over, 0.35 - deviations, 0).sum(0)
         for i in np.flatnonzero(turned_over.any(0) & (first_rows < 0)):
-            first_rows[i] = index[turned_over[:, i].argmax()] + row
+            first_rows[i] = step_rows[turned_over[:, i].argmax()] + row
     vectors: dict[int, tuple[int, int]] = {}
     for i in np.argsort(-closeness, kind="stable"):
         start = starts[i]
@@ -563,14 +564,14 @@ def _compare_statistics(scanned: Scan, dataset: Dataset) -> Iterator[Finding]:
         if n != int(saved[9]):
             wrong["count"] = (int(saved[9]), int(n))
         if n:
-            summed_up = math.isfinite(total) and math.isfinite(squares)  # else the squares exceed float64
+            sums_are_finite = math.isfinite(total) and math.isfinite(squares)  # else the squares exceed float64
             offset = total / n
             std = math.sqrt(max(squares / n - offset * offset, 0.0)) if low < high else 0.0
             tolerance = STATS_TOLERANCE * (std + 1e-6 * max(abs(low), abs(high)))
             expected = {"mean": centre + offset, "std": std, "min": low, "max": high}
             for (name, value), stored in zip(expected.items(), saved[:4], strict=True):
                 is_from_sums = name in ("mean", "std")
-                if stored != value and not (is_from_sums and (not summed_up or abs(stored - value) <= tolerance)):
+                if stored != value and not (is_from_sums and (not sums_are_finite or abs(stored - value) <= tolerance)):
                     wrong[name] = (stored, value)
             for (name, share), quantile, below, not_above in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
                 # The quantile lies between the sorted values k and k + 1; 1e-6 allows for the rounding of (n - 1) * share.

@@ -326,14 +326,16 @@ def _plan(
 
     Missing arguments become problems. The rate is then a guess, so that other problems can still be found.
     """
-    empty = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in streams.items()}
-    for name, missing_in in empty.items():
+    empty_episodes = {
+        name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in streams.items()
+    }
+    for name, missing_in in empty_episodes.items():
         if missing_in:
             problems.data.append(
                 f"{name}: no rows in {len(missing_in)} of {len(dataset)} episodes ({ranges(missing_in, 10)}); LeRobot has all "
                 "features in all episodes (leave a stream out with streams)"
             )
-    incomplete = {number for missing_in in empty.values() for number in missing_in}
+    incomplete = {number for missing_in in empty_episodes.values() for number in missing_in}
     numbers = [number for number in range(len(dataset)) if number not in incomplete]
     if fps is None:
         fps, reason = _common_rate(dataset, streams, numbers)
@@ -393,10 +395,10 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Seque
     """Returns the whole rate that all streams share in these episodes, and None. If there is none, returns a possible rate,
     the slowest camera's or else the slowest stream's, and the reason."""
     rates = {name: stream.rate_hz for name, stream in streams.items()}
-    rounded = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
-    cameras = [rate for name, rate in rounded.items() if streams[name].frames is not None]
-    suggested = min(cameras or rounded.values(), default=1)
-    fps = rounded.get(next(iter(rates)), 0)
+    whole_rates = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
+    cameras = [rate for name, rate in whole_rates.items() if streams[name].frames is not None]
+    suggested = min(cameras or whole_rates.values(), default=1)
+    fps = whole_rates.get(next(iter(rates)), 0)
     for number in numbers:
         rows = dataset.episode(number)
         clocks = {name: rows[name][0] for name in streams}
@@ -462,10 +464,10 @@ def _rows_in_gaps(clock: np.ndarray, targets: np.ndarray, rate_hz: float) -> tup
     if rate_hz <= 0 or len(clock) < 2:
         return 0, 0.0
     after = np.searchsorted(clock, _snap(clock, targets))
-    inside = (after > 0) & (after < len(clock))
-    after = after[inside]
-    between = clock[after] != _snap(clock, targets)[inside]
-    gaps_ns = (clock[after] - clock[after - 1])[between]
+    is_inside = (after > 0) & (after < len(clock))
+    after = after[is_inside]
+    is_between = clock[after] != _snap(clock, targets)[is_inside]
+    gaps_ns = (clock[after] - clock[after - 1])[is_between]
     gaps_ns = gaps_ns[gaps_ns > _GAP_ROWS * 1e9 / rate_hz]
     return len(gaps_ns), float(gaps_ns.max(initial=0)) / 1e9
 

@@ -215,8 +215,8 @@ class Aligner:
     """Makes batches of one sample from the rings' rows, bit for bit those of a :class:`Loader` with the same spec.
 
     A target is settled when no later arrival can change its value. The frontier is the newest moment with all targets settled.
-    At the frontier a batch is as in training. At the present moment it would have held and missing rows that training never
-    had.
+    At the frontier a batch is as in training. At the present moment a batch would have held and missing rows that training
+    never had.
 
     Args:
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.

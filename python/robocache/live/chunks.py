@@ -33,8 +33,8 @@ class Chunks:
         mode: ``"newest"``: the action of the newest chunk that has one at the moment. ``"ensemble"``: the mean over all chunks
             that have one, weighted by exp(-`decay` i), i = 0 for the oldest (ACT, Zhao et al., 2023). ``"cross-fade"``: a
             straight line from the earlier action to the newest chunk's, over `fade_s` seconds from the first moment asked for
-            after the chunk arrived. Both mix numbers; quaternions and angles, which the spec's methods or conversions name, go
-            the shorter way round.
+            after the chunk arrived. The last two modes mix numbers; quaternions and angles, which the spec's methods or
+            conversions name, go the shorter way round.
         decay: ACT's m.
         fade_s: the duration of a cross-fade, in seconds.
         spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's raw output and uses the spec's offsets.
@@ -141,8 +141,8 @@ class Chunks:
         return stamps, actions.reshape(len(stamps), -1 if len(stamps) else 0)
 
     def frozen(self, time_ns: int) -> int:
-        """Returns the number of steps of the newest chunk that begin at or before a moment. A chunk that arrives then cannot
-        replace them.
+        """Returns the number of steps of the newest chunk that begin at or before a moment. A chunk that arrives at the moment
+        cannot replace these steps.
 
         ``frozen(u) - frozen(t)`` of the steps that :meth:`leftover` returns at t are executed before u.
         """

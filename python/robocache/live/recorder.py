@@ -88,8 +88,8 @@ class Recorder:
             raise errors.ArgumentTypeError(f"rings: expected {{name: Ring}}, got {rings!r}")
         self._rings = {_lib.text("rings", name): ring for name, ring in rings.items()}
         own_streams = [name + ARRIVAL for name in rings] + [MOMENTS]
-        if taken := [name for name in own_streams if name in rings]:
-            raise errors.ArgumentError(f"rings: expected no name of the recorder's own streams, got {taken[0]!r}")
+        if reserved := [name for name in own_streams if name in rings]:
+            raise errors.ArgumentError(f"rings: expected no name of the recorder's own streams, got {reserved[0]!r}")
         if unknown := [name for name in streams or () if name not in rings]:
             raise errors.ArgumentError(f"streams: expected names of rings, {', '.join(rings)}, got {unknown[0]!r}")
         self._commit_s = float(number("commit_s", commit_s))

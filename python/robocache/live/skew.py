@@ -170,7 +170,7 @@ def skew(
     if whole("moments", moments) < 1:
         raise errors.ArgumentError(f"moments: expected at least 1, got {moments}")
     streams, outputs = _find_streams(opened, spec)
-    picking, cameras = _picking_spec(spec, outputs)
+    picking, cameras = _make_picking_spec(spec, outputs)
     recorders = opened.provenance.get("live", {})
     has_moments = MOMENTS in opened.streams
     compared: list[_Compared] = []
@@ -246,7 +246,7 @@ def _find_streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], 
     return streams, outputs
 
 
-def _picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
+def _make_picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
     """Returns a spec that only picks rows, and the set of its cameras. A camera becomes the index of its frame; conversions are
     left out."""
     described = json.loads(spec.to_json()) | {"pad_features": False, "dataset_index": None, "return_age": False}
@@ -320,18 +320,18 @@ class _Compared(NamedTuple):
     older_ns: dict[str, int]
 
 
-def _make_rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
+def _make_rings(rows: Mapping[str, _Rows], *, with_lateness: bool) -> dict[str, Ring]:
     rings = {}
     for key, stream in rows.items():
         lateness_s = stream.lateness_s
-        if late:  # the recording has no row that came too late, so the ring must drop none
+        if with_lateness:  # the recording has no row that came too late, so the ring must drop none
             by_arrival = stream.time_ns[np.argsort(stream.arrival_ns, kind="stable")]
             lateness_s = max(lateness_s, int((np.maximum.accumulate(by_arrival) - by_arrival).max()) / 1e9)
         rings[key] = Ring(
             stream.values.shape[1:],
             stream.values.dtype,
             span_s=_SPAN_S,
-            lateness_s=lateness_s if late else 0.0,
+            lateness_s=lateness_s if with_lateness else 0.0,
             on_duplicate=stream.on_duplicate,
             most_ahead_s=1e9,
         )
@@ -342,7 +342,7 @@ def _compare(
     episode: int, spec: Spec, rows: Mapping[str, _Rows], got_ns: np.ndarray, moment_ns: np.ndarray
 ) -> tuple[list[_Compared], int]:
     """Compares the windows of an episode's moments. Returns the results, and how many moments were left out."""
-    all_rows, arrived_rows = _make_rings(rows, late=False), _make_rings(rows, late=True)
+    all_rows, arrived_rows = _make_rings(rows, with_lateness=False), _make_rings(rows, with_lateness=True)
     training = Aligner(spec, all_rows, framework="numpy")
     policy = Aligner(spec, arrived_rows, framework="numpy")
     begin_ns = min(int(stream.time_ns[0]) for stream in rows.values())

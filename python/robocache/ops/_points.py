@@ -18,7 +18,7 @@ _dtype_of = _lib.function("voxel_mode_dtype")
 _WITHOUT_FEATURES = "occupancy", "occupancy_bits", "count"
 
 
-def _reduced(reduce: str, dtype: Any) -> str:
+def _reduced_dtype(reduce: str, dtype: Any) -> str:
     """Returns the dtype of reduced features."""
     return str(_dtype_of(reduce, None if dtype is None else _lib.dtype_name(dtype)))
 
@@ -50,7 +50,9 @@ class VoxelizeOperation(Operation):
         for mode in call["mode"]:
             grid = (x, y, (z + 31) // 32) if mode == "occupancy_bits" else (x, y, z)
             columns = () if mode in _WITHOUT_FEATURES or features is None else features.shape[-1:]
-            shapes.append(((*clouds, *grid, *columns), _reduced(mode, None if features is None else features.dtype)))
+            shapes.append(
+                ((*clouds, *grid, *columns), _reduced_dtype(mode, None if features is None else features.dtype))
+            )
         return [*shapes, (clouds, "int64")]
 
     def count_of_outs(self, call: Mapping[str, Any], count: int) -> int:
@@ -72,10 +74,10 @@ class VoxelizeOperation(Operation):
             if mode in _WITHOUT_FEATURES:
                 continue
             if mode == "mean":
-                one_mode = {**call, "mode": ["count"], "fill": 0, "quantum": None}
-                result_of_mode = self.run(one_mode, [None, False])[0]
-            one_mode = {**call, "mode": [mode], "fill": 0, "quantum": None}
-            arguments = self.flat(one_mode, [out_gradient.contiguous()])
+                call_of_mode = {**call, "mode": ["count"], "fill": 0, "quantum": None}
+                result_of_mode = self.run(call_of_mode, [None, False])[0]
+            call_of_mode = {**call, "mode": [mode], "fill": 0, "quantum": None}
+            arguments = self.flat(call_of_mode, [out_gradient.contiguous()])
             self._backward(*arguments, len(gradients), *gradients, result_of_mode)
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
@@ -107,13 +109,13 @@ class SparseOperation(Operation):
         most, capacity, clouds = call["max_points_per_voxel"], call["capacity"], _cloud_shape(call)
         voxels = _new_size() if capacity is None else capacity
         source = points if features is None else features
-        gathered = 0
+        points_per_voxel = 0
         if reduce is None:
-            gathered = _new_size() if most is None else most
-            out: tuple[Any, Any] = (voxels, gathered, source.shape[-1]), source.dtype
+            points_per_voxel = _new_size() if most is None else most
+            out: tuple[Any, Any] = (voxels, points_per_voxel, source.shape[-1]), source.dtype
         else:
             columns = points.shape[-1] - 3 if features is None else features.shape[-1]
-            out = (voxels, columns), _reduced(reduce, source.dtype)
+            out = (voxels, columns), _reduced_dtype(reduce, source.dtype)
         return [
             ((voxels, 3 + len(clouds)), "int32"),
             out,
@@ -122,7 +124,7 @@ class SparseOperation(Operation):
             (clouds, "int64"),
             ((), "int64"),
             (points.shape[:-1], "int32"),
-            ((voxels, gathered), "int32"),
+            ((voxels, points_per_voxel), "int32"),
         ]
 
     def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
@@ -160,7 +162,7 @@ class DownsampleOperation(Operation):
         reduce = "mean" if call["method"] == "centroid" else "first"
         reduced: tuple[Any, Any] = (0,), "int32"
         if features is not None:
-            reduced = (voxels, features.shape[-1]), _reduced(reduce, features.dtype)
+            reduced = (voxels, features.shape[-1]), _reduced_dtype(reduce, features.dtype)
         return [
             ((voxels, points.shape[-1] if features is None else 3), points.dtype),
             reduced,
@@ -243,7 +245,7 @@ def at_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
 
 
 def to_rows(gradient: Any, row: Any, count: int) -> Any:
-    """Returns [count, F] whose row row[i] is gradient[i]. A gradient with row -1 is dropped."""
+    """Returns [count, F]: gradient[i] stands in row `row[i]`. A gradient with row -1 is dropped."""
     import torch
 
     row = torch.where(row < 0, count, row).long()
@@ -256,10 +258,12 @@ def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) 
 
     count = len(voxel)
     rows = torch.arange(count, device=voxel.device)[:, None].expand_as(candidates)
-    none = -1 if largest else count
+    no_row = -1 if largest else count
     voxel = torch.where(voxel < 0, voxels, voxel).long()[:, None].expand_as(candidates)
-    chosen = rows.new_full((voxels + 1, candidates.shape[1]), none)
-    return chosen.scatter_reduce(0, voxel, torch.where(candidates, rows, none), "amax" if largest else "amin")[:voxels]
+    chosen = rows.new_full((voxels + 1, candidates.shape[1]), no_row)
+    return chosen.scatter_reduce(0, voxel, torch.where(candidates, rows, no_row), "amax" if largest else "amin")[
+        :voxels
+    ]
 
 
 def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
