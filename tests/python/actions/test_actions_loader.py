@@ -26,7 +26,7 @@ GRIPPER = [True] * 7 + [False]
 
 
 def record(path, rng, *, dtype="float32", rotation="quat_xyzw", episodes=3, without=(), change=None, width=None):
-    """Episodes of poses and a gripper: the action at 50 Hz, the state at 30 Hz."""
+    """Records episodes of poses and a gripper: the action at 50 Hz, the state at 30 Hz."""
     with robocache.Writer(path) as writer:
         for number in range(episodes):
             with writer.episode() as episode:
@@ -326,8 +326,8 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
     back = converting.to_absolute("action", x, batch)
     assert back.shape == plain["action"].shape and back.dtype == torch.float32
     got, recorded = numbers(back.detach()), numbers(plain["action"])
-    kept = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # Rescale clips the gripper of 6D
-    np.testing.assert_allclose(got[..., kept], recorded[..., kept], atol=2e-4)
+    features = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # Rescale clips the gripper of 6D
+    np.testing.assert_allclose(got[..., features], recorded[..., features], atol=2e-4)
     turned = np.abs((got[..., 3:7] * recorded[..., 3:7]).sum(-1))
     np.testing.assert_allclose(turned, 1, atol=1e-3)
     back.sum().backward()

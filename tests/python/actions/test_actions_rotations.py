@@ -129,10 +129,10 @@ def test_round_trips(name, q):
     if length < 1e-3:
         q, length = np.array([0.0, 0.0, 0.0, 1.0]), 1.0
     q = q / length
-    there = convert_rotation(q, "quat_xyzw", name)
-    back = convert_rotation(there, name, "quat_xyzw")
+    converted = convert_rotation(q, "quat_xyzw", name)
+    back = convert_rotation(converted, name, "quat_xyzw")
     assert abs(abs(back @ q) - 1) < 1e-12
-    assert 1 - abs(convert_rotation(there.astype(np.float32), name, "quat_xyzw") @ q) < 1e-6
+    assert 1 - abs(convert_rotation(converted.astype(np.float32), name, "quat_xyzw") @ q) < 1e-6
 
 
 HALVES = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0.6, 0.8, 0, 0], [0, -0.6, 0.8, 0], [-0.6, 0, 0, 0.8]])
