@@ -21,72 +21,72 @@ SECOND = 10**9
 def shift(stream, episode, row, ns):
     """Plants a delay: all rows from `row` on are `ns` later."""
 
-    def plant(r):
-        r[episode][stream][0][row:] += int(ns)
+    def plant(recordings):
+        recordings[episode][stream][0][row:] += int(ns)
 
     return plant
 
 
-def put(stream, episode, rows, features, value):
-    def plant(r):
-        r[episode][stream][1][rows, features] = value
+def set_values(stream, episode, rows, features, value):
+    def plant(recordings):
+        recordings[episode][stream][1][rows, features] = value
 
     return plant
 
 
 def change_stamps(stream, episode, change):
-    def plant(r):
-        time, values = r[episode][stream]
-        r[episode][stream] = (change(time), values)
+    def plant(recordings):
+        time, values = recordings[episode][stream]
+        recordings[episode][stream] = (change(time), values)
 
     return plant
 
 
 def freeze(stream, episode, rows, features=slice(None)):
-    def plant(r):
-        values = r[episode][stream][1]
+    def plant(recordings):
+        values = recordings[episode][stream][1]
         values[rows, features] = values[rows.start, features] if values.ndim == 2 else values[rows.start]
 
     return plant
 
 
 def delete_rows(stream, episode, rows):
-    def plant(r):
-        time, values = r[episode][stream]
-        r[episode][stream] = (np.delete(time, rows), np.delete(values, rows, axis=0))
+    def plant(recordings):
+        time, values = recordings[episode][stream]
+        recordings[episode][stream] = (np.delete(time, rows), np.delete(values, rows, axis=0))
 
     return plant
 
 
-def burst(time):
+def make_burst(time):
     result = time.copy()
     result[300:309] = result[308] - np.arange(9)[::-1] * 100_000
     return result
 
 
-def drift(r):
-    (time, states), (_, actions) = r[2]["observation.state"], r[2]["action"]
+def drift(recordings):
+    (time, states), (_, actions) = recordings[2]["observation.state"], recordings[2]["action"]
     rows = min(len(states), len(actions))
     time = time[:rows]
-    r[2]["observation.state"] = (time, states[:rows])
-    r[2]["action"] = (time[0] + ((time - time[0]) * 1.003).astype(np.int64), actions[:rows])
+    recordings[2]["observation.state"] = (time, states[:rows])
+    recordings[2]["action"] = (time[0] + ((time - time[0]) * 1.003).astype(np.int64), actions[:rows])
 
 
-def copy_episode(r):
-    r[3] = {name: (time + 5 * SECOND, values) for name, (time, values) in r[1].items()}
+def copy_episode(recordings):
+    recordings[3] = {name: (time + 5 * SECOND, values) for name, (time, values) in recordings[1].items()}
 
 
-def empty(r):
-    r[2] = {name: (time[:0], values[:0]) for name, (time, values) in r[2].items()}
+def empty_episode(recordings):
+    recordings[2] = {name: (time[:0], values[:0]) for name, (time, values) in recordings[2].items()}
 
 
-def black(r):
-    r[1]["top"][1][:] = 0
+def black_out(recordings):
+    recordings[1]["top"][1][:] = 0
 
 
-def repeat_stamp(r):
-    time, values = r[3]["imu"]
-    r[3]["imu"] = (np.insert(time, 40, time[40]), np.insert(values, 40, values[40] + 0.01, axis=0))
+def repeat_stamp(recordings):
+    time, values = recordings[3]["imu"]
+    recordings[3]["imu"] = (np.insert(time, 40, time[40]), np.insert(values, 40, values[40] + 0.01, axis=0))
 
 
 def slow_down(time):
@@ -98,19 +98,19 @@ FAULTS = {
     "gap": (shift("imu", 1, 200, 25e6), [("gap", 1, "imu", 200)]),
     "long gap": (shift("imu", 2, 400, 100e6), [("long-gap", 2, "imu", 400)]),
     "repeated stamp": (repeat_stamp, [("repeated-stamp", 3, "imu", 41)]),
-    "burst": (change_stamps("imu", 0, burst), [("burst", 0, "imu", 300), ("gap", 0, "imu", 300)]),
-    "nan": (put("observation.state", 2, 7, 1, np.nan), [("nan", 2, "observation.state", 7)]),
-    "infinite": (put("action", 1, 100, 3, -np.inf), [("infinite-value", 1, "action", 100)]),
-    "spike": (put("observation.state", 3, 123, 2, 40.0), [("spike", 3, "observation.state", 123)]),
+    "burst": (change_stamps("imu", 0, make_burst), [("burst", 0, "imu", 300), ("gap", 0, "imu", 300)]),
+    "nan": (set_values("observation.state", 2, 7, 1, np.nan), [("nan", 2, "observation.state", 7)]),
+    "infinite": (set_values("action", 1, 100, 3, -np.inf), [("infinite-value", 1, "action", 100)]),
+    "spike": (set_values("observation.state", 3, 123, 2, 40.0), [("spike", 3, "observation.state", 123)]),
     "stuck": (freeze("observation.state", 1, slice(50, 130)), [("stuck", 1, "observation.state", 50)]),
     "stuck column": (freeze("imu", 2, slice(300, 700), 4), [("stuck", 2, "imu", 300)]),
     "frozen camera": (freeze("top", 1, slice(20, 40)), [("frozen-frames", 1, "top", 20)]),
     # Row 7 is the episode's first among the 24 frames that are decoded.
-    "black camera": (black, [("blank-frames", 1, "top", 7), ("frozen-frames", 1, "top", 0)]),
+    "black camera": (black_out, [("blank-frames", 1, "top", 7), ("frozen-frames", 1, "top", 0)]),
     "no camera": (delete_rows("top", 2, slice(None)), [("missing-stream", 2, "top", None)]),
     "late": (delete_rows("imu", 3, slice(0, 300)), [("late-start", 3, "imu", 0)]),
     "early": (delete_rows("observation.state", 0, slice(-50, None)), ("early-end", 0)),
-    "empty": (empty, [("empty-episode", 2, None, None)]),
+    "empty": (empty_episode, [("empty-episode", 2, None, None)]),
     "elsewhere in time": (shift("imu", 1, 0, 3600e9), [("no-common-time", 1, "imu", None)]),
     "copied": (copy_episode, [("repeated-episode", 1, None, None)]),
     "drift": (drift, [("clock-drift", 2, "action", None)]),
@@ -154,7 +154,7 @@ def test_one_fault_gives_one_finding(fault, clean, tmp_path):
     plant, expected = FAULTS[fault]
     report = robots.examine(tmp_path / "cache", robots.with_fault(clean, plant))
     locations = robots.locations(report)
-    if isinstance(expected, tuple):  # several findings follow from it, all of one episode
+    if isinstance(expected, tuple):  # several findings follow from the fault, all in one episode
         code, episode = expected
         assert code in {code for code, *_ in locations} and {episode for _, episode, *_ in locations} == {episode}
     else:
@@ -501,7 +501,7 @@ def test_statistics_of_numbers_whose_squares_overflow_are_no_finding(scale, rng,
 def test_the_lengths_of_gaps_and_bursts(clean, tmp_path):
     shift("imu", 1, 200, 25e6)(clean)
     shift("imu", 1, 600, 15e6)(clean)
-    change_stamps("imu", 0, burst)(clean)
+    change_stamps("imu", 0, make_burst)(clean)
     time = clean[2]["imu"][0]
     time[500:504] = time[503] - np.arange(4)[::-1] * 100_000
     findings = {f.code: f for f in robots.examine(tmp_path / "cache", clean).findings}
@@ -696,8 +696,8 @@ def pause(recordings, episode, at_s, seconds, streams=None):
     begin = min(int(time[0]) for time, _ in recordings[episode].values()) + int(at_s * SECOND)
     for name in streams or recordings[episode]:
         time, values = recordings[episode][name]
-        outside = (time <= begin) | (time >= begin + int(seconds * SECOND))
-        recordings[episode][name] = (time[outside], values[outside])
+        is_outside = (time <= begin) | (time >= begin + int(seconds * SECOND))
+        recordings[episode][name] = (time[is_outside], values[is_outside])
 
 
 def test_a_stall_of_all_streams_is_one_finding(clean, tmp_path):
@@ -779,7 +779,7 @@ def test_covariances_and_single_rows_are_no_warnings(clean, rng, tmp_path):
 
 
 def smooth_quaternions(rng, rows, flips=()):
-    """Unit quaternions of a smooth motion, xyzw. All rows from each of `flips` on change their sign."""
+    """Returns unit quaternions of a smooth motion, xyzw. All rows from each of `flips` on change their sign."""
     quaternions = Rotation.from_rotvec(np.cumsum(rng.normal(0, 0.02, (rows, 3)), axis=0)).as_quat()
     for row in flips:
         quaternions[row:] *= -1
@@ -903,7 +903,7 @@ def test_the_rotation_is_named_among_overlapping_unit_blocks(names, rng, tmp_pat
 
 
 def statistics_findings(folder, rows, stats, episodes_stats=None):
-    """Findings on a cache of these rows that names a LeRobot dataset with these statistics as its source."""
+    """Returns the findings on a cache of these rows that names a LeRobot dataset with these statistics as its source."""
     (folder / "set/meta").mkdir(parents=True)
     (folder / "set/meta/stats.json").write_text(json.dumps({"state": stats}))
     if episodes_stats is not None:
@@ -917,7 +917,7 @@ def statistics_findings(folder, rows, stats, episodes_stats=None):
 
 
 def statistics_in_float32(rows):
-    """Statistics summed in float32, row by row, and rounded to a few digits."""
+    """Returns statistics summed in float32, row by row, and rounded to a few digits."""
     rows = rows.astype(np.float32)
     total, squares = (
         np.add.accumulate(x, axis=0, dtype=np.float32)[-1] / np.float32(len(rows)) for x in (rows, rows * rows)

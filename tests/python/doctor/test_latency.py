@@ -12,7 +12,7 @@ import robocache
 
 
 def motion(rng, features, seconds):
-    """A smooth movement that never repeats: a function from seconds to values ``[n, features]``."""
+    """Returns a smooth movement that never repeats: a function from seconds to values ``[n, features]``."""
     grid = np.arange(-5, seconds + 5, 0.01)
     kernel = np.exp(-0.5 * (np.arange(-60, 61) * 0.01 / rng.uniform(0.08, 0.2)) ** 2)
     steps = rng.normal(size=(len(grid), features))
@@ -132,7 +132,7 @@ def test_similar_streams_without_a_latency(rng, tmp_path):
     assert latencies(tmp_path / "scattered", scattered) == []
 
 
-def test_features_are_matched_by_name_and_still_ones_are_ignored(rng, tmp_path):
+def test_features_are_matched_by_name_and_still_features_are_ignored(rng, tmp_path):
     recordings = pair(rng, 0.08)
     for recording in recordings:
         time, values = recording["observation.state"]

@@ -184,7 +184,7 @@ def test_the_loader_warns_of_errors(cache, good, recwarn):
     load_by(cache)
     robocache.doctor(good)
     load_by(good)
-    assert not recwarn.list  # one has no record, the other no error
+    assert not recwarn.list  # `cache` has no record yet, and `good` has no error
     robocache.doctor(cache)
     with pytest.warns(robocache.DoctorWarning, match=r"nan \(episode 1, imu, row 7\); see: robocache doctor") as caught:
         load_by(cache)
@@ -244,9 +244,9 @@ def test_the_page_shows_some_frames_of_each_camera(rng, tmp_path):
                 episode.append(HOSTILE, times, frames[part], codec="jpeg")
                 episode.append("depth", times, depth[part], codec="png")
     text = robocache.doctor(tmp_path / "cache").html()
-    shown = re.findall(r'<img alt="([^"]*)" src="data:image/jpeg;base64,([^"]*)"', text)
-    assert len(shown) == 12 and "script" not in Page(text).tags
-    for alt, data in shown:
+    images = re.findall(r'<img alt="([^"]*)" src="data:image/jpeg;base64,([^"]*)"', text)
+    assert len(images) == 12 and "script" not in Page(text).tags
+    for alt, data in images:
         picture = PIL.Image.open(io.BytesIO(base64.b64decode(data)))
         assert picture.width <= 160 and picture.height <= 120
         episode, row = map(int, re.search(r"episode (\d+), row (\d+)$", alt).groups())
