@@ -51,7 +51,7 @@ def values(column):
 
 
 def as_written(stream):
-    """A stream's values as the export has them: float32 in place of float64."""
+    """Returns a stream's values as the export has them: float32 in place of float64."""
     values = np.asarray(stream.values)
     return values.astype(np.float32) if values.dtype == np.float64 else values
 
@@ -260,8 +260,8 @@ def test_rows_within_rounding_of_the_grid_are_copied(method, begin, end, tmp_pat
     for key in ("action", "state"):
         assert values(written[key]).tolist() == list(range(begin, end)), key
     assert np.flatnonzero(values(written["done"])).tolist() == [end - begin - 1]
-    shown = [Image.open(io.BytesIO(image["bytes"])).getpixel((0, 0)) for image in written["camera"].to_pylist()]
-    assert shown == list(range(begin, end)) and report.rows["camera"] == end - begin
+    grey_levels = [Image.open(io.BytesIO(image["bytes"])).getpixel((0, 0)) for image in written["camera"].to_pylist()]
+    assert grey_levels == list(range(begin, end)) and report.rows["camera"] == end - begin
 
 
 def test_the_error_names_each_stream_without_rows_once(tmp_path):
@@ -442,12 +442,12 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     assert main([*renamed, "--rename", "pose=observation.state", "--rename", "mode=action", "top=images.top"]) == 0
     assert set(table(tmp_path / "c").column_names) > {"observation.state", "action", "images.top"}
     capsys.readouterr()
-    for wrong, message in (
+    for argument, message in (
         ("pose", "expected STREAM=FEATURE, got 'pose'"),
         ("=x", "got 'x'"),
         ("a=b a=c", "each stream once"),
     ):
-        assert main([*command, "--rename", *wrong.split()]) == 2
+        assert main([*command, "--rename", *argument.split()]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -455,7 +455,7 @@ def test_on_the_command_line(rng, tmp_path, capsys):
 
 
 def write_arm(path, rng, count=8):
-    """A robot whose joints are in several streams of several types, at 10 Hz."""
+    """Writes a robot whose joints are in several streams of several types, at 10 Hz."""
     with robocache.Writer(path) as writer:
         for _ in range(2):
             with writer.episode() as episode:
@@ -554,9 +554,9 @@ def test_invalid_renames_are_refused(rng, tmp_path):
     )
     check_refused("'action' would be float32, .* every int64 of 'ticks'", {"ticks": "action", "contact": "action"})
     check_refused("only for LeRobot", {"top": "action"}, to="mcap")
-    for wrong in ("top=action", {"top": 3}, [("top", "action")]):
+    for rename in ("top=action", {"top": 3}, [("top", "action")]):
         with pytest.raises(robocache.ArgumentTypeError, match="rename"):
-            to_lerobot(cache, tmp_path / "out", rename=wrong)
+            to_lerobot(cache, tmp_path / "out", rename=rename)
 
 
 def test_one_error_lists_everything_missing(tmp_path):
@@ -587,7 +587,7 @@ def test_one_error_lists_everything_missing(tmp_path):
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63])
 def test_uint64_beyond_int64_is_left_out_by_name(largest, tmp_path):
-    """LeRobot's tensors would make them negative."""
+    """LeRobot's tensors would turn them into negative numbers."""
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode(task="a") as episode:
         t = np.arange(3) * 10**8
         episode.append("count", t, np.array([0, largest, 1], np.uint64))
@@ -626,7 +626,7 @@ def test_real_robots_round_trip(real_data, tmp_path):
 
 
 def write_moments(path, with_table):
-    """Episodes at 10 Hz. Some rows have no text; one text begins between two rows, one before all rows."""
+    """Writes episodes at 10 Hz. Some rows have no text; one text begins between two rows, one before all rows."""
     episodes = [
         ({"task": "of the episode"}, 6, [(0, "reach", 0), (25, "lift", 7), (40, "", -1)]),
         ({"task": "of the episode"}, 3, []),
