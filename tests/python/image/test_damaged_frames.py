@@ -12,7 +12,7 @@ from pictures import picture, pillow_file
 
 
 def attack(file, rng):
-    """`file` with up to four bytes changed, a part removed, or a part repeated."""
+    """Returns `file` with up to four bytes changed, a part removed, or a part repeated."""
     result = bytearray(file)
     for _ in range(rng.integers(1, 5)):
         index = int(rng.integers(len(result)))

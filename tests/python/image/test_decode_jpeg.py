@@ -13,7 +13,7 @@ from pictures import picture, pillow_file, pillow_pixels
 
 @pytest.fixture
 def jpegs(rng):
-    """(blobs, offsets, pixels) of five frames, none of them with restart markers."""
+    """Returns (blobs, offsets, pixels) of five frames without restart markers."""
     files = [pillow_file(picture(rng, 33, 47), "JPEG", quality=90) for _ in range(5)]
     blobs = np.frombuffer(b"".join(files), np.uint8)
     return blobs, np.cumsum([0, *map(len, files)]), np.stack([pillow_pixels(file) for file in files])

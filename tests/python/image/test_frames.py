@@ -39,10 +39,10 @@ def test_encoded_jpegs_equal_pillows(rng, height, width, channels, subsampling):
     result = frames.encode(pixels, quality=90, subsampling=subsampling)
     assert (result.codec, result.color_space, result.dtype) == ("jpeg", "rgb" if channels == 3 else "gray", np.uint8)
     assert result.shape == (height, width, channels) and result.reencoded == {}
-    for file, pixel, frame in zip(files_of(result), decode_all(result), pixels, strict=True):
-        np.testing.assert_array_equal(pixel, pillow_pixels(file))
+    for file, decoded, frame in zip(files_of(result), decode_all(result), pixels, strict=True):
+        np.testing.assert_array_equal(decoded, pillow_pixels(file))
         pillows_file = pillow_file(frame, "JPEG", quality=90, subsampling=subsampling)
-        np.testing.assert_array_equal(pixel, pillow_pixels(pillows_file))
+        np.testing.assert_array_equal(decoded, pillow_pixels(pillows_file))
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 1), (np.uint8, 3), (np.uint16, 1), (np.uint16, 3)])
@@ -349,7 +349,7 @@ def test_decode_refuses(rng, changes, error, message):
 
 
 def jpegs_of_records(path):
-    """The JPEGs of a file of TFRecords, by their first and last markers."""
+    """Returns the JPEGs of a file of TFRecords, found by their first and last markers."""
     return re.findall(rb"\xff\xd8\xff.*?\xff\xd9", path.read_bytes(), re.DOTALL)
 
 
@@ -373,8 +373,8 @@ def test_real_pngs_keep_every_pixel(real_data, folder):
     taken = frames.take(files)
     expected = np.stack([pillow_pixels(file) for file in files])
     np.testing.assert_array_equal(decode_all(taken), expected.astype(taken.dtype))
-    again = frames.encode(expected.astype(taken.dtype), "png")
-    np.testing.assert_array_equal(decode_all(again), expected)
+    encoded = frames.encode(expected.astype(taken.dtype), "png")
+    np.testing.assert_array_equal(decode_all(encoded), expected)
 
 
 @pytest.mark.parametrize("name", ["lerobot_v2/gr00t_gr1_pnp_sim", "lerobot_v2/unitree_g1_real"])
@@ -395,7 +395,7 @@ def test_frames_of_real_video_at_quality_95(real_data, name):
 def blocks_of_any_range(rng, count=300):
     """Returns grey JPEGs of one block each, and their pixels by the inverse DCT in float64, less 128.
 
-    Some blocks have values of pictures, some have values far beyond.
+    Some blocks have values as in pictures, others far larger values.
     """
     files, exact = [], []
     basis = np.cos((2 * np.arange(8)[:, None] + 1) * np.arange(8) * np.pi / 16) * np.where(
@@ -403,9 +403,9 @@ def blocks_of_any_range(rng, count=300):
     )
     for _ in range(count):
         steps = rng.choice([np.full(64, rng.choice([1, 16, 255])), rng.integers(1, 256, 64)])
-        used = rng.choice(64, rng.choice([1, 2, 5, 20, 64]), replace=False)
+        indices = rng.choice(64, rng.choice([1, 2, 5, 20, 64]), replace=False)
         values = np.zeros(64)
-        values[used] = rng.dirichlet(np.ones(len(used))) * rng.choice([-1, 1], len(used))
+        values[indices] = rng.dirichlet(np.ones(len(indices))) * rng.choice([-1, 1], len(indices))
         values *= rng.choice([500, 1500, 2500, 5000, 10_000, 40_000, 200_000])
         block = np.clip(np.round(values / steps), -1000, 1000).astype(int)
         files.append(jpeg_file(block.reshape(1, 1, 64), steps))
@@ -446,8 +446,8 @@ def test_jpegs_on_which_decoders_differ_are_refused(rng, tmp_path):
 def test_a_cache_refuses_a_frame_on_which_decoders_differ(rng, tmp_path):
     files, exact = blocks_of_any_range(rng)
     largest = np.abs(exact).max(axis=(1, 2))
-    beyond, ordinary = files[int(np.argmax(largest))], files[int(np.argmin(largest))]
+    extreme, ordinary = files[int(np.argmax(largest))], files[int(np.argmin(largest))]
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         with pytest.raises(robocache.errors.FrameError, match=r"top.*\b1\b.*inverse DCT"):
-            episode.append("top", [0, 1, 2], [ordinary, beyond, ordinary])
+            episode.append("top", [0, 1, 2], [ordinary, extreme, ordinary])
         episode.append("joint", [0], np.zeros((1, 1), np.float32))
