@@ -45,7 +45,7 @@ def set_back(message, is_of_bag):
 
 
 def events(request):
-    """Returns [(arrival on the recording's clock, topic's index, bytes)], and the first arrival."""
+    """Returns [(arrival on the recording's clock, topic's index, bytes)], and the moment at which the played part begins."""
     rng = np.random.default_rng(request["seed"])
     messages = list((from_bag if "bag" in request else from_rows)(request))
     begin = min(time_ns for time_ns, _, _ in messages) + round(1e9 * request["begin_s"])

@@ -13,7 +13,7 @@ NS = 1_000_000_000
 
 
 def arrivals(rng, seconds, hz, jitter_s, late_s, *, loss=0.0, doubled=0.0, start=NS):
-    """Stamps of a sensor and their arrivals, in order of arrival: with jitter, some late, lost or doubled."""
+    """Returns a sensor's stamps and their arrivals, in order of arrival: with jitter, some late, lost or doubled."""
     ticks = np.arange(1, int(seconds * hz)) / hz
     stamps = start + (1e9 * (ticks + rng.uniform(0, jitter_s, len(ticks)))).astype(np.int64)
     stamps = np.sort(stamps)[rng.random(len(stamps)) >= loss]
@@ -140,7 +140,7 @@ def test_rows_after_the_target_that_are_late(tmp_path, window, on_duplicate):
     assert rings["joint"].counts["too_late"] == 0 and rings["joint"].counts["reordered"] > 100
 
 
-def film(rng, seconds=0.5):
+def make_joint_and_camera(rng, seconds=0.5):
     """Returns a joint at 200 Hz, and the stamps and arrivals of a camera at 30 Hz, whose frames are delayed more."""
     stamps, arrived = arrivals(rng, seconds, 200, 0.001, 0.002)
     joint = stamps, arrived, rng.standard_normal((len(stamps), 2)).astype(np.float32)
@@ -152,7 +152,7 @@ def film(rng, seconds=0.5):
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
 def test_frames_equal_the_loaders(tmp_path, codec, device):
     rng = np.random.default_rng(3)
-    joint, stamps, arrived = film(rng)
+    joint, stamps, arrived = make_joint_and_camera(rng)
     is_depth = codec == "depth"
     shape = (12, 16, 1) if is_depth else (12, 16, 3)
     smooth = np.cumsum(rng.integers(0, 9, (len(stamps), *shape)), axis=2)
@@ -172,7 +172,7 @@ def test_frames_equal_the_loaders(tmp_path, codec, device):
     )
     expected = all_samples(loader)
     stored = dataset["cam"]
-    # In the order of arrival.
+    # The frames in the order of their arrival.
     files = [stored.values.file(int(row)) for row in np.argsort(order)] if codec != "raw" else list(pixels)
     rings = {
         "joint": Ring((2,), "float32", span_s=0.2, lateness_s=0.003),
@@ -465,7 +465,7 @@ def test_batches_after_an_error_are_correct(tmp_path):
 
 
 def test_nothing_is_settled_before_the_first_final_row(tmp_path):
-    """A late or repeated row may become the first, whose value holds before it."""
+    """A late or repeated row may become the first row, whose value also holds before its stamp."""
     dataset = record(
         tmp_path / "cache", {"button": (np.arange(1, 99) * NS, None, np.arange(98, dtype=np.int32)[:, None])}
     )
@@ -651,7 +651,7 @@ def test_converted_keys_equal_the_loaders(tmp_path, name, dtype):
     # If the base is not settled, values relative to the base are padding.
     newest = aligner.at(int(max(stamps.max() for stamps, _, _ in streams.values())))
     assert newest["state_is_pad"][0, -1] and newest["past_is_pad"][0].all() == has_base
-    # An output's base is the recorded value, not a converted one.
+    # An output's base is the recorded value, not the converted value.
     ring = Ring((8,), dtype, span_s=0.3, lateness_s=0.0065)
     without_past = Aligner(loader.spec, {"state": ring}, outputs=["past"], framework="numpy")
     assert replay({"state": streams["state"]}, without_past, {"state": ring}, expected, expected["time_ns"]) > 50

@@ -14,7 +14,7 @@ FADE = 40 * MS
 
 
 def expected_action(chunks, moment, mode, decay, fade_begins):
-    """Returns the action at a moment, from the last step of each chunk at or before it, unless the chunk is over.
+    """Returns the action at a moment, from the last step of each chunk at or before the moment, unless the chunk is over.
 
     `fade_begins` keeps, by chunk, the first moment at which it was used; None if it was the only chunk then, so nothing fades.
     """
@@ -96,7 +96,7 @@ def test_a_new_chunk_continues_a_running_fade():
         chunks.put(number * MS, [0, 1.0], np.full((2, 1), float(number)))
         chunks.at(50 * MS)
     assert chunks.at(20 * MS) == 0 and chunks.at(60 * MS)[0] == pytest.approx(0.1)
-    # An older chunk that arrives late changes nothing after the fade to a newer one.
+    # An older chunk that arrives late changes nothing after the fade to a newer chunk.
     chunks = Chunks("cross-fade", fade_s=0.1)
     chunks.put(100 * MS, [0, 1.0], np.ones((2, 1)))
     assert chunks.at(110 * MS) == 1

@@ -63,8 +63,8 @@ def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
         np.testing.assert_array_equal(dataset[name + ".arrival_ns"].time_ns, stamps[order])
         np.testing.assert_array_equal(dataset[name + ".arrival_ns"].values, arrivals[order])
         assert recorder.counts[name] == {"kept": len(stamps), "lost": 0, "bad_frames": 0}
-        facts = dataset.provenance["live"][name]
-        assert facts["ring"] == rings[name].counts and facts["recorder"] == recorder.counts[name]
+        provenance = dataset.provenance["live"][name]
+        assert provenance["ring"] == rings[name].counts and provenance["recorder"] == recorder.counts[name]
     assert dataset["policy.moment_ns"].values.tolist() == [NS + 5, NS + 7]
     assert dataset["policy.moment_ns"].time_ns.tolist() == [NS + 10, NS + 12]
 
@@ -76,7 +76,7 @@ def file_of(pixels, kind):
 
 
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
-def test_frames_are_kept_and_bad_ones_left_out(tmp_path, codec):
+def test_frames_are_kept_and_bad_frames_left_out(tmp_path, codec):
     rng = np.random.default_rng(2)
     is_depth = codec == "depth"
     shape, dtype = ((12, 16, 1), "uint16") if is_depth else ((12, 16, 3), "uint8")
@@ -275,7 +275,7 @@ def test_arguments_of_a_recorder(tmp_path):
 
 
 def test_an_aligners_batches_equal_a_loaders_of_the_recording(tmp_path):
-    """Rows arrive with jitter, late, twice, too late, with a clock set back, or never. Both see the same bytes of the kept rows."""
+    """Rows arrive with jitter, late, twice, too late, with a clock set back, or never. Aligner and loader see the same bytes."""
     rng = np.random.default_rng(5)
     pixels = rng.integers(0, 255, (120, 8, 8, 3)).astype(np.uint8)
     files = [file_of(frame, "png") for frame in pixels]

@@ -52,7 +52,7 @@ class Recording:
         np.savez(path / "rows.npz", **arrays)
         self.play_options = {"rows": str(path / "rows.npz"), "topics": list(streams)}
 
-    def receiver(self, rings):
+    def takers(self, rings):
         """Returns for each topic a function that takes a message and its number, and the `Topic`s, None if rows are sent."""
         if self.topics is None:
 
@@ -164,12 +164,12 @@ class Played:
             key: live.Ring(key_spec["shape"], key_spec["dtype"], span_s=span_s, lateness_s=LATENESS_S)
             for key, key_spec in rows.items()
         }
-        take, self.topics = recording.receiver(self.rings)
+        takers, self.topics = recording.takers(self.rings)
         request = {
             **recording.play_options, "speed": speed, "begin_s": begin_s, "seconds": seconds, "seed": 5, "late_s": LATE_S,
             "much_late": 0.04, "lost": lost, "doubled": 0.02, "set_back": 5,
         }  # fmt: skip
-        self.numbers = [[] for _ in take]
+        self.numbers = [[] for _ in takers]
         aligner = live.Aligner(recording.loader.spec, self.rings, framework="numpy")
         streams = {
             key: {"names": key_spec["names"], "attributes": recording.dataset[key].attributes}
@@ -177,7 +177,7 @@ class Played:
         }
         with live.Recorder(self.rings, path / "recorded", episode={}, streams=streams) as recorder:
             receiver, publisher = play(request) if network is None else network.run(lambda: play(request, network))
-            thread = threading.Thread(target=self.receive, args=(receiver, publisher, take))
+            thread = threading.Thread(target=self.receive, args=(receiver, publisher, takers))
             thread.start()
             self.batches, self.latest = ask(aligner, recording.loader, thread, fault)
             thread.join()
@@ -185,7 +185,7 @@ class Played:
         self.recorder_counts = recorder.counts
         self.recorded = robocache.open(path / "recorded")
 
-    def receive(self, receiver, publisher, take):
+    def receive(self, receiver, publisher, takers):
         receiver.settimeout(0.2)
         while True:
             try:
@@ -196,7 +196,7 @@ class Played:
                 break
             topic, number = struct.unpack_from("<IQ", message)
             self.numbers[topic].append(number)
-            take[topic](message[12:], number)
+            takers[topic](message[12:], number)
         assert publisher.returncode == 0
         self.sent = json.loads(publisher.stdout.read())
         receiver.close()
@@ -216,7 +216,7 @@ def play(request, network=None):
 
 
 def ask(aligner, loader, thread, fault):
-    """Asks for every moment when it is settled. Returns copies of these batches, and of batches halfway between moments and of `latest()`."""
+    """Asks for every moment once its rows are settled. Returns copies of these batches, and of the batches halfway and of `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
     batches, latest, next_index, is_playing = {}, {}, 0, True
     while is_playing:
@@ -272,7 +272,7 @@ def moments_without_gaps(recording, recorded, moments):
 
 
 def check_counts(played, recording):
-    """Every message is accounted for, from the publisher to the cache."""
+    """Checks that every message is accounted for, from the publisher to the cache."""
     for index, numbers in enumerate(played.numbers):
         assert len(set(numbers)) == len(numbers)
         gaps = max(numbers) - min(numbers) + 1 - len(numbers)
@@ -306,7 +306,7 @@ def check_windows(played, recording, *, least_count, least_complete):
 
 
 def compare_latest(played, recording):
-    """Compares values between rows, halfway and at the frontier, with numpy's. Returns their number."""
+    """Compares values between rows, halfway and at the frontier, with NumPy's. Returns the number of comparisons."""
     compared = 0
     snap_ns = json.loads(recording.loader.spec.to_json())["snap_ns"]
     for stream, window in recording.streams.items():
@@ -352,7 +352,7 @@ def test_windows_of_a_replayed_recording(recordings, tmp_path, name, speed):
     for kind in ("reordered", "refused", "duplicates", "too_late"):
         assert sum(count[kind] for count in counts) > 0, (kind, counts)
     check_windows(played, recording, least_count=least_count, least_complete=least_count // 4)
-    assert compare_latest(played, recording) > 20 or name == "vicon"  # numpy has no curves of vicon's methods
+    assert compare_latest(played, recording) > 20 or name == "vicon"  # NumPy has no pchip, vicon's method
 
 
 @pytest.mark.parametrize("name", ["imu and pose", "vicon"])
@@ -362,14 +362,14 @@ def test_every_datagram_that_a_network_loses_is_counted(recordings, tmp_path, na
     received = [len(numbers) for numbers in played.numbers]
     assert network.dropped() == sum(played.sent) - sum(received) > 0.02 * sum(played.sent)
     for sent, numbers, topic in zip(played.sent, played.numbers, played.topics, strict=True):
-        outside = min(numbers) + sent - 1 - max(numbers)  # losses before the first message and after the last
-        assert sent == topic.counts["received"] + topic.counts["lost"] + outside and topic.counts["lost"] > 0
+        unnoticed = min(numbers) + sent - 1 - max(numbers)  # losses before the first message and after the last
+        assert sent == topic.counts["received"] + topic.counts["lost"] + unnoticed and topic.counts["lost"] > 0
     check_counts(played, recording)
     check_windows(played, recording, least_count=200, least_complete=20)
 
 
 def rewrite(path, played, recording, change):
-    """Rewrites the recorded cache with `change` applied to each stream, as a faulty recorder would. Returns its batches."""
+    """Rewrites the recorded cache with `change` applied to each stream, as a faulty recorder would. Returns the new cache's batches."""
     with robocache.Writer(path) as writer:
         for stream in recording.streams:
             writer.stream(stream, names=played.recorded[stream].names, attributes=recording.dataset[stream].attributes)

@@ -51,16 +51,16 @@ def run(
     ask,
     *,
     delay_ms,
-    joint_ms=0,
+    joint_delay_ms=0,
     is_sent=None,
-    joint_late_ms=1.0,
+    jitter_ms=1.0,
     lateness_ms=3.0,
     episodes=1,
-    saw=True,
+    has_moments=True,
     ahead_ns=0,
     on_duplicate="keep",
 ):
-    """Records a robot whose frames arrive late, and whose policy calls `ask(aligner, now)`."""
+    """Records a robot whose frames arrive late. Its policy asks for the moment that `ask(aligner, now)` returns."""
     rng = np.random.default_rng(0)
     for number in range(episodes):
         rings = {
@@ -70,14 +70,14 @@ def run(
         aligner = live.Aligner(spec, rings, outputs=["action"], framework="numpy")
         # (now, kind, index): kind 0 is a row of the joint, 1 a frame of front, 2 a call of the policy.
         events = [
-            (int(stamp + joint_ms * MS + rng.uniform(0, joint_late_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)
+            (int(stamp + joint_delay_ms * MS + rng.uniform(0, jitter_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)
         ]
         events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT) if is_sent is None or is_sent[i]]
         events += [(int(now), 2, 0) for now in np.arange(NS + 200 * MS, JOINT[-1], 17 * MS)]
         state = joints(JOINT)
         with live.Recorder(rings, path, episode={"number": number}, append=number > 0) as recorder:
             for now, kind, i in sorted(events):
-                if kind == 2 and saw:
+                if kind == 2 and has_moments:
                     recorder.saw(ask(aligner, now), now_ns=now + ahead_ns)
                 elif kind == 0:
                     rings["joint"].push(int(JOINT[i]), state[i], arrival_ns=now)
@@ -85,28 +85,28 @@ def run(
                     rings["front"].push(int(FRONT[i]), png(PIXELS[i]), arrival_ns=now)
 
 
-def for_now(aligner, now):
+def ask_for_now(aligner, now):
     return now
 
 
-def for_the_frontier(aligner, now):
+def ask_for_the_frontier(aligner, now):
     return int(aligner.latest()["time_ns"][0])
 
 
-@pytest.mark.parametrize("saw", [True, False])
-def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
+@pytest.mark.parametrize("has_moments", [True, False])
+def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, has_moments, capsys):
     path = tmp_path / "recorded"
-    run(path, spec, for_now, delay_ms=30, episodes=2, saw=saw)
+    run(path, spec, ask_for_now, delay_ms=30, episodes=2, has_moments=has_moments)
     report = live.skew(path, spec)
     assert next(iter(report.keys)) == "front" and report.outputs == ["action"]
     front, joint = report.keys["front"], report.keys["joint"]
     assert front.camera and front.delay_ms == front.longest_delay_ms == 30
     assert abs(front.older_ms - 30) < 1.5 and abs(front.oldest_ms - 33.3) < 0.1
-    assert report.moments == ("recorded" if saw else "now") and report.behind_ms == 0
+    assert report.moments == ("recorded" if has_moments else "now") and report.behind_ms == 0
     assert 0 < joint.older_ms < 1.5 and joint.delay_ms < 1
     # The expected number, from stamps: the moments at which training has a frame that had not reached the policy.
-    moments = robocache.open(path)["policy.moment_ns"].values if saw else None
-    if saw:
+    moments = robocache.open(path)["policy.moment_ns"].values if has_moments else None
+    if has_moments:
         moments = moments[moments <= min(JOINT[-2], FRONT[-1] - 1)]
         arrived = np.searchsorted(FRONT + 30 * MS, moments, "right")
         differ = (np.searchsorted(FRONT, moments, "right") != arrived).sum()
@@ -126,7 +126,7 @@ def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
 
 @pytest.mark.parametrize("on_duplicate", ["keep", "refuse"])
 def test_at_the_frontier_windows_agree_and_the_delay_is_named(tmp_path, spec, on_duplicate):
-    run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=30, on_duplicate=on_duplicate)
+    run(tmp_path / "recorded", spec, ask_for_the_frontier, delay_ms=30, on_duplicate=on_duplicate)
     report = live.skew(tmp_path / "recorded", spec)
     assert report.compared > 150 and report.left_out == 0 and 31 < report.behind_ms < 70
     moments = np.asarray(robocache.open(tmp_path / "recorded")["policy.moment_ns"].values).reshape(-1)
@@ -137,30 +137,29 @@ def test_at_the_frontier_windows_agree_and_the_delay_is_named(tmp_path, spec, on
 
 
 def test_without_a_delay_frames_equal_trainings(tmp_path, spec):
-    """The comparison finds no delay."""
-    run(tmp_path / "recorded", spec, for_now, delay_ms=0)
+    run(tmp_path / "recorded", spec, ask_for_now, delay_ms=0)
     report = live.skew(tmp_path / "recorded", spec)
     assert report.keys["front"].differ == 0 and report.keys["front"].older_ms == 0
     assert report.keys["joint"].differ > 150 and "stream joint: what the policy saw" in str(report)
 
 
 def test_stamps_ahead_of_their_rows_are_named(tmp_path, spec):
-    run(tmp_path / "recorded", spec, for_now, delay_ms=-30)
+    run(tmp_path / "recorded", spec, ask_for_now, delay_ms=-30)
     report = live.skew(tmp_path / "recorded", spec)
     assert report.keys["front"].delay_ms == -30 and report.keys["front"].differ == 0
     assert "its rows come 30.0 ms before their stamps, which are ahead (median; -30.0 ms at 99 %)" in str(report)
 
 
 def test_dropped_frames_are_no_delay(tmp_path, spec):
-    """Training on the recording lacks them too."""
+    """Training on the recording lacks these frames too."""
     is_sent = np.random.default_rng(1).random(len(FRONT)) < 0.6
-    run(tmp_path / "recorded", spec, for_now, delay_ms=0, is_sent=is_sent)
+    run(tmp_path / "recorded", spec, ask_for_now, delay_ms=0, is_sent=is_sent)
     front = live.skew(tmp_path / "recorded", spec).keys["front"]
     assert (front.differ, front.older_ms, front.delay_ms) == (0, 0, 0) and front.windows > 100
 
 
 def test_two_delays_are_named(tmp_path, spec):
-    run(tmp_path / "recorded", spec, for_now, delay_ms=30, joint_ms=50)
+    run(tmp_path / "recorded", spec, ask_for_now, delay_ms=30, joint_delay_ms=50)
     report = live.skew(tmp_path / "recorded", spec)
     assert list(report.keys) == ["joint", "front"]
     assert 50 < report.keys["joint"].older_ms < 52 and abs(report.keys["front"].older_ms - 30) < 1.5
@@ -168,7 +167,7 @@ def test_two_delays_are_named(tmp_path, spec):
 
 
 def test_rows_that_arrive_too_late_are_named(tmp_path, spec):
-    run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=5, joint_late_ms=9.0, lateness_ms=3.0)
+    run(tmp_path / "recorded", spec, ask_for_the_frontier, delay_ms=5, jitter_ms=9.0, lateness_ms=3.0)
     report = live.skew(tmp_path / "recorded", spec)
     assert report.keys["joint"].too_late > 100
     assert f"{report.keys['joint'].too_late} rows came later than the ring's lateness_s" in str(report)
@@ -176,13 +175,13 @@ def test_rows_that_arrive_too_late_are_named(tmp_path, spec):
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
 def test_moments_of_another_clock_are_refused(tmp_path, spec, ahead_s):
-    run(tmp_path / "recorded", spec, for_now, delay_ms=30, ahead_ns=ahead_s * NS)
+    run(tmp_path / "recorded", spec, ask_for_now, delay_ms=30, ahead_ns=ahead_s * NS)
     with pytest.raises(robocache.errors.ArgumentError, match="by the clock of the arrivals, got moments at"):
         live.skew(tmp_path / "recorded", spec)
 
 
 def test_recordings_that_cannot_be_compared_are_refused(tmp_path, spec):
-    run(tmp_path / "recorded", spec, for_now, delay_ms=5, saw=False)
+    run(tmp_path / "recorded", spec, ask_for_now, delay_ms=5, has_moments=False)
     with robocache.Writer(tmp_path / "other") as writer, writer.episode() as episode:
         episode.append("joint", JOINT, joints(JOINT))
     with pytest.raises(robocache.ArgumentError, match=r"expected a stream 'joint\.arrival_ns'"):
