@@ -23,7 +23,7 @@ import robocache
 from robocache import Window
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "python" / "ros2"))
-from processes import HERE, Ros, ask, is_there
+from processes import HERE, Ros, ask, is_installed
 
 KEY, NAMES = "/joint_states/position", list("abcdefg")
 DEPTH = 100
@@ -58,7 +58,7 @@ def begin(ros: Ros, contender: str, spec: Path, busy: bool):
         camera = {"topic": "/camera", "type": "sensor_msgs/msg/Image"}
         return ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, busy=busy)[0]
     requested = json.dumps({"names": NAMES, "depth": DEPTH, "busy": busy})
-    child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), requested], ros.theirs)
+    child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), requested], ros.ros_env)
     child.stdout.readline()
     return child
 
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the cases as JSON at the end")
     options = parser.parse_args()
     environment = Path(os.environ.get("ROBOCACHE_ROS2", ""))
-    if not is_there(environment):
+    if not is_installed(environment):
         print("ROBOCACHE_ROS2: expected a folder environment by tests/python/ros2/environment.sh", file=sys.stderr)
         return 1
     report = Report("ros2", options, PREDICTED, AIMS)

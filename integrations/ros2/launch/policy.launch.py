@@ -1,4 +1,4 @@
-"""Starts a policy's script as a node. The parameters file has the spec and the topic of each key.
+"""Starts a policy's script as a node. The file of parameters has the spec and the topic of each key.
 
 ros2 launch robocache_ros2 policy.launch.py policy:=/path/to/policy.py params:=/path/to/arm.yaml
 """

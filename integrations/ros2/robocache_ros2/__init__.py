@@ -6,8 +6,8 @@
     node.wait(10.0)
     batch = aligner.latest()
 
-A thread takes serialised messages from rcl without Python, and a plan of their type turns them into rows
-(:class:`robocache.live.Topic`). The process does not use rclpy.
+A thread takes serialised messages from rcl without Python, and :class:`robocache.live.Topic` turns them into rows. The process does
+not use rclpy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ __all__ = ["Node", "Stream"]
 _DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
 _RELIABILITY, _DURABILITY = ("best_effort", "reliable"), ("volatile", "transient_local")
 _TAKE_VALUE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char, ctypes.c_char_p)
-_LATEST = 1000  # latencies in a report
+# A report has the latencies of so many messages.
+_LATEST = 1000
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class Stream:
     """The source of a key's rows. The parameters of a node have the same fields.
 
     Args:
-        topic, type: ``"/joint_states"``, ``"sensor_msgs/msg/JointState"``.
-        field: the message's field, if ingest makes a stream of it: ``"position"`` for ``/joint_states/position``. ``""``: the stream
-            with the topic's name.
+        topic, type: such as ``"/joint_states"`` and ``"sensor_msgs/msg/JointState"``.
+        field: a field of the message that ingest makes a stream of: ``"position"`` for ``/joint_states/position``. ``""`` stands for
+            the stream with the topic's name.
         span_s, lateness_s, on_rewind, on_duplicate: as in :class:`robocache.live.Ring`.
-        reliability: ``"best_effort"`` takes messages from every publisher; ``"reliable"`` only from reliable ones, which send lost
-            messages again.
-        durability: ``"volatile"``; or ``"transient_local"``, which also takes earlier messages that the publisher keeps.
-        depth: how many messages may wait for the thread; beyond that the oldest are lost.
+        reliability: ``"best_effort"`` takes messages from every publisher; ``"reliable"`` only from reliable publishers, which send
+            lost messages again.
+        durability: ``"volatile"``, or ``"transient_local"``, which also takes earlier messages that the publisher keeps.
+        depth: how many messages may wait for the thread. If there are more, the oldest are lost.
         stamp, quality: as in :class:`robocache.live.Topic`.
     """
 
@@ -85,7 +86,8 @@ class Stream:
 class _Group:
     """The streams of one subscription.
 
-    streams: for each ring, its Stream and its rows in the spec.
+    rings, names: the rings by the names of their streams, and the features of those that have names.
+    streams: for each ring, its Stream and the description of its rows in the spec.
     """
 
     name: str
@@ -94,33 +96,34 @@ class _Group:
     names: dict[str, list[str]]
     streams: dict[str, tuple[Stream, Any]]
 
-    def takes(self, name: str, stream: Stream, row: Any) -> bool:
-        """Whether the group has a ring of these rows, or can get one."""
+    def fits(self, name: str, stream: Stream, rows: Any) -> bool:
+        """Whether the group has a ring for these rows, or can get one."""
         if self.stream._subscription != stream._subscription:
             return False
         if name not in self.streams:
             return True
-        known, rows = self.streams[name]
-        same = all(rows[field] == row[field] for field in ("shape", "dtype", "codec", "names"))
-        return known == stream and same
+        known_stream, known_rows = self.streams[name]
+        are_equal = all(known_rows[field] == rows[field] for field in ("shape", "dtype", "codec", "names"))
+        return known_stream == stream and are_equal
 
 
 class Node:
     """A ROS 2 node that fills the rings of a spec.
 
     Args:
-        spec: a :class:`robocache.Spec`, or the path of its file. None: the parameter ``spec``.
-        streams: ``{key: Stream}``, by the spec's keys. None: the parameters: ``streams`` lists the keys, and ``<key>.topic`` and
-            so on are the fields of each.
+        spec: a :class:`robocache.Spec`, or the path of its file. By default the parameter ``spec`` is the path.
+        streams: a Stream for each key of the spec that has a topic. By default the parameter ``streams`` lists the keys, and
+            ``<key>.topic`` and so on are the fields of their Streams.
         name, namespace: the node's name and namespace.
-        args: a command line; only the part after ``--ros-args`` counts (remappings, ``--params-file``). None: the process's
-            command line.
-        diagnostics_s: how often ``/diagnostics`` is published. 0: never.
+        args: a command line, by default that of the process. Only the part after ``--ros-args`` counts (remappings,
+            ``--params-file``).
+        diagnostics_s: the period with which ``/diagnostics`` is published; 0 for never.
 
     Attributes:
         spec: the spec.
-        rings: ``{key: Ring}``, for an :class:`robocache.live.Aligner`.
-        topics: ``{name: robocache.live.Topic}``; a second subscription of a topic is ``"<topic> (<key>)"``.
+        rings: the ring of each key, for an :class:`robocache.live.Aligner`.
+        topics: the :class:`robocache.live.Topic` of each subscription, by the topic's name; a second subscription of a topic is named
+            ``"<topic> (<key>)"``.
         parameters: this node's parameters, from the command line and its files.
 
     Raises:
@@ -157,7 +160,7 @@ class Node:
                 raise ArgumentError("spec: expected a Spec or a path, or the parameter 'spec', got none")
             self.spec = spec if isinstance(spec, robocache.Spec) else robocache.Spec.load(spec)
             self._streams = _from_parameters(self.parameters) if streams is None else dict(streams)
-            self._make()
+            self._make_rings_and_topics()
             if diagnostics_s:
                 self._call("advertise", b"/diagnostics", _DIAGNOSTICS.encode())
             self._call("start")
@@ -173,29 +176,29 @@ class Node:
         """Waits until every ring has a row.
 
         Raises:
-            StaleError: a ring has no row after `timeout_s`. The message gives the reason for each ring: no publisher, a
+            StaleError: a ring has no row after `timeout_s`. The message gives the reason for each such ring: no publisher, a
                 publisher with another QoS or type, or refused messages, such as messages without a joint.
         """
         end = time.monotonic() + timeout_s
-        while lacking := [key for key, ring in self.rings.items() if ring.newest_ns is None]:
+        while empty := [key for key, ring in self.rings.items() if ring.newest_ns is None]:
             self._check()
             if time.monotonic() > end:
-                why = "; ".join(f"{key!r}: {self._why(key)}" for key in lacking)
-                raise StaleError(f"rings: expected a row of each within {timeout_s} s, got none of {why}")
+                reasons = "; ".join(f"{key!r}: {self._explain_no_rows(key)}" for key in empty)
+                raise StaleError(f"rings: expected a row of each within {timeout_s} s, got none of {reasons}")
             time.sleep(0.005)
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """Returns for each topic its counts and refusal, the number of ``publishers`` and of those that are ``matched``, and
+        """Returns for each topic its counts and last refusal, the number of ``publishers`` and of those that are ``matched``, and
         ``latency_p50_ms`` and ``latency_p99_ms``, from stamp to row, of the last 1,000 messages."""
-        found: dict[str, dict[str, Any]] = {}
+        reports: dict[str, dict[str, Any]] = {}
         for number, (name, topic) in enumerate(self.topics.items()):
             counts = (ctypes.c_int64 * 2)()
             self._call("publishers", number, counts)
-            found[name] = {**topic.counts, "publishers": counts[0], "matched": counts[1], "refusal": topic.refusal}
+            reports[name] = {**topic.counts, "publishers": counts[0], "matched": counts[1], "refusal": topic.refusal}
             if len(latencies := topic.latencies_ns[-_LATEST:]):
                 for percent in (50, 99):
-                    found[name][f"latency_p{percent}_ms"] = float(np.percentile(latencies, percent)) / 1e6
-        return found
+                    reports[name][f"latency_p{percent}_ms"] = float(np.percentile(latencies, percent)) / 1e6
+        return reports
 
     def close(self) -> None:
         """Ends the node. The rings keep their rows."""
@@ -216,24 +219,24 @@ class Node:
     # ---- construction ----
 
     def _read_parameters(self) -> dict[str, Any]:
-        read = {"b": "true".__eq__, "i": int, "d": float, "s": str}
-        found: dict[str, Any] = {}
+        parsers = {"b": "true".__eq__, "i": int, "d": float, "s": str}
+        values: dict[str, Any] = {}
+        lists: dict[str, list[Any]] = {}
 
         def take(name: bytes, kind: bytes, text: bytes) -> None:
             letter = kind.decode()
-            value = read[letter.lower()](text.decode(errors="replace"))
-            if letter.isupper():
+            value = parsers[letter.lower()](text.decode(errors="replace"))
+            if letter.isupper():  # an element of an array
                 lists.setdefault(name.decode(), []).append(value)
             else:
-                found[name.decode()] = value
+                values[name.decode()] = value
 
-        lists: dict[str, list[Any]] = {}
         self._call("parameters", _TAKE_VALUE(take))
-        return found | lists
+        return values | lists
 
-    def _make(self) -> None:
-        """Makes the rings and the topics. Keys with the same rows of a stream share a ring. Keys with other rows, such as the
-        joints of another arm, have their own subscription."""
+    def _make_rings_and_topics(self) -> None:
+        """Makes the rings and the topics. Keys with the same rows of a stream share a ring; keys with other rows, such as the joints
+        of another arm, have a subscription of their own."""
         rows = {key: spec["rows"] for key, spec in self.spec.keys.items() if spec["rows"] is not None}
         self.rings: dict[str, Ring] = {}
         self.topics: dict[str, Topic] = {}
@@ -244,26 +247,26 @@ class Node:
                 raise ArgumentError(
                     f"streams: expected keys of the spec, which are {', '.join(map(repr, rows))}, got {key!r}"
                 )
-            row, path = rows[key], f"{stream.topic}/{stream.field}".rstrip("/")
-            group = next((group for group in groups if group.takes(path, stream, row)), None)
+            key_rows, path = rows[key], f"{stream.topic}/{stream.field}".rstrip("/")
+            group = next((group for group in groups if group.fits(path, stream, key_rows)), None)
             if group is None:
                 name = stream.topic if stream.topic not in self._group_of.values() else f"{stream.topic} ({key})"
                 group = _Group(name, stream, {}, {}, {})
                 groups.append(group)
             self._group_of[key] = group.name
             if path not in group.rings:
-                group.streams[path] = stream, row
+                group.streams[path] = stream, key_rows
                 group.rings[path] = Ring(
-                    row["shape"],
-                    row["dtype"],
-                    codec=row["codec"],
+                    key_rows["shape"],
+                    key_rows["dtype"],
+                    codec=key_rows["codec"],
                     span_s=stream.span_s,
                     lateness_s=stream.lateness_s,
                     on_rewind=stream.on_rewind,
                     on_duplicate=stream.on_duplicate,
                 )
-                if row["names"]:
-                    group.names[path] = row["names"]
+                if key_rows["names"]:
+                    group.names[path] = key_rows["names"]
             self.rings[key] = group.rings[path]
         for group in groups:
             stream = group.stream
@@ -272,7 +275,7 @@ class Node:
                 stream.type,
                 group.rings,
                 names=group.names,
-                definition=_definition(stream.type),
+                definition=_find_definition(stream.type),
                 stamp=stream.stamp,
                 quality=stream.quality,
             )
@@ -292,7 +295,7 @@ class Node:
     def _check(self) -> None:
         self._call("broken")
 
-    def _why(self, key: str) -> str:
+    def _explain_no_rows(self, key: str) -> str:
         topic = self._group_of[key]
         report = self.report()[topic]
         if report["refused"]:
@@ -326,8 +329,11 @@ class Node:
 def diagnostics(
     store: Any, name: str, report: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]], broken: str
 ) -> bytes:
-    """Returns a DiagnosticArray with a status for each topic: an error if the thread has ended, or if every message since the last
-    report was refused; stale if none arrived; a warning if some were refused or lost."""
+    """Returns a DiagnosticArray with a status for each topic.
+
+    The status is an error if the thread has ended or if all messages since the last report were refused, stale if there were none, and
+    a warning if some were refused or lost.
+    """
     types = store.types
     statuses = []
     for topic, facts in report.items():
@@ -351,35 +357,35 @@ def _from_parameters(parameters: Mapping[str, Any]) -> dict[str, Stream]:
     keys = parameters.get("streams")
     if not keys:
         raise ArgumentError("streams: expected {key: Stream}, or the parameter 'streams', got none")
-    known = {field.name for field in fields(Stream)}
+    names = {field.name for field in fields(Stream)}
     streams = {}
     for key in keys:
-        given = {
+        values = {
             name.removeprefix(f"{key}."): value for name, value in parameters.items() if name.startswith(f"{key}.")
         }
-        if not {"topic", "type"} <= set(given) <= known:
+        if not {"topic", "type"} <= set(values) <= names:
             raise ArgumentError(
-                f"parameters of {key!r}: expected topic, type and any of {', '.join(sorted(known))}, got {', '.join(given)}"
+                f"parameters of {key!r}: expected topic, type and any of {', '.join(sorted(names))}, got {', '.join(values)}"
             )
-        streams[key] = Stream(**given)
+        streams[key] = Stream(**values)
     return streams
 
 
-def _prefixes() -> list[Path]:
+def _installed_folders() -> list[Path]:
     return [Path(prefix) for prefix in os.environ.get("AMENT_PREFIX_PATH", "").split(":") if prefix]
 
 
 def _load() -> ctypes.CDLL:
     file = os.environ.get("ROBOCACHE_ROS2_LIBRARY")
-    installed = (prefix / "lib" / "librobocache_ros2.so" for prefix in _prefixes())
-    found = file or next((str(path) for path in installed if path.exists()), "librobocache_ros2.so")
+    installed = (folder / "lib" / "librobocache_ros2.so" for folder in _installed_folders())
+    file = file or next((str(path) for path in installed if path.exists()), "librobocache_ros2.so")
     try:
-        library = ctypes.CDLL(found)
+        library = ctypes.CDLL(file)
     except OSError as error:
         raise Error(f"{error}; build integrations/ros2 with colcon, and source install/setup.bash") from error
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     error_text = [text, size]
-    kinds: dict[str, list[Any]] = {
+    signatures: dict[str, list[Any]] = {
         "open": [text, text, ctypes.c_int, pointer, *error_text],
         "subscribe": [pointer, text, text, text, text, ctypes.c_int64, pointer, pointer, *error_text],
         "advertise": [pointer, text, text, *error_text],
@@ -390,38 +396,35 @@ def _load() -> ctypes.CDLL:
         "broken": [pointer, *error_text],
         "close": [pointer],
     }
-    for name, arguments in kinds.items():
+    for name, arguments in signatures.items():
         getattr(library, f"robocache_ros2_{name}").argtypes = arguments
     library.robocache_ros2_open.restype = pointer
     library.robocache_ros2_close.restype = None
     return library
 
 
-def _definition(name: str) -> str | None:
-    """Returns the definition of a type and of the types in it, from this ROS installation. None: a .msg file is missing."""
-    found: dict[str, str] = {}
-    wanted = [name]
-    while wanted:
-        type_name = wanted.pop()
+def _find_definition(name: str) -> str | None:
+    """Returns the definition of a type, and of the types in it, from this installation of ROS; None if a .msg file is missing."""
+    definitions: dict[str, str] = {}
+    pending = [name]
+    while pending:
+        type_name = pending.pop()
         package, _, rest = type_name.partition("/msg/")
-        file = next(
-            (path for prefix in _prefixes() if (path := prefix / "share" / package / "msg" / f"{rest}.msg").exists()),
-            None,
-        )
+        files = (folder / "share" / package / "msg" / f"{rest}.msg" for folder in _installed_folders())
+        file = next((file for file in files if file.exists()), None)
         if file is None:
             return None
-        found[type_name] = file.read_text()
-        for line in found[type_name].splitlines():
-            kind = re.match(r"\s*([A-Za-z]\w*(?:/\w+)?)(?:<=\d+)?(?:\[.*?\])?\s+\w+", line)
-            inner = kind[1] if kind else "bool"
+        definitions[type_name] = file.read_text()
+        for line in definitions[type_name].splitlines():
+            match = re.match(r"\s*([A-Za-z]\w*(?:/\w+)?)(?:<=\d+)?(?:\[.*?\])?\s+\w+", line)
+            inner = match[1] if match else "bool"
             if inner == "Header":
                 inner = "std_msgs/Header"
             if inner[0].isupper():
                 inner = f"{package}/{inner}"
             inner = inner.replace("/", "/msg/")
-            if "/" in inner and inner not in found:
-                wanted.append(inner)
-    own, *others = found
-    return "\n".join(
-        [found[own], *(f"{'=' * 80}\nMSG: {other.replace('/msg/', '/')}\n{found[other]}" for other in others)]
-    )
+            if "/" in inner and inner not in definitions:
+                pending.append(inner)
+    own, *others = definitions
+    parts = [f"{'=' * 80}\nMSG: {other.replace('/msg/', '/')}\n{definitions[other]}" for other in others]
+    return "\n".join([definitions[own], *parts])

@@ -1,7 +1,7 @@
-// A node on rcl. Its own thread passes serialised messages to a C function. It is compiled without message types and loads type
-// support by the type's name. Python calls this C interface through ctypes.
+// A node on rcl, whose thread passes serialised messages to a C function. It is compiled without message types, and loads the type
+// support by a type's name. Python calls the C functions at the end of this file through ctypes.
 //
-// A function that fails writes the reason into `error` and returns a number other than 0 (or null).
+// A C function that fails writes the reason to `error` and returns a number other than 0, or null.
 
 #include <dlfcn.h>
 #include <rcl/error_handling.h>
@@ -25,21 +25,21 @@
 
 namespace {
 
-// The same type as Topic::Sink in robocache/live/topic.hpp.
+// Takes a message. It is the same type as Topic::Sink in robocache/live/topic.hpp.
 using Sink = void (*)(void* topic, const uint8_t* bytes, size_t size, int64_t arrival_ns, uint64_t publisher,
                       uint64_t sequence);
 
 [[noreturn]] void fail(const std::string& what) {
-  const std::string why = rcl_error_is_set() ? rcl_get_error_string().str : "";
+  const std::string reason = rcl_error_is_set() ? rcl_get_error_string().str : "";
   rcl_reset_error();
-  throw std::runtime_error(why.empty() ? what : what + ": " + why);
+  throw std::runtime_error(reason.empty() ? what : what + ": " + reason);
 }
 
 void check(rcl_ret_t returned, const std::string& what) {
   if (returned != RCL_RET_OK) fail(what);
 }
 
-// For errors during cleanup, which cannot be handled.
+// Ignores an error of cleaning up, about which nothing can be done.
 void ignore(rcl_ret_t) {}
 
 int64_t now_ns() {
@@ -72,11 +72,11 @@ const rosidl_message_type_support_t* type_support(const std::string& type) {
   return get();
 }
 
-// Returns a number for a publisher: the FNV-1a hash of its global id.
-uint64_t number_of(const rmw_gid_t& gid) {
-  uint64_t number = 14695981039346656037U;
-  for (const uint8_t byte : gid.data) number = (number ^ byte) * 1099511628211U;
-  return number;
+// Returns the FNV-1a hash of a publisher's global id, by which the sink knows the publisher.
+uint64_t hash_of(const rmw_gid_t& gid) {
+  uint64_t hash = 14695981039346656037U;
+  for (const uint8_t byte : gid.data) hash = (hash ^ byte) * 1099511628211U;
+  return hash;
 }
 
 struct Subscription {
@@ -151,7 +151,7 @@ class Node {
     thread_ = std::thread([this] { run(); });
   }
 
-  // Counts the topic's publishers, and those whose QoS and type match.
+  // Counts the publishers of a subscription's topic, and those of them whose QoS and type match.
   void publishers(size_t subscription, int64_t counts[2]) const {
     const rcl_subscription_t& handle = subscriptions_.at(subscription)->handle;
     size_t all = 0;
@@ -164,6 +164,7 @@ class Node {
 
   const char* name() const { return rcl_node_get_fully_qualified_name(&node_); }
   const rcl_arguments_t& arguments() const { return context_.global_arguments; }
+  // Returns why the thread has ended by an error; "" if it has not.
   std::string broken() const { return is_broken_ ? broken_ : ""; }
 
  private:
@@ -190,15 +191,15 @@ class Node {
     }
   }
 
-  void take_all(const Subscription& from) {
+  void take_all(const Subscription& subscription) {
     while (!is_stopped_) {
       rmw_message_info_t info = rmw_get_zero_initialized_message_info();
-      const rcl_ret_t taken = rcl_take_serialized_message(&from.handle, &message_, &info, nullptr);
+      const rcl_ret_t taken = rcl_take_serialized_message(&subscription.handle, &message_, &info, nullptr);
       if (taken == RCL_RET_SUBSCRIPTION_TAKE_FAILED) return;
-      check(taken, "topic " + from.topic);
-      // RMW_MESSAGE_INFO_SEQUENCE_NUMBER_UNSUPPORTED is the largest uint64, which means "none" for the sink.
-      from.sink(from.context, message_.buffer, message_.buffer_length, now_ns(), number_of(info.publisher_gid),
-                info.publication_sequence_number);
+      check(taken, "topic " + subscription.topic);
+      // RMW_MESSAGE_INFO_SEQUENCE_NUMBER_UNSUPPORTED is the largest uint64, by which the sink knows that there is no number.
+      subscription.sink(subscription.context, message_.buffer, message_.buffer_length, now_ns(),
+                        hash_of(info.publisher_gid), info.publication_sequence_number);
     }
   }
 
@@ -231,28 +232,29 @@ class Node {
   std::thread thread_;
   std::atomic<bool> is_stopped_{false};
   std::string broken_;
-  std::atomic<bool> is_broken_{false};  // set after broken_ is written
+  std::atomic<bool> is_broken_{false};  // set when broken_ has been written
 };
 
 // ---- parameters ----
 
-// Takes a parameter's value: its name, its kind ('b', 'i', 'd', 's') and its text. An array comes as one call for each element, with
-// the kind 'B', 'I', 'D' or 'S'.
+// Takes a parameter: its name, its kind ('b', 'i', 'd' or 's') and its value as text. For an array it is called once for each element,
+// with the kind 'B', 'I', 'D' or 'S'.
 using TakeValue = void (*)(const char* name, char kind, const char* text);
 
-// Whether a section of a parameters file applies to a node: its name is the node's, "/**", or "/*" for the root namespace.
-bool is_about(std::string section, const std::string& node) {
+// Whether a section of a file of parameters applies to a node: its name is the node's, "/**", or "/*" if the node is in the root
+// namespace.
+bool applies_to(std::string section, const std::string& node) {
   if (section.rfind('/', 0) != 0) section = "/" + section;
   return section == node || section == "/**" || (section == "/*" && node.rfind('/') == 0);
 }
 
-template <class Array, class Text>
-void each(const Array* array, const Text& text) {
-  for (size_t i = 0; array != nullptr && i < array->size; ++i) text(i);
+template <class Array, class Body>
+void for_each_index(const Array* array, const Body& body) {
+  for (size_t i = 0; array != nullptr && i < array->size; ++i) body(i);
 }
 
-void give(const char* name, const rcl_variant_t& value, TakeValue take) {
-  const auto boolean = [](bool is) { return is ? "true" : "false"; };
+void pass_value(const char* name, const rcl_variant_t& value, TakeValue take) {
+  const auto boolean = [](bool flag) { return flag ? "true" : "false"; };
   const auto real = [](double number) {
     char text[32];
     snprintf(text, sizeof text, "%.17g", number);
@@ -263,27 +265,30 @@ void give(const char* name, const rcl_variant_t& value, TakeValue take) {
   if (value.double_value != nullptr) take(name, 'd', real(*value.double_value).c_str());
   if (value.string_value != nullptr) take(name, 's', value.string_value);
   const auto* booleans = value.bool_array_value;
-  each(booleans, [&](size_t i) { take(name, 'B', boolean(booleans->values[i])); });
+  for_each_index(booleans, [&](size_t i) { take(name, 'B', boolean(booleans->values[i])); });
   const auto* integers = value.integer_array_value;
-  each(integers, [&](size_t i) { take(name, 'I', std::to_string(integers->values[i]).c_str()); });
+  for_each_index(integers, [&](size_t i) { take(name, 'I', std::to_string(integers->values[i]).c_str()); });
   const auto* doubles = value.double_array_value;
-  each(doubles, [&](size_t i) { take(name, 'D', real(doubles->values[i]).c_str()); });
+  for_each_index(doubles, [&](size_t i) { take(name, 'D', real(doubles->values[i]).c_str()); });
   const auto* strings = value.string_array_value;
-  each(strings, [&](size_t i) { take(name, 'S', strings->data[i]); });
+  for_each_index(strings, [&](size_t i) { take(name, 'S', strings->data[i]); });
 }
 
-void give_parameters(const Node& node, TakeValue take) {
+void pass_parameters(const Node& node, TakeValue take) {
   rcl_params_t* parameters = nullptr;
   check(rcl_arguments_get_param_overrides(&node.arguments(), &parameters), "parameters");
   if (parameters == nullptr) return;
   for (size_t i = 0; i < parameters->num_nodes; ++i) {
-    if (!is_about(parameters->node_names[i], node.name())) continue;
-    const rcl_node_params_t& own = parameters->params[i];
-    for (size_t j = 0; j < own.num_params; ++j) give(own.parameter_names[j], own.parameter_values[j], take);
+    if (!applies_to(parameters->node_names[i], node.name())) continue;
+    const rcl_node_params_t& section = parameters->params[i];
+    for (size_t j = 0; j < section.num_params; ++j) {
+      pass_value(section.parameter_names[j], section.parameter_values[j], take);
+    }
   }
   rcl_yaml_node_struct_fini(parameters);
 }
 
+// Calls `body`. If it throws, writes the reason to `error` and returns 1; else returns 0.
 template <class Body>
 int guarded(char* error, size_t error_size, const Body& body) {
   try {
@@ -336,13 +341,13 @@ ROBOCACHE_ROS2 int robocache_ros2_publishers(void* node, size_t subscription, in
 }
 
 ROBOCACHE_ROS2 int robocache_ros2_parameters(void* node, TakeValue take, char* error, size_t error_size) {
-  return guarded(error, error_size, [&] { give_parameters(*static_cast<Node*>(node), take); });
+  return guarded(error, error_size, [&] { pass_parameters(*static_cast<Node*>(node), take); });
 }
 
-// Returns 1 and the reason if the thread has ended by an error.
+// Fails, with the reason, if the thread has ended by an error.
 ROBOCACHE_ROS2 int robocache_ros2_broken(void* node, char* error, size_t error_size) {
   return guarded(error, error_size, [&] {
-    const std::string why = static_cast<Node*>(node)->broken();
-    if (!why.empty()) throw std::runtime_error(why);
+    const std::string reason = static_cast<Node*>(node)->broken();
+    if (!reason.empty()) throw std::runtime_error(reason);
   });
 }

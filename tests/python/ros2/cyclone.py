@@ -1,5 +1,7 @@
-"""Publishes joint states with Cyclone DDS, without ROS: cyclone.py COUNT DOMAIN OUT. Message k has positions k, k + 1,
-... It writes the stamps to `OUT`."""
+"""Publishes joint states with Cyclone DDS, without ROS: cyclone.py COUNT DOMAIN OUT.
+
+Message k has the positions k, k + 1, ... The stamps are written to OUT.
+"""
 
 import sys
 import time
@@ -37,7 +39,7 @@ class JointState(IdlStruct, typename="sensor_msgs::msg::dds_::JointState_"):
 
 
 def main():
-    count, domain = map(int, sys.argv[1:3])
+    count, domain, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     qos = Qos(Policy.Reliability.Reliable(duration(seconds=1)), Policy.History.KeepLast(1000))
     participant = DomainParticipant(domain)
     writer = DataWriter(participant, Topic(participant, "rt/joint_states", JointState, qos=qos), qos=qos)
@@ -58,7 +60,7 @@ def main():
             )
         )
         time.sleep(0.002)
-    np.save(sys.argv[3], np.array(stamps))
+    np.save(out, np.array(stamps))
     time.sleep(1)
 
 

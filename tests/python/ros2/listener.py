@@ -1,4 +1,4 @@
-"""Waits until /diagnostics has a message for every topic, and prints it as JSON, {name: [level, message, {key: value}]}; uses rclpy."""
+"""Waits with rclpy until /diagnostics shows messages of every topic, and prints it as JSON: {name: [level, message, {key: value}]}."""
 
 import json
 import time
@@ -11,19 +11,20 @@ def main():
     rclpy.init(args=[])
     node = rclpy.create_node("listener")
     end = time.monotonic() + 30
-    found = {}
+    complete = {}
 
     def take(message):
         statuses = {
-            spec.name: [spec.level[0], spec.message, {v.key: v.value for v in spec.values}] for spec in message.status
+            status.name: [status.level[0], status.message, {value.key: value.value for value in status.values}]
+            for status in message.status
         }
         if statuses and all(int(values["received"]) for _, _, values in statuses.values()):
-            found.update(statuses)
+            complete.update(statuses)
 
     node.create_subscription(DiagnosticArray, "/diagnostics", take, 10)
-    while not found and time.monotonic() < end:
+    while not complete and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)
-    print(json.dumps(found), flush=True)
+    print(json.dumps(complete), flush=True)
 
 
 main()

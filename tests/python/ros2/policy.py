@@ -1,8 +1,8 @@
-"""The process of a policy. Its first argument, JSON, describes the node. It answers each command, a line of JSON, with a line.
+"""Runs as the process of a policy. Its first argument, JSON, describes the node. It answers each command, a line of JSON, with a line.
 
-{"wait": seconds}, {"report": true}, {"rows": {key: file of stamps, .npy}, "out": file}: saves the aligner's values at these stamps.
-{"record": folder}, {"moments": file of stamps, .npy, "out": file}: saves the batches at settled moments, and ends the
-recording.
+{"wait": seconds} waits for a row of each ring; {"report": true} only reports, as every answer does.
+{"rows": {key: .npy file of stamps}, "out": file} saves the aligner's values at these stamps.
+{"record": folder} begins a recording; {"moments": .npy file of stamps, "out": file} saves the batches at settled moments and ends it.
 """
 
 import json
@@ -17,7 +17,7 @@ from robocache.live import Aligner, Recorder
 
 
 def count():
-    """Keeps Python busy, like a policy without a GPU."""
+    """Keeps Python busy, as a policy without a GPU does."""
     number = 0
     while True:
         number += 1

@@ -1,6 +1,6 @@
-"""Publishes topics with rclpy. The argument, JSON: {"topics": {name: {"kind": "joints" or "image", "hz", "count", ...}}, "out": file}.
+"""Publishes topics with rclpy. Its argument is JSON: {"topics": {name: {"kind": "joints" or "image", "hz", "count", ...}}, "out": file}.
 
-It waits until each topic has a subscription, and writes stamps and values by topic to `out`.
+It waits until each topic has a subscription, and writes the stamps and values of each topic to `out`.
 """
 
 import json
@@ -36,7 +36,7 @@ def publish(node, topic, spec, done):
     publisher = node.create_publisher(kind, topic, QoSProfile(depth=1000, reliability=reliability))
     while publisher.get_subscription_count() == 0 and not spec.get("alone"):
         time.sleep(0.01)
-    time.sleep(0.5)  # now the subscription also knows the publisher
+    time.sleep(0.5)  # until the subscription knows the publisher, too
     rng = np.random.default_rng(spec.get("seed", 0))
     stamps, values = [], []
     begin = time.monotonic()
@@ -45,7 +45,7 @@ def publish(node, topic, spec, done):
         if spec["hz"]:
             time.sleep(max(0.0, begin + k / spec["hz"] - time.monotonic()))
         elif min(k, spec["count"] - 1 - k) < 10:
-            time.sleep(0.05)  # slow at both ends of a burst, so that its first and last messages are not lost
+            time.sleep(0.05)  # a burst begins and ends slowly, so that its first and last messages are not lost
         stamp = time.time_ns()
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp, 10**9)
         publisher.publish(message)
@@ -70,7 +70,7 @@ def main():
     for topic, (stamps, values) in done.items():
         arrays |= {f"{topic} stamps": stamps, f"{topic} values": values}
     np.savez(request["out"], **arrays)
-    time.sleep(request.get("linger_s", 1.0))  # reliable messages may still be resent
+    time.sleep(request.get("linger_s", 1.0))  # lost messages of a reliable topic are sent again
     node.destroy_node()
     rclpy.shutdown()
 

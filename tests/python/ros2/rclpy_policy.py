@@ -1,4 +1,4 @@
-"""The peer of a benchmark: an rclpy callback copies the messages into arrays. It answers the commands of policy.py."""
+"""Is compared with policy.py in a benchmark: an rclpy callback copies the messages into arrays. It answers each command with a report."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from sensor_msgs.msg import Image, JointState
 
 
 def count():
+    """Keeps Python busy, as a policy without a GPU does."""
     number = 0
     while True:
         number += 1

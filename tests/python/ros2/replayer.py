@@ -1,5 +1,7 @@
-"""Publishes a recording with rclpy, with the timing of live/republish.py. The argument is that of the script, with two more keys: the "types" of the topics,
-and "reliable". It waits until each topic has a subscription."""
+"""Publishes a recording with rclpy, with the timing of live/republish.py, when each topic has a subscription.
+
+The argument is that of live/republish.py with two more keys: "types", those of the topics, and "reliable".
+"""
 
 import importlib
 import json
@@ -27,7 +29,7 @@ def main():
         publishers.append(node.create_publisher(message_type, topic, QoSProfile(depth=1000, reliability=reliability)))
     while any(publisher.get_subscription_count() == 0 for publisher in publishers):
         time.sleep(0.01)
-    time.sleep(0.5)  # now the subscriptions also know the publishers
+    time.sleep(0.5)  # until the subscriptions know the publishers, too
     sent = [0] * len(publishers)
 
     def send(topic, message):
@@ -36,7 +38,7 @@ def main():
 
     play(request, send)
     print(json.dumps(sent), flush=True)
-    time.sleep(1.0)  # reliable messages may still be resent
+    time.sleep(1.0)  # lost messages of a reliable topic are sent again
     node.destroy_node()
     rclpy.shutdown()
 

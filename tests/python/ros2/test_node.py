@@ -1,4 +1,4 @@
-"""integrations/ros2 with ROS 2: other processes publish with rclpy. environment.sh installs ROS 2."""
+"""Tests integrations/ros2 with ROS 2, which environment.sh installs; other processes publish with rclpy."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lossy_network import lossy_network
-from processes import HERE, Ros, ask, is_there
+from processes import HERE, Ros, ask, is_installed
 
 import robocache
 from robocache import Window
@@ -21,9 +21,9 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 @pytest.fixture(scope="module")
 def folder():
-    """The folder of environment.sh, named by ROBOCACHE_ROS2."""
+    """Returns the folder of environment.sh, which ROBOCACHE_ROS2 names."""
     path = os.environ.get("ROBOCACHE_ROS2")
-    if not path or not is_there(Path(path)):
+    if not path or not is_installed(Path(path)):
         reason = f"ROS 2 is not installed: {HERE / 'environment.sh'} FOLDER installs it, ROBOCACHE_ROS2=FOLDER names the folder"
         warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
         pytest.skip(reason)
@@ -39,7 +39,7 @@ def ros(folder):
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory):
-    """Writes a spec with seven joints and a camera."""
+    """Writes both.json, a spec with seven joints and a camera, and joints.json, a spec without the camera."""
     path = tmp_path_factory.mktemp("spec")
     with robocache.Writer(path / "cache") as writer:
         writer.stream(KEY, names=NAMES)
@@ -86,7 +86,7 @@ def test_rows_equal_the_published_messages(ros, spec, tmp_path):
         assert (report["received"], report["taken"], report["lost"]) == (options["count"], options["count"], 0), report
     rows = np.load(tmp_path / "rows.npz")
     np.testing.assert_array_equal(rows[KEY].reshape(-1, 7), sent["/joint_states values"][:-1])
-    pictures = rows["/camera"].reshape(-1, 3, 480, 640)  # a loader gives channels first
+    pictures = rows["/camera"].reshape(-1, 3, 480, 640)  # the channels come first, as from a loader
     np.testing.assert_array_equal(pictures[:, :, 0].transpose(0, 2, 1), sent["/camera values"][:-1])
     policy.stdin.close()
     assert policy.wait(20) == 0, policy.stderr.read()
@@ -139,6 +139,7 @@ PLAYED = {
 
 
 def gathered(path):
+    """Returns a loader of a recording's windows, and a batch of each of its moments."""
     loader = robocache.Loader(
         path,
         batch_size=1,
@@ -154,7 +155,7 @@ def gathered(path):
 
 @pytest.mark.parametrize(("speed", "seconds", "lost"), [(1, 5.0, 0.0), (20, 60.0, 0.0), (20, 60.0, 0.05)])
 def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
-    """Windows equal those of the cache recorded live, and those of the recording itself where no row was lost."""
+    """Windows equal those of the cache that was recorded live and, where no row was lost, those of the replayed recording."""
     bag = real_data("rosbag2/plotjuggler")
     robocache.ingest(bag, tmp_path / "original")
     loader, original = gathered(tmp_path / "original")
@@ -166,7 +167,7 @@ def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
     }  # fmt: skip
     if lost:
         ros.network = lossy_network(lost)
-        ros.network.lose("1024-65535")  # also discovery, which resends lost packets
+        ros.network.lose("1024-65535")  # with the ports of discovery, which sends lost packets again
     policy, answer = ros.policy(tmp_path / "spec.json", streams)
     assert isinstance(answer, dict), answer
     ask(policy, record=str(tmp_path / "recorded"))
@@ -185,7 +186,7 @@ def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
         report, counts = answer["report"][key], answer["rings"][key]
         assert report["received"] == report["taken"] == counts["pushed"]
         if lost:
-            # Losses before the first message and after the last are not counted.
+            # Losses before the first received message and after the last are not counted.
             assert 0 <= sent[key] - report["received"] - report["lost"] <= 5 and report["lost"] > 0.01 * sent[key]
         else:
             assert (report["received"], report["lost"]) == (sent[key], 0)
@@ -193,22 +194,22 @@ def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
         assert counts["refused"] > 0 and counts["too_late"] > 0 and counts["reordered"] > 0
         assert cache[key].rows == counts["kept"] + counts["reordered"] and answer["recorded"][key]["lost"] == 0
     batches = np.load(tmp_path / "batches.npz")
-    compared, whole = 0, 0
+    compared, complete = 0, 0
     for index, moment in enumerate(batches["time_ns"].tolist()):
         if moment not in recorded:
             continue  # the anchor's row was lost, or not played
         compared += 1
         arrays = [f"{key}{suffix}" for key in PLAYED for suffix in ("", "_is_pad")]
-        got = {name: batches[name][index].tobytes() for name in arrays}
-        assert got == {name: recorded[moment][name].tobytes() for name in arrays}
+        live = {name: batches[name][index].tobytes() for name in arrays}
+        assert live == {name: recorded[moment][name].tobytes() for name in arrays}
         if has_all_rows(dataset, cache, moment):
-            whole += 1
-            assert got == {name: original[moment][name].tobytes() for name in arrays}
-    assert compared > 0.6 * 25 * seconds and 10 < whole < compared
+            complete += 1
+            assert live == {name: original[moment][name].tobytes() for name in arrays}
+    assert compared > 0.6 * 25 * seconds and 10 < complete < compared
 
 
 def has_all_rows(dataset, cache, moment):
-    """Whether two rows on each side of every target of the recording are in the cache."""
+    """Whether the cache has the two rows of the recording on each side of every target."""
     for key, (_, window) in PLAYED.items():
         stamps = np.asarray(dataset[key].time_ns)
         is_recorded = np.isin(stamps, np.asarray(cache[key].time_ns))
@@ -219,7 +220,7 @@ def has_all_rows(dataset, cache, moment):
     return True
 
 
-# Cyclone DDS uses the loopback alone, like the node with ROS_AUTOMATIC_DISCOVERY_RANGE.
+# Makes Cyclone DDS use only the loopback, as ROS_AUTOMATIC_DISCOVERY_RANGE makes the node.
 ON_LOOPBACK = """<General><Interfaces><NetworkInterface name="lo"/></Interfaces><AllowMulticast>false</AllowMulticast></General>
 <Discovery><ParticipantIndex>auto</ParticipantIndex><Peers><Peer address="127.0.0.1"/></Peers></Discovery>"""
 
@@ -238,7 +239,7 @@ def test_cyclone_dds_publishes_to_the_node(ros, folder, spec, tmp_path):
     report = answer["report"]["/joint_states"]
     assert (report["taken"], report["refused"], report["lost"]) == (500, 0, 0), report
     rows = np.load(tmp_path / "rows.npz")[KEY].reshape(-1, 7)
-    # The node reverses the order of names.
+    # Cyclone DDS publishes the names in reverse order.
     np.testing.assert_array_equal(rows, np.arange(499)[:, None] + np.arange(7)[::-1])
 
 
