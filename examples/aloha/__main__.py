@@ -25,8 +25,8 @@ PREDICTED = {
     "action's statistics at least 10 points below",
 }
 TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the cube's position"}
-EXECUTE = 25  # ticks of a chunk of 50 that are executed before the policy runs again; with 10 it may stand still
-# How commands become the policy's numbers.
+EXECUTE = 25  # so many ticks of a chunk of 50 are executed before the policy runs again; with 10 it may stand still
+# The ways in which commands become the policy's numbers.
 WAYS = {
     "absolute": "as recorded, normalised by their statistics",
     "per-step": "relative to the joints, each step of a chunk normalised by its own statistics",
@@ -35,7 +35,7 @@ WAYS = {
 }
 
 
-# Each subcommand imports its own modules, since processes that it starts import this file again, and need no torch.
+# Each subcommand imports its modules itself, because processes that it starts import this file again, and need no torch.
 
 
 def record(options):
@@ -46,11 +46,11 @@ def record(options):
     )
 
 
-def run_of(options, way, seed):
+def run_folder(options, way, seed):
     return options.folder / (f"{options.policy}-{seed}" if way == "absolute" else f"{options.policy}-{way}-{seed}")
 
 
-def recorded(options):
+def find_demonstrations(options):
     path = options.folder / "demonstrations"
     if not path.exists():
         raise SystemExit(f"{path}: does not exist; run record first")
@@ -61,7 +61,7 @@ def train(options):
     from . import train as training
 
     loader = training.make_loader(
-        recorded(options),
+        find_demonstrations(options),
         camera=options.policy == "act",
         batch_size=options.batch_size,
         device=options.device,
@@ -72,7 +72,7 @@ def train(options):
     )
     return training.train(
         loader,
-        run_of(options, options.actions, options.seed),
+        run_folder(options, options.actions, options.seed),
         kind=options.policy,
         steps=options.steps,
         lr=options.lr,
@@ -86,20 +86,20 @@ def train(options):
 
 def evaluate(options):
     """Rolls out the checkpoints that have no rollouts yet."""
-    from . import evaluate as rolling
+    from . import evaluate as evaluation
 
-    several = len(options.actions) > 1
+    has_several_ways = len(options.actions) > 1
     arms = []
     for way, seed in itertools.product(options.actions, options.seeds):
-        arm = rolling.evaluate_run(
-            run_of(options, way, seed),
+        arm = evaluation.evaluate_run(
+            run_folder(options, way, seed),
             rollouts=options.rollouts,
             execute=options.execute,
             workers=options.workers,
             device=options.device,
             film=None if arms else options.film,
         )
-        arms.append(arm | ({"name": way} if several else {}))
+        arms.append(arm | ({"name": way} if has_several_ways else {}))
         low, high = arm["interval"]
         print(
             f"{way}, seed {seed}: strict {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; "
@@ -108,8 +108,8 @@ def evaluate(options):
         )
     if options.result:
         expert = json.loads((options.folder / "demonstrations.json").read_text())
-        ways = f"--actions {' '.join(options.actions)} " if several else ""
-        title = "How commands become numbers" if several else TITLES[options.policy]
+        ways = f"--actions {' '.join(options.actions)} " if has_several_ways else ""
+        title = "How commands become numbers" if has_several_ways else TITLES[options.policy]
         results.write(
             options.result,
             command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each run train --policy {options.policy} "
@@ -118,20 +118,20 @@ def evaluate(options):
             seeds=options.seeds,
             expert=expert,
             arms=arms,
-            predictions=PREDICTED["actions" if several else options.policy],
+            predictions=PREDICTED["actions" if has_several_ways else options.policy],
             packages=["mujoco", "lerobot"] if options.policy == "act" else ["mujoco"],
             commit=options.commit,
             title=title + ("" if options.execute == EXECUTE else f", {options.execute} of 50 commands carried out"),
-            **({"explained": {way: WAYS[way] for way in options.actions}} if several else {}),
+            **({"explained": {way: WAYS[way] for way in options.actions}} if has_several_ways else {}),
         )
     return {"arms": arms}
 
 
 def compare(options):
-    from . import compare as comparing
+    from . import compare as comparison
 
-    recorded(options)
-    return comparing.compare(options, EXECUTE)
+    find_demonstrations(options)
+    return comparison.compare(options, EXECUTE)
 
 
 def main(arguments=None):
@@ -141,7 +141,7 @@ def main(arguments=None):
     parser.add_argument("--folder", type=Path, default="aloha", help="the folder for all output (default: aloha)")
     commands = parser.add_subparsers(required=True, metavar="record | train | evaluate | compare")
 
-    command = commands.add_parser("record", help="the expert's demonstrations, into a cache")
+    command = commands.add_parser("record", help="write the expert's demonstrations to a cache")
     command.add_argument("--episodes", type=int, default=1000)
     command.add_argument(
         "--no-camera", action="store_true", help="joints and cube position are enough for --policy mlp"
@@ -149,7 +149,9 @@ def main(arguments=None):
     command.add_argument("--workers", type=int, help="processes (default: one per core)")
     command.set_defaults(run=record)
 
-    command = commands.add_parser("train", help="a policy, by robocache.Loader; a checkpoint averages its weights")
+    command = commands.add_parser(
+        "train", help="train a policy with robocache.Loader; checkpoints have averaged weights"
+    )
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
     command.add_argument("--steps", type=int, default=8000)
     command.add_argument("--batch-size", type=int, default=64)
@@ -164,10 +166,12 @@ def main(arguments=None):
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     command.set_defaults(run=train)
 
-    command = commands.add_parser("evaluate", help="rollouts of the checkpoints, from the same starts each")
+    command = commands.add_parser("evaluate", help="roll out each checkpoint from the same starts")
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
     command.add_argument("--seeds", type=int, nargs="+", default=[0], help="the seeds of the training runs")
-    command.add_argument("--actions", choices=WAYS, nargs="+", default=["absolute"], help="of the training runs")
+    command.add_argument(
+        "--actions", choices=WAYS, nargs="+", default=["absolute"], help="the ways of the training runs"
+    )
     command.add_argument("--rollouts", type=int, default=200)
     command.add_argument("--execute", type=int, default=EXECUTE, help="ticks of a chunk of 50 that are executed")
     command.add_argument("--workers", type=int, help="processes (default: one per core)")
@@ -178,14 +182,16 @@ def main(arguments=None):
     command.set_defaults(run=evaluate)
 
     command = commands.add_parser(
-        "compare", help="ACT by LeRobot's loader, by ours on its dataset, by ours on the recording"
+        "compare", help="train ACT with LeRobot's loader, with ours on its dataset, and with ours on the recording"
     )
-    command.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only the loaders' speed")
+    command.add_argument(
+        "--seeds", type=int, nargs="*", default=[0, 1, 2], help="without a seed, only the loaders' speed is measured"
+    )
     command.add_argument("--steps", type=int, default=8000)
     command.add_argument("--every", type=int, default=2000, help="steps from checkpoint to checkpoint")
     command.add_argument("--batch-size", type=int, default=64)
     command.add_argument(
-        "--sweep", type=int, nargs="*", default=[8, 32, 64, 256], help="batch sizes of the loaders' speed"
+        "--sweep", type=int, nargs="*", default=[8, 32, 64, 256], help="batch sizes for the loaders' speed"
     )
     command.add_argument(
         "--frame-sizes",
@@ -202,7 +208,7 @@ def main(arguments=None):
         default=[4, 8, 16],
         help="workers of the DataLoader; the fastest number is used",
     )
-    command.add_argument("--seconds", type=float, default=3.0, help="for each speed")
+    command.add_argument("--seconds", type=float, default=3.0, help="how long each speed is measured")
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     command.add_argument("--result", type=Path, required=True, help="the result file to write")
     command.add_argument("--commit", help="for the result file, where the checkout has no git")

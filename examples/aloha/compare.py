@@ -1,8 +1,8 @@
-"""Trains one policy with three loaders: LeRobot's dataset in a DataLoader, ours on that dataset, and ours on the recording's
-own clocks.
+"""Trains one policy with three loaders: LeRobot's dataset in a DataLoader, ours on that dataset, and ours on the recording with
+its clocks.
 
-Within a seed all arms begin with the same weights. The first two draw the same rows of the same LeRobot dataset in the same
-order, and their samples are compared bit for bit. Each arm is trained in its own process.
+For a seed, all arms begin with the same weights. The first two draw the same rows of the same LeRobot dataset in the same order, and
+their samples are compared bit for bit. Each arm is trained in a process of its own.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from .record import record
 from .scene import TICK_S
 from .train import Step, make_loader, train
 
-SHIFT = 4  # the most pixels by which a training step moves its frames
+SHIFT = 4  # each training step moves its frames by at most so many pixels
 THEIRS, ON_THEIRS, OURS = "LeRobot's loader", "ours, the same dataset", "ours, the recording"
 FROM_JPEGS = "ours, from JPEGs"
 ARMS = {
@@ -40,7 +40,8 @@ SHARED = (
 )
 FPS = 50
 EPISODES_OF_A_SIZE = 8
-os.environ.setdefault("LEROBOT_VIDEO_DECODER_CACHE_SIZE", "none")  # its workers keep every video open, which is fastest
+# Makes LeRobot's workers keep every video open, which is fastest.
+os.environ.setdefault("LEROBOT_VIDEO_DECODER_CACHE_SIZE", "none")
 WINDOWS = {ACTION: [k * TICK_S for k in range(CHUNK)]}
 KEYS = (STATE, CAMERA, ACTION, "action_is_pad")
 PREDICTED = (
@@ -53,19 +54,19 @@ PREDICTED = (
 )
 
 
-def _limit(cores):
+def _limit_cores(cores):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
-def apart(function, *arguments, cores=None):
-    """Calls a function in its own process, on the given cores only if they are set, and returns its result."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _limit, (cores,)) as pool:
+def call_in_process(function, *arguments, cores=None):
+    """Calls a function in a process of its own, which uses so many cores, and returns the result. By default it may use all cores."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _limit_cores, (cores,)) as pool:
         return pool.submit(function, *arguments).result()
 
 
 class Demonstrations:
-    """The recorded demonstrations, the LeRobot dataset exported from them, and the cache of raw frames ingested from the
-    dataset."""
+    """Has the paths of the recorded demonstrations, of the LeRobot dataset that is exported from them, and of the cache of raw frames
+    that is ingested from that dataset; makes loaders of them."""
 
     def __init__(self, folder):
         self.recorded, self.set, self.cache = (folder / name for name in ("demonstrations", "lerobot", "lerobot.cache"))
@@ -96,15 +97,16 @@ class Demonstrations:
         )
 
     def succeeded(self):
-        return [k for k, success in enumerate(robocache.open(self.recorded).episodes["success"].to_pylist()) if success]
+        outcomes = robocache.open(self.recorded).episodes["success"].to_pylist()
+        return [number for number, success in enumerate(outcomes) if success]
 
     def on_theirs(self, batch_size, device, seed=0, video=True):
-        pixels = {CAMERA: robocache.Window(dtype="uint8")} if video else {}
+        camera = {CAMERA: robocache.Window(dtype="uint8")} if video else {}
         return robocache.Loader.from_lerobot(
             self.set,
             cache=self.cache,
             batch_size=batch_size,
-            delta_timestamps=WINDOWS | pixels,
+            delta_timestamps=WINDOWS | camera,
             episodes=self.succeeded(),
             drop_last=True,
             device=device,
@@ -130,7 +132,8 @@ class Demonstrations:
             pin_memory=pinned,
             prefetch_factor=4,
             multiprocessing_context="fork",
-            generator=torch.Generator(),  # the policy's noise is drawn from torch's own, in each arm the same
+            # The policy's noise is drawn from torch's default generator, which must be in the same state in each arm.
+            generator=torch.Generator(),
         )
 
 
@@ -139,8 +142,9 @@ def endless(loader):
         yield from loader
 
 
-class AsRecorded:
-    """The LeRobot dataset's batches for the policy: on the device, normalised by the recording's statistics."""
+class Normalized:
+    """Prepares batches of the LeRobot dataset for the policy: moves them to the device, and normalises them by the recording's
+    statistics."""
 
     def __init__(self, batches, native):
         self.batches, self.native, self.device = batches, native, native.device
@@ -163,7 +167,7 @@ class AsRecorded:
 
 
 def check_equal(data, batch_size, batches=4):
-    """Checks that LeRobot's samples equal those of Loader.from_lerobot, bit for bit, frames as bytes. Returns the number of
+    """Checks that LeRobot's samples, with frames as bytes, equal those of Loader.from_lerobot bit for bit. Returns the number of
     samples."""
     order = data.order(batches, batch_size)
     for decoder in decoders():
@@ -177,6 +181,7 @@ def check_equal(data, batch_size, batches=4):
 
 
 def decoders():
+    """Returns the names of the video decoders that LeRobot can use here."""
     try:
         import torchcodec  # noqa: F401  fails without FFmpeg's libraries
     except (ImportError, OSError, RuntimeError):
@@ -185,18 +190,18 @@ def decoders():
 
 
 def batch_ms(batches, seconds, ahead=8):
-    """Returns the milliseconds per batch, after the first `ahead` batches."""
+    """Returns the milliseconds per batch; the first `ahead` batches are not timed."""
     for number, batch in enumerate(batches):
         if number == ahead:
             batch[STATE].sum().item()  # waits for the device
-            began = time.perf_counter()
-        if number > ahead and time.perf_counter() - began > seconds:
+            began_s = time.perf_counter()
+        if number > ahead and time.perf_counter() - began_s > seconds:
             batch[STATE].sum().item()
-            return 1000 * (time.perf_counter() - began) / (number - ahead)
+            return 1000 * (time.perf_counter() - began_s) / (number - ahead)
 
 
 def step_ms(native, seconds):
-    """Returns the milliseconds per step of ACT, on one batch again and again."""
+    """Returns the milliseconds per step of ACT, which repeats one batch."""
     batch = next(native)
     keys = {key: native.dataset.streams[key].shape[-1] for key in (STATE, ACTION)}
     policy = build("act", keys, 128).to(native.device)
@@ -213,17 +218,18 @@ def step_ms(native, seconds):
 
 
 def theirs_ms(data, order, native, workers, decoder, batch_size, seconds):
+    """Returns the milliseconds per batch of LeRobot's loader."""
     pinned = str(native.device).startswith("cuda")
-    # So many that each worker has opened most of the videos before the clock starts.
+    # After so many batches, each worker has opened most of the videos.
     ahead = workers * max(6, math.ceil(1.5 * len(data.succeeded()) / batch_size))
     repeated = itertools.islice(itertools.cycle(order), 1_000_000)
-    return batch_ms(AsRecorded(data.theirs(repeated, workers, decoder, pinned), native), seconds, ahead)
+    return batch_ms(Normalized(data.theirs(repeated, workers, decoder, pinned), native), seconds, ahead)
 
 
 def measure_settings(data, device, batch_size, workers, seconds):
-    """Returns the time of LeRobot's batches by decoder and number of workers."""
+    """Returns the time of LeRobot's batches for each decoder and number of workers."""
     native, order = data.ours(batch_size, device), data.order(64, batch_size)
-    tried = [
+    settings = [
         {
             "decoder": decoder,
             "workers": count,
@@ -232,16 +238,16 @@ def measure_settings(data, device, batch_size, workers, seconds):
         for decoder, count in itertools.product(decoders(), workers)
     ]
     return {
-        "best": min(tried, key=lambda setting: setting["ms"]),
-        "tried": tried,
+        "best": min(settings, key=lambda setting: setting["ms"]),
+        "tried": settings,
         "equal_samples": check_equal(data, batch_size),
     }
 
 
 def measure_all(data, device, batch_size, workers, decoder, seconds):
-    """Returns the time of batches alone, and of a step of the policy."""
+    """Returns the time of a batch of each loader, and of a step of the policy."""
     native = data.ours(batch_size, device)
-    on_theirs = AsRecorded(endless(data.on_theirs(batch_size, device)), native)
+    on_theirs = Normalized(endless(data.on_theirs(batch_size, device)), native)
     times = {
         THEIRS: theirs_ms(data, data.order(64, batch_size), native, workers, decoder, batch_size, seconds),
         ON_THEIRS: batch_ms(on_theirs, seconds),
@@ -251,7 +257,7 @@ def measure_all(data, device, batch_size, workers, decoder, seconds):
 
 
 def measure_frames(data, device, batch_size, workers, decoder, seconds):
-    """As measure_all, for a dataset whose frames are decoded for each batch, as if the pixels did not fit into memory."""
+    """Returns the same as measure_all if frames are decoded for each batch, as they are when the pixels do not fit into memory."""
     native = data.ours(batch_size, device, image_size=0, memory=robocache.Memory(residency={CAMERA: "device"}))
     rows = json.loads((data.set / "meta/info.json").read_text())["total_frames"]
     generator = torch.Generator().manual_seed(0)
@@ -264,62 +270,63 @@ def measure_frames(data, device, batch_size, workers, decoder, seconds):
 
 
 def measure(data, options):
-    """Measures the parts that loading.json in the folder lacks, and returns all of it."""
+    """Measures what loading.json in the folder lacks, and returns its complete content."""
     file, device, seconds = options.folder / "loading.json", options.device, options.seconds
     loading = json.loads(file.read_text()) if file.exists() else {}
 
-    def keep(entry):
+    def save(entry):
         print(entry, file=sys.stderr, flush=True)
         file.write_text(json.dumps(loading))
 
-    def keep_in(part, entry):
+    def add(part, entry):
         loading[part].append(entry)
-        keep(entry)
+        save(entry)
 
-    def lacking(part, field, values):
+    def missing(part, field, values):
         entries = loading.setdefault(part, [])
         return [value for value in values if all(entry[field] != value for entry in entries)]
 
     if "best" not in loading:
-        loading |= apart(measure_settings, data, device, options.batch_size, options.workers, seconds)
-        keep(loading["best"])
+        loading |= call_in_process(measure_settings, data, device, options.batch_size, options.workers, seconds)
+        save(loading["best"])
     best = loading["best"]["workers"], loading["best"]["decoder"]
-    for size in lacking("sizes", "batch_size", options.sweep):
-        keep_in("sizes", {"batch_size": size} | apart(measure_all, data, device, size, *best, seconds))
-    for size in lacking("frames", "frame_size", options.frame_sizes):
-        smaller = Demonstrations(options.folder / size)
+    for size in missing("sizes", "batch_size", options.sweep):
+        add("sizes", {"batch_size": size} | call_in_process(measure_all, data, device, size, *best, seconds))
+    for size in missing("frames", "frame_size", options.frame_sizes):
+        few = Demonstrations(options.folder / size)
         height, width = map(int, size.split("x"))
-        record(smaller.recorded, EPISODES_OF_A_SIZE, frame_size=(height, width))
-        smaller.export()
-        measured = apart(measure_frames, smaller, device, options.batch_size, *best, seconds)
-        keep_in("frames", {"frame_size": size, "batch_size": options.batch_size} | measured)
-    for count in lacking("cores", "cores", options.cores):
-        measured = apart(measure_all, data, device, options.batch_size, count, best[1], seconds, cores=count)
-        keep_in("cores", {"cores": count, "batch_size": options.batch_size} | measured)
+        record(few.recorded, EPISODES_OF_A_SIZE, frame_size=(height, width))
+        few.export()
+        measured = call_in_process(measure_frames, few, device, options.batch_size, *best, seconds)
+        add("frames", {"frame_size": size, "batch_size": options.batch_size} | measured)
+    for count in missing("cores", "cores", options.cores):
+        measured = call_in_process(measure_all, data, device, options.batch_size, count, best[1], seconds, cores=count)
+        add("cores", {"cores": count, "batch_size": options.batch_size} | measured)
     return loading
 
 
 def train_arm(data, folder, arm, seed, steps, every, batch_size, device, best):
+    """Trains the policy of an arm. best: the fastest settings of LeRobot's loader."""
     native = data.ours(batch_size, device, seed)
     calibration = next(native)
     if arm == OURS:
         loader = native
     elif arm == ON_THEIRS:
-        loader = AsRecorded(endless(data.on_theirs(batch_size, device, seed)), native)
+        loader = Normalized(endless(data.on_theirs(batch_size, device, seed)), native)
     else:
         order, pinned = data.order(steps, batch_size, seed), str(native.device).startswith("cuda")
-        loader = AsRecorded(data.theirs(order, best["workers"], best["decoder"], pinned), native)
+        loader = Normalized(data.theirs(order, best["workers"], best["decoder"], pinned), native)
     return train(loader, folder, kind="act", steps=steps, seed=seed, every=every, calibration=calibration, shift=SHIFT)
 
 
-def explained(arms):
-    """Returns a text about the arms: their common settings, each arm, and whether the first two are the same training."""
+def explain(arms):
+    """Returns texts about the settings of all arms and about each arm; if the first two arms have equal weights, one says so."""
     policies = {(arm["name"], arm["seed"]): [point["policy"] for point in arm["curve"]] for arm in arms}
-    same = all(policies[name, seed] == policies[THEIRS, seed] for name, seed in policies if name == ON_THEIRS)
+    are_equal = all(policies[name, seed] == policies[THEIRS, seed] for name, seed in policies if name == ON_THEIRS)
     proof = {
         ON_THEIRS: ARMS[ON_THEIRS] + ": its weights at each checkpoint are, bit for bit, those of LeRobot's loader"
     }
-    return {"all": SHARED} | ARMS | (proof if same else {})
+    return {"all": SHARED} | ARMS | (proof if are_equal else {})
 
 
 def compare(options, execute):
@@ -335,7 +342,7 @@ def compare(options, execute):
         run = options.folder / f"compare-{number}-{seed}"
         if not (run / f"step_{options.steps}.pt").exists():
             shutil.rmtree(run, ignore_errors=True)
-            apart(train_arm, data, run, name, seed, *settings, loading["best"])
+            call_in_process(train_arm, data, run, name, seed, *settings, loading["best"])
         arm = evaluate_run(run, rollouts=options.rollouts, execute=execute, device=options.device or "cpu")
         arms.append(arm | {"name": name})
     if not options.seeds:
@@ -353,7 +360,7 @@ def compare(options, execute):
         packages=["mujoco", "lerobot", "torchcodec", "av"],
         commit=options.commit,
         title="Against LeRobot's loader on the same machine",
-        explained=explained(arms),
+        explained=explain(arms),
         loading=loading,
     )
     return {"loading": loading, "arms": [(arm["name"], arm["seed"], arm["successes"]) for arm in arms]}

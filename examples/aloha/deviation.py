@@ -1,8 +1,8 @@
-"""Measures which share of a joint's deviation a trained policy keeps in its commands. The kept part is not corrected.
+"""Measures how much of a joint's deviation a trained policy keeps in its commands. It does not correct the kept part.
 
     python -m examples.aloha.deviation --folder aloha --result bench/results/aloha-training-deviation.json
 
-It needs policies trained by train --policy mlp --actions absolute, and by the same with per-step.
+It needs two policies, trained by train --policy mlp with --actions absolute and with --actions per-step.
 """
 
 import argparse
@@ -21,14 +21,14 @@ STEPS = (0, 12, 24)  # of a chunk
 
 
 def kept_shares(path, run, way, seed=0, moments=2048):
-    """Moves the joints of demonstrated moments at random. Returns the share by which commands move with them, for each of
-    STEPS."""
+    """Moves the joints of demonstrated moments at random. Returns, for each of STEPS, the share of the move that the commands make,
+    too."""
     loader = make_loader(path, camera=False, batch_size=moments, device="cpu", seed=seed, way=way)
     policy = load(checkpoints(run)[-1])
     batch = next(loader)
     state = loader.unnormalize(STATE, batch[STATE])
-    arms = torch.tensor(RELATIVE.mask)  # without the grippers
-    moved = DEVIATION_RAD * torch.randn(state.shape, generator=torch.Generator().manual_seed(seed)) * arms
+    is_joint = torch.tensor(RELATIVE.mask)  # grippers are not moved
+    moves = DEVIATION_RAD * torch.randn(state.shape, generator=torch.Generator().manual_seed(seed)) * is_joint
 
     def commands(state):
         moved_batch = batch | {STATE: loader.normalize(STATE, state), f"{ACTION}_base": state}
@@ -38,8 +38,8 @@ def kept_shares(path, run, way, seed=0, moments=2048):
             return loader.unnormalize(ACTION, numbers)
         return loader.to_absolute(ACTION, numbers, moved_batch)
 
-    difference = commands(state + moved) - commands(state)
-    return [float((difference[:, step] * moved).sum() / moved.square().sum()) for step in STEPS]
+    difference = commands(state + moves) - commands(state)
+    return [float((difference[:, step] * moves).sum() / moves.square().sum()) for step in STEPS]
 
 
 def main():

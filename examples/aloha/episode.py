@@ -1,4 +1,4 @@
-"""An episode with the sensors' clocks: joints at 200 Hz, commands at 50 Hz, a camera that is late and loses frames."""
+"""Runs an episode with the sensors' clocks: joints at 200 Hz, commands at 50 Hz, and a camera that is late and loses frames."""
 
 import numpy as np
 
@@ -22,11 +22,11 @@ def to_ns(seconds):
 
 
 def camera_clock(rng):
-    """Returns when frames are exposed and when they arrive, in seconds: 30 Hz with jitter and a transport delay, 3 % of frames
-    lost."""
+    """Returns when frames are exposed and when they arrive, in seconds. Exposures are at 30 Hz with jitter; frames are delayed, and 3 %
+    of them lost."""
     count = int(LENGTH_S * 30)
     exposed = np.arange(count) / 30 + rng.uniform(0.0, 0.006, count)
-    exposed = np.round(exposed / STEP_S) * STEP_S  # the physics has no moment between its steps
+    exposed = np.round(exposed / STEP_S) * STEP_S  # there is no moment between the steps of the physics
     arrived = np.maximum.accumulate(exposed + 0.025 + rng.exponential(0.008, count).clip(max=0.03))
     arrives = rng.random(count) >= 0.03
     arrives[0] = True
@@ -34,19 +34,20 @@ def camera_clock(rng):
 
 
 class Episode:
-    """Runs a scene from `seed`. Each call of `run` continues where the last one stopped."""
+    """Runs a scene from the start of a seed. Each call of `run` continues where the last one stopped."""
 
     def __init__(self, scene, seed):
         self.scene = scene
         self.rng = scene.reset(seed)
         self.exposed_s, self.arrived_s = camera_clock(np.random.default_rng([seed, 1]))
-        self.tick = 0  # executed commands, including those for standing still
-        self._frame = 0  # the next frame to be exposed
+        self.tick = 0  # the number of executed commands, with those for standing still
+        self._frame = 0  # the index of the frame that is exposed next
 
     def run(self, commands, on_joints=None, on_frame=None, frames=None):
         """Executes commands [n, 14], one per tick.
 
-        on_joints(t_s, joints, cube) gets each sample, on_frame(index, picture) each frame whose index is in `frames` (None: all).
+        on_joints(t_s, joints, cube) gets each sample. on_frame(index, picture) gets each frame whose index is in `frames`, by default
+        every frame.
         """
         scene = self.scene
         for command in commands:
@@ -63,5 +64,5 @@ class Episode:
             self.tick += 1
 
     def stand_still(self, **sensors):
-        """Runs the first ticks, in which no command moves an arm."""
+        """Runs the first ticks, with commands that move no arm."""
         self.run([self.scene.start] * WAIT_TICKS, **sensors)

@@ -1,4 +1,4 @@
-"""Rolls out a policy from its checkpoint and spec alone, without opening a dataset."""
+"""Rolls out a policy from only its checkpoint and spec; no dataset is opened."""
 
 import hashlib
 import json
@@ -14,12 +14,14 @@ from examples import results
 from . import rollout
 from .expert import TICKS
 
-FIRST_START = 1_000_000  # no demonstration has a seed from here on
+FIRST_START = 1_000_000  # demonstrations have smaller seeds
 
 
 class Rollouts:
-    """Rollouts from the starts FIRST_START, FIRST_START + 1, ..., the same for every policy, in several processes. All
-    processes stop at a chunk's end, so that their observations make one batch for one inference."""
+    """Runs rollouts in several processes, from the starts FIRST_START, FIRST_START + 1, ..., which are the same for every policy.
+
+    All processes wait at a chunk's end, so that their observations become one batch for the policy.
+    """
 
     def __init__(self, spec_file, count, execute, workers=None):
         self.count, self.execute = count, execute
@@ -46,7 +48,7 @@ class Rollouts:
 
         "age_s" is the mean time from an observation's moment to the tick at which the policy gets it.
         """
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         ends = np.cumsum([len(group) for group in self._groups])[:-1]
         for pipe, group in zip(self._pipes, self._groups, strict=True):
             pipe.send((group, range(FIRST_START, FIRST_START + filmed)))
@@ -64,34 +66,33 @@ class Rollouts:
             progress.show(min((chunk + 1) * self.execute, TICKS))
         progress.end()
         ended = sorted((part for pipe in self._pipes for part in pipe.recv()), key=lambda part: part[0]["seed"])
-        outcomes = [result for result, _, _ in ended]
+        outcomes = [outcome for outcome, _, _ in ended]
         result = {
-            "successes": sum(result["success"] for result in outcomes),
-            "touched": sum(result["touched"] for result in outcomes),
+            "successes": sum(outcome["success"] for outcome in outcomes),
+            "touched": sum(outcome["touched"] for outcome in outcomes),
             "rollouts": self.count,
             "results": outcomes,
             "age_s": float(np.mean([age for _, age, _ in ended])),
-            "evaluate_s": time.perf_counter() - began,
+            "evaluate_s": time.perf_counter() - began_s,
         }
         return result, [frames for _, _, frames in ended if frames]
 
 
-def identity(file):
-    """Returns the identity of a checkpoint's policy: a hash of its weights and of the spec beside it. Equal policies have equal
-    rollouts."""
-    hashed = hashlib.sha256(file.with_name("spec.json").read_bytes())
+def hash_policy(file):
+    """Returns a hash of a checkpoint's policy: of its weights and of the spec beside it. Equal policies have equal rollouts."""
+    hasher = hashlib.sha256(file.with_name("spec.json").read_bytes())
     state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     for name, value in sorted(state["weights"].items()):
-        hashed.update(name.encode() + value.numpy().tobytes())
-    return hashed.hexdigest()[:16]
+        hasher.update(name.encode() + value.numpy().tobytes())
+    return hasher.hexdigest()[:16]
 
 
 def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=None):
     """Rolls out the checkpoints of a training run, the last one first. Returns the run's entry of a result file
     (:func:`examples.results.arm`).
 
-    Outcomes are stored beside each checkpoint, so that an interrupted run can continue. A policy that another run beside
-    `folder` also has is not rolled out again.
+    Outcomes are stored beside each checkpoint, so that an interrupted run can continue. A policy is not rolled out again if another
+    run beside `folder` has it, too.
     """
     from .train import checkpoints, load
 
@@ -101,7 +102,7 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
         raise SystemExit(f"{folder}: no checkpoint; run train first")
     state = torch.load(files[-1], map_location="cpu", weights_only=True)
     logged = {entry["step"]: entry for entry in state["log"]}
-    options = {file: [identity(file), rollouts, execute] for file in files}
+    options = {file: [hash_policy(file), rollouts, execute] for file in files}
     stored = [json.loads(path.read_text()) for path in folder.parent.glob("*/step_*.rollouts.json")]
     rolled_out = {file: content for file in files for content in stored if content["options"] == options[file]}
     if missing := [file for file in reversed(files) if file not in rolled_out]:
@@ -124,7 +125,7 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
     ]
     outcomes = [result["success"] for result in last["results"]]
     paces = ("steps_per_s", "gpu_busy", "saving_s")
-    pace = state["pace"] or dict.fromkeys((*paces, "wait_share"))  # None: training was stopped
+    pace = state["pace"] or dict.fromkeys((*paces, "wait_share"))  # it is None if training was interrupted
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=pace["wait_share"])
     return (
         arm

@@ -1,21 +1,24 @@
-"""The expert: random waypoints for each episode, and the arms' joints at each tick between them.
+"""Is the expert: it draws waypoints for each episode, and computes the arms' joints at each tick between them.
 
-A gripper's yaw follows the waist, so that no wrist joint has to turn sideways. Then a pose has one solution in closed form, no
-wrist comes near a singularity, and equal episodes have equal commands.
+A gripper's yaw follows the waist, so no wrist joint has to turn sideways. Then a pose has one solution in closed form, no wrist comes
+near a singularity, and equal episodes have equal commands.
 """
 
 import numpy as np
 
-BASE_X, BASE_Y = 0.469, 0.5  # the right arm's base; the left one's is its mirror image at -BASE_X
+# The arms' dimensions, in metres.
+BASE_X, BASE_Y = 0.469, 0.5  # the right arm's base; that of the left arm is at -BASE_X
 SHOULDER_Z = 0.079 + 0.04805
 UPPER, UPPER_ANGLE = np.hypot(0.05955, 0.3), np.arctan2(0.3, 0.05955)
 FOREARM = 0.3
-HAND = 0.069744 + 0.135  # metres, from the wrist to between the fingers
+HAND = 0.069744 + 0.135  # from the wrist to the point between the fingers
 
 
 def solve(side, xyz, pitch, roll):
-    """Returns the joints [n, 6] of an arm whose fingertips are at `xyz` [n, 3], pointing down by `pitch`. side: -1 left, 1
-    right."""
+    """Returns the joints [n, 6] with which an arm's fingertips are at `xyz` [n, 3] and point down by `pitch`.
+
+    side: -1 for the left arm, 1 for the right.
+    """
     x, y, z = np.asarray(xyz).T
     x, y = (x + BASE_X, y - BASE_Y) if side < 0 else (BASE_X - x, BASE_Y - y)
     waist = np.arctan2(y, x)
@@ -31,7 +34,7 @@ def solve(side, xyz, pitch, roll):
 
 
 def forward(side, joints):
-    """Returns (xyz, pitch) of the fingertips for these joints [6], with the forearm not rolled."""
+    """Returns the position and the pitch of the fingertips with these joints [6]; the roll of the forearm is ignored."""
     waist, shoulder, elbow, _, wrist, _ = joints
     pitch = shoulder + elbow + wrist
     upper = UPPER_ANGLE - shoulder
@@ -41,17 +44,17 @@ def forward(side, joints):
     return np.array([x - BASE_X, y + BASE_Y, z] if side < 0 else [BASE_X - x, BASE_Y - y, z]), pitch
 
 
-TICKS = 400  # ticks of an episode
+TICKS = 400  # the length of an episode
 DOWN = 1.05  # the right gripper's pitch
-ROLL = np.pi / 2  # the left gripper's: its fingers are above and below the cube
-LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # the left fingers' grasp, relative to the right ones'
+ROLL = np.pi / 2  # the left gripper's roll, with which its fingers are above and below the cube
+LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # where the left fingers grasp the cube, relative to the right fingers
 
 
 def plan(start, cube, rng):
     """Returns commands [TICKS, 14] that hand the cube over. `rng` draws where and when the arms meet.
 
-    The expert first moves down beside the cube and corrects its position on the last 8 cm, as people do. So the demonstrations
-    show how to correct an error.
+    The expert first moves down beside the cube, and corrects its position in the last 8 cm, as people do. So the demonstrations show
+    how to correct an error.
     """
     aim_error = rng.normal(0, 0.01, 2).clip(-0.02, 0.02)
     position_error = rng.normal(0, 0.003, 2)
@@ -63,7 +66,7 @@ def plan(start, cube, rng):
     grasp = meet + LEFT_GRASP
     away = grasp - np.array([0.1, 0.0, 0.0])
     pace = rng.uniform(0.92, 1.08)
-    # tick, fingertips, pitch, roll, gripper
+    # Each waypoint is a tick, the fingertips' position, pitch, roll, and the gripper.
     right = [
         (60, above, DOWN, 0, 1),
         (100, cube, DOWN, 0, 1),
@@ -85,18 +88,22 @@ def plan(start, cube, rng):
 
 
 def _follow(side, start, waypoints, pace):
-    """Returns one arm's commands [TICKS, 7] from its start [7] through waypoints, slowing down at each."""
+    """Returns the commands [TICKS, 7] of an arm that moves from its start [7] through waypoints, and slows down at each."""
     xyz, pitch = forward(side, start[:6])
     points = np.array(
-        [(0, *xyz, pitch, start[5], start[6]), *((t * pace, *p, *rest) for t, p, *rest in waypoints)], float
+        [
+            (0, *xyz, pitch, start[5], start[6]),
+            *((tick * pace, *position, *rest) for tick, position, *rest in waypoints),
+        ],
+        float,
     )
-    now = np.arange(1, TICKS + 1)
-    leg = np.clip(np.searchsorted(points[:, 0], now) - 1, 0, len(points) - 2)
-    since, until = points[leg, 0], points[leg + 1, 0]
-    share = np.clip((now - since) / (until - since), 0, 1)[:, None]
+    ticks = np.arange(1, TICKS + 1)
+    leg = np.clip(np.searchsorted(points[:, 0], ticks) - 1, 0, len(points) - 2)
+    begin, end = points[leg, 0], points[leg + 1, 0]
+    share = np.clip((ticks - begin) / (end - begin), 0, 1)[:, None]
     share = share**2 * (3 - 2 * share)
     pose = points[leg, 1:] + share * (points[leg + 1, 1:] - points[leg, 1:])
     joints = solve(side, pose[:, :3], pose[:, 3], pose[:, 4])
-    # At the start the forearm is rolled a little, but solve() never rolls it. The difference fades out on the first leg.
+    # At the start the forearm is rolled a little, but solve() never rolls it. The difference disappears gradually on the first leg.
     joints += (start[:6] - solve(side, xyz[None], pitch, start[5])) * np.where(leg == 0, 1 - share[:, 0], 0)[:, None]
     return np.concatenate([joints, pose[:, 5:]], axis=1)

@@ -1,4 +1,4 @@
-"""Writes the expert's demonstrations as a robot would write them."""
+"""Records the expert's demonstrations as a robot would."""
 
 import json
 import multiprocessing
@@ -16,7 +16,7 @@ from .scene import FEATURES, FRAME_SIZE, TICK_S, Scene, model_path
 
 
 def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
-    """Runs one episode of the expert. Returns {stream: (time_ns, rows)} and the outcome."""
+    """Runs one episode of the expert. Returns the stamps and rows of each stream, and the outcome."""
     episode = Episode(Scene(frame_size), seed)
     scene, rng = episode.scene, episode.rng
     commands = expert.plan(scene.start, scene.cube(), rng)
@@ -27,12 +27,12 @@ def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
     episode.stand_still(**sensors)
     episode.run(commands, **sensors)
     times, states, cubes = zip(*joints, strict=True)
-    # A command leaves up to 1 ms after its tick begins.
-    late = rng.uniform(0, 0.001, len(commands))
+    # A command is sent up to 1 ms after its tick begins.
+    delays_s = rng.uniform(0, 0.001, len(commands))
     streams = {
         STATE: (to_ns(times), np.array(states)),
         CUBE: (to_ns(times), np.array(cubes)),
-        ACTION: (to_ns((WAIT_TICKS + np.arange(len(commands))) * TICK_S + late), commands.astype(np.float32)),
+        ACTION: (to_ns((WAIT_TICKS + np.arange(len(commands))) * TICK_S + delays_s), commands.astype(np.float32)),
     }
     if camera:
         indices, pictures = zip(*frames, strict=True)
@@ -47,31 +47,31 @@ def _demonstrate(arguments):
 
 
 def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100, frame_size=(FRAME_SIZE, FRAME_SIZE)):
-    """Adds demonstrations to the cache at `path` until it has `episodes`, also after an interruption. Returns the counts.
+    """Adds demonstrations to the cache at `path` until it has `episodes`, and so continues after an interruption. Returns the counts.
 
     Failed demonstrations are stored with success=False.
     """
-    done = set()
+    recorded = set()
     if os.path.exists(path):
-        done = set(robocache.open(path).episodes["seed"].to_pylist())
-    seeds = [s for s in range(seed, seed + episodes) if s not in done]
+        recorded = set(robocache.open(path).episodes["seed"].to_pylist())
+    seeds = [number for number in range(seed, seed + episodes) if number not in recorded]
     if seeds:
-        progress = results.Progress("recording", episodes, len(done))
-        model_path()  # raises here if the model is missing; the pool would start dying workers again and again
+        progress = results.Progress("recording", episodes, len(recorded))
+        model_path()  # raises if the model is missing; in the pool, workers would die and be started again and again
         workers = min(workers or results.cores(), len(seeds))
         context = multiprocessing.get_context("spawn")
-        with robocache.Writer(path, append=bool(done)) as writer, context.Pool(workers) as pool:
+        with robocache.Writer(path, append=bool(recorded)) as writer, context.Pool(workers) as pool:
             writer.stream(STATE, names=FEATURES)
             writer.stream(ACTION, names=FEATURES)
             writer.provenance |= {"robot": "ALOHA, simulated", "task": "transfer cube", "clock_starts_ns": START_NS}
-            work = pool.imap(_demonstrate, [(s, camera, frame_size) for s in seeds])
-            for count, (streams, ended) in enumerate(work, start=1):
-                with writer.episode(task="hand over the cube", **ended) as episode:
+            demonstrations = pool.imap(_demonstrate, [(number, camera, frame_size) for number in seeds])
+            for count, (streams, outcome) in enumerate(demonstrations, start=1):
+                with writer.episode(task="hand over the cube", **outcome) as episode:
                     for name, (time_ns, rows) in streams.items():
                         episode.append(name, time_ns, rows, codec="jpeg" if name == CAMERA else None)
                 if count % commit_every == 0 and count < len(seeds):
                     writer.commit()
-                progress.show(len(done) + count)
+                progress.show(len(recorded) + count)
         progress.end()
     succeeded = robocache.open(path).episodes["success"].to_pylist()
     counts = {"successes": sum(succeeded), "episodes": len(succeeded)}

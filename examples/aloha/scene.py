@@ -1,6 +1,6 @@
-"""ALOHA's transfer cube in plain MuJoCo: two ViperX arms, a cube, and the rules for a successful handover.
+"""Simulates ALOHA's transfer cube in plain MuJoCo: two ViperX arms, a cube, and the rules for a successful handover.
 
-The model is gym-aloha's. Its XML and meshes are read from that package's files; none of its code runs.
+The model is that of gym-aloha. Only the package's XML and meshes are read; none of its code runs.
 """
 
 import functools
@@ -13,9 +13,9 @@ os.environ.setdefault("MUJOCO_GL", "egl")  # read when mujoco is imported
 import mujoco
 import numpy as np
 
-TICK_S = 0.02  # commands come at 50 Hz
-STEP_S = 0.002  # a step of the physics
-STEPS = 10  # steps of the physics in a tick
+TICK_S = 0.02  # the period of commands
+STEP_S = 0.002  # the period of the physics
+STEPS = 10  # the steps of the physics in a tick
 FEATURES = [
     f"{arm}_{joint}"
     for arm in ("left", "right")
@@ -23,9 +23,9 @@ FEATURES = [
 ]
 ARM_AT_START = np.array([0.0, -0.96, 1.16, 0.0, -0.3, 0.0])
 GRIPPER_AT_START = 0.1
-CLOSED_M, OPEN_M = 0.01844, 0.058  # a finger's position at gripper 0 and 1
+CLOSED_M, OPEN_M = 0.01844, 0.058  # a finger's position when the gripper is at 0 and at 1
 FRAME_SIZE = 128
-HELD_TICKS = 25  # the last 0.5 s
+HELD_TICKS = 25  # the left fingers must hold the cube for so long, 0.5 s
 
 
 def model_path():
@@ -45,8 +45,8 @@ def load_model():
     top = model.camera("top").id
     model.cam_mode[top] = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
     model.cam_pos[top], model.cam_quat[top] = [0.05, 0.5, 0.8], [1, 0, 0, 0]
-    model.cam_fovy[top] = 40  # covers the area of the handover, 4.5 mm per pixel at 128 pixels
-    model.light_castshadow[:] = False  # twice as many frames a second
+    model.cam_fovy[top] = 40  # the camera sees the area of the handover; at 128 pixels, a pixel has 4.5 mm
+    model.light_castshadow[:] = False  # makes rendering twice as fast
     return model
 
 
@@ -57,7 +57,7 @@ def renderer(height, width):
 
 
 class Scene:
-    """The simulated robots and the cube. `reset(seed)` draws their start; equal seeds have equal starts."""
+    """Simulates the robots and the cube. `reset(seed)` draws their start; equal seeds have equal starts."""
 
     def __init__(self, frame_size=(FRAME_SIZE, FRAME_SIZE)):
         self.frame_size = frame_size  # height, width
@@ -70,7 +70,7 @@ class Scene:
         self._left_fingers = {self._left_finger, names.index("vx300s_left/10_right_gripper_finger")}
 
     def reset(self, seed):
-        """Sets the arms and the cube to the seed's start. Returns the generator, for the episode's further draws."""
+        """Sets the arms and the cube to the seed's start. Returns the generator, which the episode uses further."""
         rng = np.random.default_rng(seed)
         mujoco.mj_resetData(self.model, self.data)
         arms = [ARM_AT_START + rng.uniform(-0.05, 0.05, 6) for _ in range(2)]
@@ -79,13 +79,13 @@ class Scene:
         self.data.qpos[:16] = self.data.ctrl
         self.data.qpos[16:] = [rng.uniform(0.0, 0.2), rng.uniform(0.4, 0.6), 0.02, 1, 0, 0, 0]
         mujoco.mj_forward(self.model, self.data)
-        self.held_for = 0  # consecutive ticks
-        self._loose_for = 100  # ticks since both left fingers touched the cube
+        self.held_ticks = 0  # for so long, the left fingers have held the cube
+        self._loose_ticks = 100  # for so long, not both left fingers have touched the cube
         self.touched = False
         return rng
 
     def command(self, action):
-        """Sets the arms' targets: [14], radians and grippers from 0 (closed) to 1."""
+        """Sets the arms' targets, [14]: joints in radians, and grippers from 0 (closed) to 1."""
         self.data.ctrl[:] = _controls(action)
 
     def step(self):
@@ -93,27 +93,27 @@ class Scene:
         mujoco.mj_step(self.model, self.data)
 
     def judge(self):
-        """Checks the contacts. Called at the end of each tick."""
+        """Checks the contacts. It must be called at the end of each tick."""
         touching = set()
         for contact in self.data.contact:
             pair = {int(contact.geom1), int(contact.geom2)}
             if self._box in pair:
                 touching |= pair - {self._box}
-        off_table = self._table not in touching
-        # Both fingers must touch the cube, since it may lie on one finger of an open hand. Even a firm grip loses a contact for
-        # a tick or two.
-        self._loose_for = 0 if self._left_fingers <= touching else self._loose_for + 1
-        held = self._loose_for <= 5 and off_table and not touching & self._right_arm
-        self.held_for = self.held_for + 1 if held else 0
-        self.touched |= off_table and self._left_finger in touching
+        is_off_table = self._table not in touching
+        # Both fingers must touch the cube, because it may lie on one finger of an open hand. Even a firm grip loses a contact for a
+        # tick or two.
+        self._loose_ticks = 0 if self._left_fingers <= touching else self._loose_ticks + 1
+        is_held = self._loose_ticks <= 5 and is_off_table and not touching & self._right_arm
+        self.held_ticks = self.held_ticks + 1 if is_held else 0
+        self.touched |= is_off_table and self._left_finger in touching
 
     @property
     def success(self):
-        """Whether only the left fingers have held the cube, off the table, for the last 0.5 s."""
-        return self.held_for >= HELD_TICKS
+        """Whether the left fingers alone have held the cube off the table for the last 0.5 s."""
+        return self.held_ticks >= HELD_TICKS
 
     def joints(self):
-        """Returns float32 [14], in the order of FEATURES."""
+        """Returns the state, float32 [14], in the order of FEATURES."""
         q = self.data.qpos
         gripper = (q[[6, 14]] - CLOSED_M) / (OPEN_M - CLOSED_M)
         return np.concatenate([q[:6], gripper[:1], q[8:14], gripper[1:]]).astype(np.float32)
@@ -123,10 +123,10 @@ class Scene:
         return self.data.qpos[16:19].astype(np.float32)
 
     def frame(self):
-        """Returns the present view of the camera above the table: uint8 [height, width, 3]."""
-        drawn = renderer(*self.frame_size)
-        drawn.update_scene(self.data, camera="top")
-        return drawn.render()
+        """Returns what the camera above the table sees now: uint8 [height, width, 3]."""
+        frame_renderer = renderer(*self.frame_size)
+        frame_renderer.update_scene(self.data, camera="top")
+        return frame_renderer.render()
 
 
 def _controls(action):

@@ -1,4 +1,4 @@
-"""Trains with RoboCache's Loader: batches of windows around moments of the recording, one kernel launch each."""
+"""Trains with RoboCache's Loader: each batch has windows around moments of the recording, and takes one kernel launch."""
 
 import copy
 import importlib.util
@@ -19,7 +19,7 @@ from .episode import ACTION, CAMERA, CUBE, STATE
 from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
-WARMUP = 200  # steps
+WARMUP_STEPS = 200
 AVERAGED = 0.1  # rollouts use an exponential average of the weights over about this share of the steps so far
 RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay absolute
 
@@ -27,8 +27,8 @@ RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippe
 def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute", memory=None):
     """Returns a loader of the successful demonstrations.
 
-    The anchors are the stamps of the camera's frames, since the observations of a rollout also have the newest frame's stamp.
-    Without a camera the anchors are the commands.
+    The anchors are the stamps of the camera's frames, because the observations of a rollout have the newest frame's stamp, too. Without
+    a camera, the anchors are the commands.
 
     way: how commands become the policy's numbers, a key of `WAYS` in __main__.py.
     """
@@ -50,7 +50,7 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
             normalization=robocache.Normalization(norm_stats=stats),
             anchors=CAMERA if camera else ACTION,
             episodes={"success": True},
-            drop_last=True,  # a graph has one batch size
+            drop_last=True,  # a CUDA graph has one batch size
             device=device,
             seed=seed,
             memory=memory,
@@ -64,9 +64,9 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
     return loader()
 
 
-def shifted(images, most):
-    """Moves each image [batch, channels, height, width] by up to `most` pixels each way and repeats its edges, as the Loader's shift
-    does. torch draws the moves, which depend only on the seed and the step."""
+def shift_images(images, most):
+    """Moves each image of [batch, channels, height, width] by up to `most` pixels in each direction, and repeats its edges, as the
+    Loader's shift does. torch draws the moves, which depend only on the seed and the step."""
     (count, channels, height, width), device = images.shape, images.device
     down, right = torch.randint(-most, most + 1, (2, count, 1), device=device)
     rows = (torch.arange(height, device=device) + down).clamp(0, height - 1)[:, None, :, None]
@@ -75,39 +75,42 @@ def shifted(images, most):
 
 
 class Step:
-    """A step of training: loss, gradients and AdamW. On CUDA, from the tenth on, it is one replay of a graph.
+    """Takes steps of training: loss, gradients and AdamW. On CUDA, each step from the tenth on is one replay of a graph.
 
-    ACT launches some thousand small kernels per step, which takes the CPU four times as long as the GPU needs to run them.
-    `averaged` is the policy with the exponential average of the weights. shift: as in :func:`shifted`.
+    ACT launches some thousand small kernels per step, and the CPU needs four times as long to launch them as the GPU to run them.
+    `averaged` is the policy with the exponential average of the weights. shift: the most pixels by which frames are moved.
     """
 
     def __init__(self, policy, device, shift=0):
         self._policy = policy
         self._shift = shift
         self.averaged = copy.deepcopy(policy)
-        self._on_cuda = str(device).startswith("cuda")
-        self._rate = torch.zeros((), device=device) if self._on_cuda else 0.0
+        self._is_cuda = str(device).startswith("cuda")
+        self._rate = torch.zeros((), device=device) if self._is_cuda else 0.0
         self.optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=self._rate, weight_decay=1e-4, fused=True, capturable=self._on_cuda
+            policy.parameters(), lr=self._rate, weight_decay=1e-4, fused=True, capturable=self._is_cuda
         )
         self._taken = 0
         self._graph = None
 
     def __call__(self, batch, rate, weight=0.0):
-        """Returns the loss, a tensor that the next step may overwrite. weight: the share of this step's weights in the
-        average."""
+        """Takes a step, and returns the loss, a tensor that the next step may overwrite.
+
+        rate: the learning rate.
+        weight: the share of this step's weights in the average.
+        """
         loss = self._learn(batch, rate)
         get_ema_multi_avg_fn(1 - weight)([*self.averaged.parameters()], [*self._policy.parameters()], None)
         return loss
 
     def _learn(self, batch, rate):
         for group in self.optimizer.param_groups:
-            if self._on_cuda:
+            if self._is_cuda:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
         self._taken += 1
-        if not self._on_cuda:
+        if not self._is_cuda:
             return self._step(batch)
         batch = {key: batch[key] for key in (*self._policy_keys(batch), ACTION, "action_is_pad")}
         if self._taken < 10:  # the optimizer's state and the libraries' plans must exist before the capture
@@ -121,7 +124,7 @@ class Step:
             self._batch = {key: value.clone() for key, value in batch.items()}
             self._graph = torch.cuda.CUDAGraph()
             self.optimizer.zero_grad(set_to_none=True)
-            # thread_local, since the loader's thread runs meanwhile.
+            # thread_local, because the loader's thread uses the GPU at the same time.
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._loss = self._step(self._batch, zero=False)
         for key, value in batch.items():
@@ -137,7 +140,7 @@ class Step:
         if zero:
             self.optimizer.zero_grad(set_to_none=True)
         if self._shift:
-            batch = {**batch, CAMERA: shifted(batch[CAMERA], self._shift)}
+            batch = {**batch, CAMERA: shift_images(batch[CAMERA], self._shift)}
         loss = loss_of(self._policy, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._policy.parameters(), 10.0)
@@ -146,7 +149,7 @@ class Step:
 
 
 class Utilisation(threading.Thread):
-    """Samples the share of time in which a GPU runs a kernel, from its driver."""
+    """Samples, from the driver, the share of time in which a GPU runs a kernel."""
 
     def __init__(self, device):
         super().__init__(daemon=True)
@@ -159,23 +162,23 @@ class Utilisation(threading.Thread):
             self._samples.append(torch.cuda.utilization(self._device))
 
     def end(self):
-        """Returns the mean, from 0 to 1, or None without samples."""
+        """Returns the mean, from 0 to 1; None if there are no samples."""
         self._ended.set()
         return sum(self._samples) / len(self._samples) / 100 if self._samples else None
 
 
 class Pace:
-    """Times the steps after the warm-up, without the saving of checkpoints. On CUDA it then repeats the step on the
-    last batch, without a wait for data; the rest of the time per step was waiting."""
+    """Times the steps after the warm-up; the saving of checkpoints does not count. On CUDA it then times steps that repeat the last
+    batch, which need no wait for data: a step's further time was such a wait."""
 
     def __init__(self, device):
-        self._device, self._cuda = device, str(device).startswith("cuda")
-        self._utilisation = Utilisation(device) if self._cuda else None
+        self._device, self._is_cuda = device, str(device).startswith("cuda")
+        self._utilisation = Utilisation(device) if self._is_cuda else None
         self._saving_s = 0.0
-        self._began = self._now()
+        self._began_s = self._now_s()
 
-    def _now(self):
-        if self._cuda:
+    def _now_s(self):
+        if self._is_cuda:
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
@@ -183,17 +186,17 @@ class Pace:
         self._saving_s += saving_s
 
     def end(self, steps, take_step, batch, waited_s):
-        """Returns {"steps_per_s", "wait_share", "gpu_busy", "saving_s"}. It runs further steps with a learning rate of 0."""
-        took = self._now() - self._began - self._saving_s
-        pace = {"steps_per_s": steps / took, "saving_s": self._saving_s}
-        if not self._cuda:
-            return pace | {"wait_share": waited_s / took, "gpu_busy": None}
+        """Returns {"steps_per_s", "wait_share", "gpu_busy", "saving_s"}. On CUDA it takes further steps, with a learning rate of 0."""
+        took_s = self._now_s() - self._began_s - self._saving_s
+        pace = {"steps_per_s": steps / took_s, "saving_s": self._saving_s}
+        if not self._is_cuda:
+            return pace | {"wait_share": waited_s / took_s, "gpu_busy": None}
         busy = self._utilisation.end()
-        began = self._now()
+        began_s = self._now_s()
         for _ in range(50):
             take_step(batch, 0.0)
-        alone = (self._now() - began) / 50
-        return pace | {"wait_share": max(0.0, 1 - alone * steps / took), "gpu_busy": busy}
+        step_s = (self._now_s() - began_s) / 50
+        return pace | {"wait_share": max(0.0, 1 - step_s * steps / took_s), "gpu_busy": busy}
 
 
 def train(
@@ -212,9 +215,9 @@ def train(
 ):
     """Trains until `steps`, from the newest checkpoint in `folder` if there is one. Saves a checkpoint every `every` steps.
 
-    A checkpoint is `step_N.pt` with `spec.json` beside it, which suffices for evaluation. ACT's backbone is calibrated by the
-    batch `calibration`, or by the loader's first batch. shift: the most pixels by which each step moves its frames, if the
-    loader does not.
+    A checkpoint is `step_N.pt`; with `spec.json` beside it, it is all that evaluation needs. ACT's backbone is calibrated by the
+    batch `calibration`, by default the loader's first. shift: the most pixels by which each step moves its frames, if the loader does
+    not move them.
 
     Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
     """
@@ -227,7 +230,7 @@ def train(
     shape = {"kind": kind, "keys": keys, "image_size": image_size if camera else 0}
     policy = build(**shape).to(device)
     noise = torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
-    step, spent, log, pace, timer = 0, 0.0, [], None, None
+    step, spent_s, log, pace, timer = 0, 0.0, [], None, None
     saved = checkpoints(folder)
     if camera and not saved:
         calibrate(policy, next(loader) if calibration is None else calibration)
@@ -239,31 +242,31 @@ def train(
         take_step.optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
         noise.set_state(state["noise"].cpu())
-        step, spent, log, pace = state["step"], state["spent_s"], state["log"], state["pace"]
+        step, spent_s, log, pace = state["step"], state["spent_s"], state["log"], state["pace"]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     policy.train()
     progress = results.Progress("training", steps, step)
     loss_sum, loss_count, waited_s = torch.zeros((), device=device), 0, 0.0
-    timed_from = min(step + WARMUP, (step + steps) // 2)
-    began = asked_at = time.perf_counter()
+    timed_from = min(step + WARMUP_STEPS, (step + steps) // 2)
+    began_s = asked_s = time.perf_counter()
     while step < steps:
         for batch in loader:
-            waited_s += time.perf_counter() - asked_at
+            waited_s += time.perf_counter() - asked_s
             if step == timed_from:
                 timer, waited_s = Pace(device), 0.0
-            rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+            rate = lr * min(1, (step + 1) / WARMUP_STEPS) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
             loss_sum += take_step(batch, rate, 1 / (1 + AVERAGED * step))
             step += 1
             loss_count += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
             if step % every == 0 or step == steps:
                 loss = round(float(loss_sum) / loss_count, 5)
-                log.append({"step": step, "wall_s": round(spent + time.perf_counter() - began, 2), "loss": loss})
+                log.append({"step": step, "wall_s": round(spent_s + time.perf_counter() - began_s, 2), "loss": loss})
                 loss_sum.zero_()
                 loss_count = 0
                 if step == steps:
                     pace = timer.end(steps - timed_from, take_step, batch, waited_s)
-                save_began = time.perf_counter()
+                save_began_s = time.perf_counter()
                 _save(
                     folder / f"step_{step}.pt",
                     {
@@ -282,10 +285,10 @@ def train(
                     },
                 )
                 if timer is not None:
-                    timer.leave_out(time.perf_counter() - save_began)
+                    timer.leave_out(time.perf_counter() - save_began_s)
             if step == steps:
                 break
-            asked_at = time.perf_counter()
+            asked_s = time.perf_counter()
     progress.end(f"loss {log[-1]['loss']:.4f}")
     return {"steps": step, "checkpoints": log, "pace": pace}
 
@@ -302,7 +305,7 @@ def _save(file, state):
 
 
 def load(file, device="cpu"):
-    """Returns a checkpoint's policy, ready to run."""
+    """Returns the policy of a checkpoint, for inference."""
     state = torch.load(file, map_location=device, weights_only=True)
     policy = build(state["kind"], state["keys"], state["image_size"]).to(device).eval()
     policy.load_state_dict(state["weights"])

@@ -84,11 +84,11 @@ def carry_out(seed, change=lambda commands: commands):
 
 def test_success_is_strict():
     scene = carry_out(0)
-    assert scene.success and scene.touched and scene.held_for > HELD_TICKS
+    assert scene.success and scene.touched and scene.held_ticks > HELD_TICKS
     # Both hands stop where they meet, and hold the cube: a touch, but no success.
     left, right = np.minimum(np.arange(400), 290), np.minimum(np.arange(400), 230)
     stuck = carry_out(0, lambda commands: np.column_stack([commands[left, :7], commands[right, 7:]]))
-    assert stuck.touched and not stuck.success and stuck.held_for == 0
+    assert stuck.touched and not stuck.success and stuck.held_ticks == 0
     # The left hand drops the cube at the end.
     dropped = carry_out(
         0,
@@ -249,7 +249,7 @@ def test_a_step_crops_frames_like_the_loader():
     torch.manual_seed(0)
     seen_shifts = set()
     for _ in range(200):
-        crops = training.shifted(images, 2).numpy()
+        crops = training.shift_images(images, 2).numpy()
         for crop, image in zip(crops, padded, strict=True):
             shifts = [
                 (y, x) for y in range(5) for x in range(5) if np.array_equal(crop, image[:, y : y + 7, x : x + 9])
@@ -259,9 +259,9 @@ def test_a_step_crops_frames_like_the_loader():
     assert len(seen_shifts) == 25
     # A draw depends on the seed and the step alone.
     torch.manual_seed(3)
-    first = [training.shifted(images, 2) for _ in range(3)]
+    first = [training.shift_images(images, 2) for _ in range(3)]
     torch.manual_seed(3)
-    assert all(torch.equal(crop, training.shifted(images, 2)) for crop in first)
+    assert all(torch.equal(crop, training.shift_images(images, 2)) for crop in first)
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +326,7 @@ def test_a_policy_sees_the_newest_frame_that_arrived(filmed, tmp_path):
 def test_arms_of_the_comparison_have_the_same_batches(filmed):
     """Rows have the order given to LeRobot's loader, and are normalised like the batches of the recording."""
     pytest.importorskip("av")
-    from examples.aloha.compare import AsRecorded, Demonstrations
+    from examples.aloha.compare import Demonstrations, Normalized
 
     demonstrations = Demonstrations(filmed)
     demonstrations.prepare()
@@ -334,7 +334,7 @@ def test_arms_of_the_comparison_have_the_same_batches(filmed):
     order = demonstrations.order(3, 16, seed=3)
     assert [next(on_theirs)["index"].tolist() for _ in order] == order
     raw = next(demonstrations.on_theirs(16, "cpu"))
-    batch = next(iter(AsRecorded([raw], native)))
+    batch = next(iter(Normalized([raw], native)))
     stats = robocache.open(filmed / "demonstrations").stats[ACTION]
     expected = (raw[ACTION].double().numpy() - stats.mean) / stats.std
     np.testing.assert_allclose(batch[ACTION].numpy(), expected, atol=1e-5)
