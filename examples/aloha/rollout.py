@@ -1,7 +1,7 @@
-"""One rollout, and a process with several. It does not use torch, whose import would take longer than a rollout.
+"""Runs a rollout, and is the program of a process with several. It does not use torch, whose import would take longer than a rollout.
 
-Each rollout has rings and an aligner, like a robot: rows are pushed when they arrive, and the policy gets the newest moment
-with all rows settled. Its chunk begins at that moment.
+Each rollout has rings and an aligner, as a robot has: rows are pushed when they arrive, and the policy gets the newest moment at which
+all rows are settled. Its chunk begins at that moment.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from .scene import FRAME_SIZE, TICK_S, Scene
 
 
 class Rollout:
-    """One episode with a policy that runs every `execute` ticks."""
+    """Runs one episode with a policy, which predicts a chunk every `execute` ticks."""
 
     def __init__(self, seed, spec, execute, film=False):
         self.seed, self._spec, self._execute = seed, spec, execute
@@ -24,9 +24,8 @@ class Rollout:
         self.frames = []
         self.ages_s = []
         rings = {STATE: live.Ring((14,), "float32", span_s=1.0)}
-        self._camera = CAMERA in spec.keys
         self._observed = set()
-        if self._camera:
+        if CAMERA in spec.keys:
             rings[CAMERA] = live.Ring(
                 (FRAME_SIZE, FRAME_SIZE, 3), "uint8", span_s=1.0, codec="jpeg", on_duplicate="refuse"
             )
@@ -43,7 +42,7 @@ class Rollout:
         self._episode.stand_still(**self._sensors)
 
     def observe(self):
-        """Returns the policy's input: {key: [1, ...]}."""
+        """Returns the policy's input: an array [1, ...] for each key."""
         batch = self._aligner.latest()
         self._batch = {key: batch[key].copy() for key in ("time_ns", f"{ACTION}_base") if key in batch}
         now_ns = int(to_ns(self._episode.tick * TICK_S))
@@ -51,7 +50,7 @@ class Rollout:
         return {key: batch[key].copy() for key in self._rings}
 
     def advance(self, actions):
-        """Executes the next `execute` ticks of the policy's output [CHUNK, 14]."""
+        """Executes `execute` ticks of the policy's output [CHUNK, 14]."""
         self._chunks.put(int(self._batch["time_ns"][0]), None, actions[None], batch=self._batch)
         ticks = min(self._execute, TICKS - self.ticks)
         moments = to_ns((self._episode.tick + np.arange(ticks)) * TICK_S)
@@ -70,16 +69,16 @@ class Rollout:
     def _on_frame(self, index, picture):
         if index in self._observed:
             encoded = robocache.frames.encode(picture[None], "jpeg")
-            stamp, arrival = to_ns(self._episode.exposed_s[index]), to_ns(self._episode.arrived_s[index])
-            self._rings[CAMERA].push(int(stamp), encoded.data.tobytes(), int(arrival))
+            stamp_ns, arrival_ns = to_ns(self._episode.exposed_s[index]), to_ns(self._episode.arrived_s[index])
+            self._rings[CAMERA].push(int(stamp_ns), encoded.data.tobytes(), int(arrival_ns))
         if index in self._filmed:
             self.frames.append(picture.copy())
 
 
 def work(pipe, spec_file, execute):
-    """Runs a process with some of the rollouts: (seeds, filmed) begins them, None ends the process.
+    """The program of a process with some of the rollouts. It receives (seeds, filmed), which begins rollouts, or None, which ends it.
 
-    It sends the observations of all rollouts, gets a chunk for each, and at the end sends their outcomes.
+    It sends the observations of all rollouts, receives a chunk for each, and at the end sends their outcomes.
     """
     robocache.set_num_threads(1)
     spec = robocache.Spec.load(spec_file)
@@ -87,8 +86,10 @@ def work(pipe, spec_file, execute):
         seeds, filmed = request
         rollouts = [Rollout(seed, spec, execute, seed in filmed) for seed in seeds]
         while rollouts[0].ticks < TICKS:
-            inputs = [rollout.observe() for rollout in rollouts]
-            pipe.send({key: np.concatenate([each[key] for each in inputs]) for key in inputs[0]})
+            observations = [rollout.observe() for rollout in rollouts]
+            pipe.send(
+                {key: np.concatenate([observation[key] for observation in observations]) for key in observations[0]}
+            )
             for rollout, actions in zip(rollouts, pipe.recv(), strict=True):
                 rollout.advance(actions)
         pipe.send([(rollout.result(), float(np.mean(rollout.ages_s)), rollout.frames) for rollout in rollouts])

@@ -33,8 +33,8 @@ PREDICTIONS = (
 WITHIN_MM, NEAR_MM = range(1, 13), 1e3 * belt.NEAR_M
 
 
-def runs_of(options):
-    """Yields (arm, delay, seed, folder) of the policies. The arm "clocks" has one policy for all delays."""
+def find_runs(options):
+    """Yields the arm, the delay, the seed and the folder of each policy. The arm "clocks" has one policy for all delays."""
     for arm in options.arms:
         for delay in options.delays_ms[:1] if arm == "clocks" else options.delays_ms:
             for seed in options.seeds:
@@ -46,21 +46,21 @@ def run_folder(options, arm, delay, seed):
 
 
 def record(options):
-    done = options.folder / "recorded.json"
-    expected = {"episodes": options.episodes, "delays_ms": options.delays_ms, "seed": options.seed}
-    if done.exists() and expected.items() <= json.loads(done.read_text()).items():
+    file = options.folder / "recorded.json"
+    settings = {"episodes": options.episodes, "delays_ms": options.delays_ms, "seed": options.seed}
+    if file.exists() and settings.items() <= json.loads(file.read_text()).items():
         print(f"{options.folder}: recorded already")
         return
     options.folder.mkdir(parents=True, exist_ok=True)
-    done.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
     reached = demonstrations.record(
         options.folder / "demonstrations", options.episodes, options.delays_ms, options.seed
     )
-    done.write_text(json.dumps(expected | {"successes": reached}))
+    file.write_text(json.dumps(settings | {"successes": reached}))
 
 
 def train(options):
-    for arm, delay, seed, folder in runs_of(options):
+    for arm, delay, seed, folder in find_runs(options):
         loader = learn.make_loader(
             options.folder / "demonstrations",
             arm,
@@ -78,45 +78,45 @@ def load(options, folder, step):
     return policy
 
 
-def trained_in(folder):
+def load_checkpoint(folder):
     return torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu")
 
 
 def film(options):
-    """Draws how the arms "rows" and "clocks" reach the first 8 parts, at the longest delay."""
-    delay, films, reached = options.delays_ms[-1], [], []
+    """Draws how the arms "rows" and "clocks" reach for the first 8 parts, at the last delay."""
+    delay, films, successes = options.delays_ms[-1], [], []
     for arm in ("rows", "clocks"):
         folder = run_folder(options, arm, delay, options.seeds[0])
-        steps = trained_in(folder)["done"]
+        steps = load_checkpoint(folder)["done"]
         misses, _, frames = drive.roll_out(
             load(options, folder, steps), folder / "spec.json", arm, delay, rollouts=8, seed=options.rollouts_seed, device=options.device,
             note=f"film of {folder.name}", filmed=8,
         )  # fmt: skip
         films += frames
-        reached += [miss < NEAR_MM for miss in misses]
+        successes += [miss < NEAR_MM for miss in misses]
     words = f"The same 8 parts, {delay} ms: rows above, clocks below, after {steps} steps of training; red where the tip missed"
-    results.film(options.film, films, reached, fps=7.5, words=words)
+    results.film(options.film, films, successes, fps=7.5, words=words)
 
 
 def evaluate(options):
-    for arm, trained_delay, _, folder in runs_of(options):
+    for arm, trained_delay, _, folder in find_runs(options):
         for delay in options.delays_ms if arm == "clocks" else [trained_delay]:
             file = folder / f"evaluated_{delay}ms.json"
-            trained, curve = trained_in(folder), []
-            key = {"step": trained["done"], "rollouts": options.rollouts, "seed": options.rollouts_seed}
-            if file.exists() and key.items() <= json.loads(file.read_text()).items():
+            checkpoint, curve = load_checkpoint(folder), []
+            settings = {"step": checkpoint["done"], "rollouts": options.rollouts, "seed": options.rollouts_seed}
+            if file.exists() and settings.items() <= json.loads(file.read_text()).items():
                 continue
-            for point in trained["curve"]:
+            for point in checkpoint["curve"]:
                 misses, ages, _ = drive.roll_out(
                     load(options, folder, point["step"]), folder / "spec.json", arm, delay, rollouts=options.rollouts,
                     seed=options.rollouts_seed, device=options.device, note=f"rollouts of {folder.name} at {delay} ms",
                 )  # fmt: skip
                 curve.append(point | {"successes": sum(miss < NEAR_MM for miss in misses), "rollouts": len(misses)})
-            counted = Counter(int(age // 5) * 5 for age in ages)
+            counts = Counter(int(age // 5) * 5 for age in ages)
             file.write_text(json.dumps({
-                **key, "curve": curve, "wait_share": trained["wait_share"],
+                **settings, "curve": curve, "wait_share": checkpoint["wait_share"],
                 "miss_mm": misses,
-                "ages_ms": {age: counted[age] for age in sorted(counted)},
+                "ages_ms": {age: counts[age] for age in sorted(counts)},
             }))  # fmt: skip
     if options.film:
         film(options)
@@ -137,13 +137,13 @@ def compare(options):
                 result["within_mm"] = {mm: int((misses < mm).sum()) for mm in WITHIN_MM}
                 arms.append(result)
                 ages.update({int(age): count for age, count in run["ages_ms"].items()})
-            of_arm = [result for result in arms if result["name"] == arm]
-            successes, rollouts = (sum(result[field] for result in of_arm) for field in ("successes", "rollouts"))
+            seed_results = [result for result in arms if result["name"] == arm]
+            successes, rollouts = (sum(result[field] for result in seed_results) for field in ("successes", "rollouts"))
             low, high = results.wilson(successes, rollouts)
-            each = ", ".join(f"{100 * result['successes'] / result['rollouts']:.1f}" for result in of_arm)
+            rates = ", ".join(f"{100 * result['successes'] / result['rollouts']:.1f}" for result in seed_results)
             print(
-                f"{delay} ms {arm:7} {100 * successes / rollouts:5.1f} % of {rollouts} [{100 * low:.1f}, {100 * high:.1f}]; seeds {each}; "
-                f"half of the misses below {np.mean([result['miss_mm']['50 %'] for result in of_arm]):.1f} mm"
+                f"{delay} ms {arm:7} {100 * successes / rollouts:5.1f} % of {rollouts} [{100 * low:.1f}, {100 * high:.1f}]; seeds {rates}; "
+                f"half of the misses below {np.mean([result['miss_mm']['50 %'] for result in seed_results]):.1f} mm"
             )
         results.write(
             options.out / f"training-conveyor-{delay}ms.json",

@@ -1,28 +1,28 @@
-"""A part on a moving belt, a tool that comes down on it, and a camera whose frames arrive late.
+"""Simulates a part on a moving belt, a tool that comes down on it, and a camera whose frames arrive late.
 
-The belt carries the part at 0.1 to 0.4 m/s, drawn for each episode. A gantry moves the tool to the commanded x and y. At
-LOWER_S the cell lowers the tool; the position that its tip touches counts. The camera has its own clock of about 30 Hz. A frame
-arrives some tens of milliseconds after its moment. The delay changes slowly, with the load of the link, and frames arrive in
-order.
+The belt carries the part at 0.1 to 0.4 m/s, drawn for each episode. A gantry moves the tool to the commanded x and y. At LOWER_S the
+cell lowers the tool; the position that its tip touches counts. The camera has a clock of its own, of about 30 Hz. A frame arrives some
+tens of milliseconds after its moment. The delay changes slowly, with the load of the link, and frames arrive in order.
 """
 
 import io
 import os
 
-os.environ.setdefault("MUJOCO_GL", "egl")  # Renders without a display.
+os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display
 
 import mujoco
 import numpy as np
 from PIL import Image
 
-STEPS_HZ, COMMAND_STEPS, ROW_STEPS = 480, 4, 16  # physics; a command every 1/120 s; a row every 1/30 s
+STEPS_HZ = 480  # the steps of the physics in a second
+COMMAND_STEPS, ROW_STEPS = 4, 16  # a command comes every 1/120 s, a row every 1/30 s
 SECONDS, LOWER_S = 1.3, 1.05
-HEIGHT, WIDTH = 32, 96  # a frame's size, in pixels of 6.7 mm
-LAG_S = 0.054  # the gantry's delay behind a moving command that is held for 1/120 s
-ABOVE_M, TOUCH_M = 0.06, 0.02  # the tool's height while it waits, and the top of the part
-NEAR_M = 0.003  # a tip this close to the part's centre has reached it
+HEIGHT, WIDTH = 32, 96  # a frame's size; a pixel has 6.7 mm
+LAG_S = 0.054  # the gantry's delay behind commands that move and are each held for 1/120 s
+ABOVE_M, TOUCH_M = 0.06, 0.02  # the height of the waiting tool, and that of the part's top
+NEAR_M = 0.003  # a tip that is so close to the part's centre has reached it
 SPEED_M_S = (0.1, 0.4)
-# The delay of a frame is drawn from a log-normal distribution: its standard deviation is this share of its mean.
+# The standard deviation of delays, as a share of their mean, and the time in which their correlation falls to 1/e.
 DELAY_SPREAD, DELAY_MEMORY_S = 0.6, 0.3
 
 SCENE = f"""
@@ -52,7 +52,7 @@ def time_ns(step):
 
 
 class Camera:
-    """Renders one episode after another. It holds the model and the OpenGL context."""
+    """Renders one episode after another, with one model and one OpenGL context."""
 
     def __init__(self):
         self.model = mujoco.MjModel.from_xml_string(SCENE)
@@ -68,7 +68,7 @@ class Camera:
         return file.getvalue()
 
     def close_up(self, data):
-        """Returns a view of the part from above, with pixels of a millimetre: uint8 [96, 96, 3]."""
+        """Returns a view of the part from above, uint8 [96, 96, 3]; a pixel has a millimetre."""
         if self.above is None:
             self.above = mujoco.Renderer(self.model, 96, 96)
             self.model.vis.global_.fovy = 0.096
@@ -80,7 +80,7 @@ class Camera:
 
 
 class Episode:
-    """One part on the belt. The same seed gives the same part, tool, moments of frames, and delays in units of their mean."""
+    """Simulates one part on the belt. Equal seeds give equal parts, tools, moments of frames, and delays in units of their mean."""
 
     def __init__(self, camera, seed):
         rng = np.random.default_rng(seed)
@@ -100,24 +100,24 @@ class Episode:
         self.frame_steps = self.frame_steps[self.frame_steps < last]
         self.stamps = np.array([time_ns(step) for step in self.frame_steps])
         self.delays = draw_delays(rng, len(self.stamps))
-        self.files = []  # the frames so far
+        self.files = []  # the frames until now
         self.step, self.missed_m = 0, None
 
     def part_at(self, seconds):
         return self.start + self.speed * seconds
 
     def expert(self):
-        """Returns the command that puts the tool above the part, from the part's true position."""
+        """Returns the command that brings the tool above the part, by the part's true position."""
         return self.part_at(self.step / STEPS_HZ + LAG_S)
 
     def push(self):
-        """Returns an offset that a demonstration adds to the command until shortly before the tool comes down. Since the tool
-        is then beside the part, the policy learns to look at the part."""
+        """Returns an offset that a demonstration adds to the command until shortly before the tool comes down. It keeps the tool beside
+        the part, so that the policy learns to look at the part."""
         seconds = self.step / STEPS_HZ
         return max(0.0, 1 - seconds / (LOWER_S - 0.2)) * 0.04 * np.sin(self.sway * seconds + self.sway[::-1])
 
     def arrivals(self, delay_s):
-        """Returns when each frame arrives with this mean delay, in the order of the frames."""
+        """Returns when each frame arrives if the mean delay is `delay_s`."""
         return np.maximum.accumulate(self.stamps + np.round(1e9 * delay_s * self.delays).astype(np.int64))
 
     def look(self):
@@ -145,10 +145,10 @@ class Episode:
 
 
 def draw_delays(rng, frames):
-    """Returns log-normal delays of mean 1, each correlated with the one before."""
-    keeps = np.exp(-1 / 30 / DELAY_MEMORY_S)
+    """Returns log-normal delays with the mean 1; each is correlated with the one before."""
+    correlation = np.exp(-1 / 30 / DELAY_MEMORY_S)
     noise = rng.standard_normal(frames)
     for k in range(1, frames):
-        noise[k] = keeps * noise[k - 1] + np.sqrt(1 - keeps**2) * noise[k]
+        noise[k] = correlation * noise[k - 1] + np.sqrt(1 - correlation**2) * noise[k]
     sigma = np.sqrt(np.log1p(DELAY_SPREAD**2))
     return np.exp(sigma * noise - sigma**2 / 2)

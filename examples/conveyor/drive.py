@@ -1,4 +1,4 @@
-"""Runs a trained policy on the belt: rings take rows, an aligner makes the policy's windows, and chunks give the commands."""
+"""Runs a trained policy on the belt: rings get the rows, an aligner makes the policy's windows of them, and chunks give the commands."""
 
 import numpy as np
 import torch
@@ -10,11 +10,13 @@ from examples.results import Progress
 from robocache import Spec, live
 
 FILM_FROM_S = 0.5
-FINE_S = np.arange(0, ACTIONS_S[-1], 0.001)  # a chunk's commands change in straight lines between its steps
+FINE_S = np.arange(
+    0, ACTIONS_S[-1], 0.001
+)  # between the steps of a chunk, commands are interpolated linearly at these times
 
 
 class Robot:
-    """One rollout, as the process on the robot would run it."""
+    """Runs one rollout as the process on a robot would."""
 
     def __init__(self, episode, spec, arm, delay_s):
         self.episode, self.arm = episode, arm
@@ -27,13 +29,13 @@ class Robot:
         self.chunks = live.Chunks("newest")
         self.command = episode.data.ctrl[:2].copy()
         self.pushed, self.ages_ms = 0, []
-        self.film, self.touched = [], False  # the frames of the last moments before the tip touches
+        self.film, self.touched = [], False  # the film ends when the tip has come down
 
     def window(self):
-        """Returns the policy's window every 1/30 s; None before the first frame.
+        """Returns the policy's window, every 1/30 s; None before the first frame.
 
-        With clocks a frame is pushed with its own stamp when it arrives, and the window is at the newest settled moment. With rows
-        the newest frame that has arrived is pushed as the row of this moment, as the recorder stored it.
+        With clocks, a frame is pushed with its own stamp when it arrives, and the window is at the newest settled moment. With rows,
+        the newest frame that has arrived is pushed as the row of this moment, as a recorder would store it.
         """
         now = time_ns(self.episode.step)
         if self.arm == "clocks":
@@ -69,8 +71,8 @@ class Robot:
 
 
 def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note, filmed=0):
-    """Lets the policy reach `rollouts` parts, side by side. Returns the misses in mm, the ages of the newest frames in ms, and the
-    films of the first `filmed` rollouts."""
+    """Lets the policy reach for `rollouts` parts at the same time. Returns the misses in mm, the ages of the newest frames in ms, and
+    the films of the first `filmed` rollouts."""
     spec, camera = Spec.load(spec_path), Camera()
     robots = [Robot(Episode(camera, [seed, number]), spec, arm, delay_ms / 1e3) for number in range(rollouts)]
     progress = Progress(note, int(SECONDS * STEPS_HZ))
@@ -80,7 +82,8 @@ def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note, 
             windows = {robot: window for robot in robots if (window := robot.window())}
             if windows:
                 inputs = [
-                    torch.stack([w[name] for w in windows.values()]).to(device) for name in ("frames", "ages", "is_pad")
+                    torch.stack([window[name] for window in windows.values()]).to(device)
+                    for name in ("frames", "ages", "is_pad")
                 ]
                 with torch.no_grad():
                     chunks = spec.unnormalize(ACTION, policy(*inputs).cpu().double()).numpy()

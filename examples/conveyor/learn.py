@@ -1,4 +1,4 @@
-"""Trains the same kind of policy for all arms, with a Loader of each arm's own data."""
+"""Trains the same kind of policy for all arms, each with a Loader of its own data."""
 
 import time
 from itertools import chain, repeat
@@ -18,7 +18,7 @@ ARMS = ("rows", "stamps", "clocks")
 
 
 def make_loader(demonstrations, arm, delay_ms, *, batch_size, seed, device):
-    """Returns an arm's loader. The streams of "clocks" are the same for every delay, since their stamps are the camera's."""
+    """Returns an arm's loader. That of "clocks" is the same for every delay, because its frames have the camera's stamps."""
     windows = {CAMERA: Window(FRAMES_S), ACTION: Window(ACTIONS_S, normalize="min_max")}
     if arm == "stamps":
         windows[AGE] = Window(FRAMES_S)
@@ -44,7 +44,7 @@ def ages_of(batch, arm):
 class Policy(nn.Module):
     """Computes a chunk of normalised commands from three frames, their ages, and whether the first two are missing.
 
-    Two convolutions find points in each frame: each channel's mean position, weighted by a softmax.
+    Two convolutions find a point in each frame for each channel: the mean position, weighted by a softmax.
     """
 
     def __init__(self, channels=8):
@@ -71,8 +71,8 @@ class Policy(nn.Module):
 
 
 def train(loader, arm, folder, *, steps, seed, device, every=500):
-    """Trains until `steps`, from the last checkpoint in the folder if there is one. Writes the spec, a
-    checkpoint to continue from, and the policy after each `every` steps."""
+    """Trains until `steps`, from the last checkpoint in the folder if there is one. Writes the spec and, every `every` steps, a
+    checkpoint from which training can continue, and the policy."""
     torch.manual_seed(seed)
     policy = Policy().to(device)
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
@@ -89,7 +89,7 @@ def train(loader, arm, folder, *, steps, seed, device, every=500):
     if done >= steps:
         return
     progress = Progress(f"training {folder.name}", steps, done)
-    began, losses = time.monotonic() - wall_s, []
+    began_s, losses = time.monotonic() - wall_s, []
     batches = chain.from_iterable(repeat(loader))  # one epoch after another
     for step in range(done + 1, steps + 1):
         batch = next(batches)
@@ -103,7 +103,7 @@ def train(loader, arm, folder, *, steps, seed, device, every=500):
         progress.show(step)
         if step % every == 0 or step == steps:
             loss, losses = float(torch.stack(losses).mean()), []
-            wall_s = time.monotonic() - began
+            wall_s = time.monotonic() - began_s
             curve.append({"step": step, "wall_s": round(wall_s, 2), "loss": loss})
             state = {name: part.state_dict() for name, part in parts.items()}
             state |= {"done": step, "wall_s": wall_s, "curve": curve, "wait_share": loader.meter.share}

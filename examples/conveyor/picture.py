@@ -1,13 +1,11 @@
-"""Draws the result files of the belt."""
+"""Draws a figure of the example's result files."""
 
 import numpy as np
 
 
 def draw(plt, contents):
-    """Draws the contents of the result files, a file for each delay, and returns the figure.
-
-    It shows the ages of frames and the distribution of each arm's distances.
-    """
+    """Draws the contents of the result files, one for each delay. Returns the figure, which shows the ages of frames and the
+    distribution of each arm's distances."""
     figure, (ages, *panels) = plt.subplots(
         1, 1 + len(contents), figsize=(3.6 * (1 + len(contents)), 3.2), layout="constrained"
     )

@@ -1,1 +1,1 @@
-"""A policy for metaworld's tasks, from demonstrations whose sensors have their own clocks."""
+"""Trains a policy for metaworld's tasks from demonstrations whose sensors have clocks of their own."""

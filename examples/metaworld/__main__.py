@@ -4,7 +4,7 @@
     python -m examples.metaworld train
     python -m examples.metaworld evaluate      # 200 starts, from the checkpoint and its spec alone
 
-`compare` does all of it for several seeds. Everything is written to --folder, and an interrupted command resumes when it is run
+`compare` does all of this for several seeds. Everything is written to --folder, and an interrupted command resumes when it is run
 again. It needs metaworld and torch: pip install '.[examples]' in the checkout.
 """
 
@@ -28,12 +28,12 @@ from examples import results
 
 from . import policy, robot
 
-UNSEEN = 1  # the seed of the starts for evaluation; demonstrations have seed 0
+UNSEEN = 1  # the seed of the starts for evaluation; that of demonstrations is 0
 STREAMS = {"hand": robot.HAND, "tracker": robot.TRACKED, "action": robot.COMMAND}
 
 
 def record(options: argparse.Namespace) -> dict:
-    """Writes the expert's episodes. In half of them the arm is pushed, so that the policy learns to return."""
+    """Writes the expert's episodes. In half of them the arm is pushed aside, so that the policy learns to come back."""
     path = options.folder / options.task / "demonstrations"
     recorded = len(robocache.open(path).episodes) if path.exists() else 0
     progress = results.Progress(f"recording {options.task}", options.episodes, recorded)
@@ -51,7 +51,7 @@ def record(options: argparse.Namespace) -> dict:
                         time_ns, values = zip(*stamped, strict=True)
                         episode.append(stream, np.array(time_ns), np.array(values, np.float32))
                 if number % 25 == 24:
-                    writer.commit()  # a killed run resumes after these
+                    writer.commit()  # an interrupted run resumes after these episodes
                 progress.show(number + 1)
     progress.done = options.episodes
     progress.end()
@@ -60,30 +60,29 @@ def record(options: argparse.Namespace) -> dict:
 
 
 def demonstrate(arm: robot.Robot, start, number: int) -> tuple[dict, bool]:
-    """Returns the rows of each stream, as [(stamp, row)], and whether it succeeded. The episode ends 0.3 s after the
-    success."""
+    """Returns the rows of each stream with their stamps, and whether the expert succeeded. The episode ends 0.3 s after the success."""
     rng = np.random.default_rng([7, number])
     arm.begin(start, rng)
     rows: dict[str, list] = {stream: [] for stream in STREAMS}
-    left = robot.LONGEST
-    while left > 0:
+    steps_left = robot.LONGEST
+    while steps_left > 0:
         for stream, time_ns, row in arm.rows():
             rows[stream].append((time_ns, row))
         command = arm.expert_command()
         rows["action"].append((arm.now, command))
         push = rng.normal(0, 0.003, 3) if number % 2 else np.zeros(3)
         arm.step(command + np.append(push, 0.0))
-        left = min(left - 1, 24) if arm.success else left - 1
+        steps_left = min(steps_left - 1, 24) if arm.success else steps_left - 1
     return rows, arm.success
 
 
-def folder_of(options: argparse.Namespace, way: str, seed: int) -> Path:
+def run_folder(options: argparse.Namespace, way: str, seed: int) -> Path:
     return options.folder / options.task / f"{way}-{seed}"
 
 
 def train(options: argparse.Namespace) -> dict:
     torch.set_num_threads(options.threads)
-    folder = folder_of(options, options.way, options.seed)
+    folder = run_folder(options, options.way, options.seed)
     demonstrations = options.folder / options.task / "demonstrations"
     if not demonstrations.exists():
         raise SystemExit(f"{demonstrations} does not exist: run record first")
@@ -98,26 +97,26 @@ def train(options: argparse.Namespace) -> dict:
         device=options.device,
         progress=results.Progress(f"training {options.task}, {options.way}, seed {options.seed}", options.steps),
     )
-    last = summary(policy.checkpoints(folder)[-1])
-    return {"checkpoint": str(policy.checkpoints(folder)[-1]), **last}
+    last = policy.checkpoints(folder)[-1]
+    return {"checkpoint": str(last), **summarize(last)}
 
 
-def summary(checkpoint: Path) -> dict:
+def summarize(checkpoint: Path) -> dict:
     saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
     return {name: saved[name] for name in ("step", "wall_s", "cpu_s", "waited_s", "loss")}
 
 
 def rollouts(pool, options: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
-    """Returns the outcomes from the first `count` unseen starts. They are stored beside the checkpoint."""
+    """Returns the outcomes from the first `count` unseen starts, and stores them beside the checkpoint."""
     file = checkpoint.with_suffix(".outcomes.json")
     is_current = file.exists() and file.stat().st_mtime >= checkpoint.stat().st_mtime
     outcomes = json.loads(file.read_text()) if is_current else []
     if len(outcomes) < count:
         begin = len(outcomes)
-        todo = robot.starts(options.task, UNSEEN, count)[begin:]
+        starts = robot.starts(options.task, UNSEEN, count)[begin:]
         progress = results.Progress(f"{options.task}, {checkpoint.stem}", count, begin)
         runs = pool.map(
-            functools.partial(policy.rollout, checkpoint, options.task), todo, range(begin, count), chunksize=5
+            functools.partial(policy.rollout, checkpoint, options.task), starts, range(begin, count), chunksize=5
         )
         for success, _ in runs:
             outcomes.append(success)
@@ -127,24 +126,25 @@ def rollouts(pool, options: argparse.Namespace, checkpoint: Path, count: int) ->
     return outcomes[:count]
 
 
-def workers(options: argparse.Namespace) -> ProcessPoolExecutor:
+def make_workers(options: argparse.Namespace) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"))
 
 
 def evaluate(options: argparse.Namespace) -> dict:
-    checkpoints = policy.checkpoints(folder_of(options, options.way, options.seed))
+    folder = run_folder(options, options.way, options.seed)
+    checkpoints = policy.checkpoints(folder)
     if not checkpoints:
-        raise SystemExit(f"{folder_of(options, options.way, options.seed)} has no checkpoint: run train first")
-    with workers(options) as pool:
+        raise SystemExit(f"{folder} has no checkpoint: run train first")
+    with make_workers(options) as pool:
         outcomes = rollouts(pool, options, checkpoints[-1], options.rollouts)
     if options.film:
         film(options, checkpoints[-1], outcomes)
-    successes, interval = sum(outcomes), results.wilson(sum(outcomes), len(outcomes))
-    return {"successes": successes, "rollouts": len(outcomes), "interval": interval}
+    successes, count = sum(outcomes), len(outcomes)
+    return {"successes": successes, "rollouts": count, "interval": results.wilson(successes, count)}
 
 
 def film(options: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) -> None:
-    """Draws up to 8 failures, and the first successes, 16 rollouts in all."""
+    """Draws 16 rollouts: up to 8 failures, and the first successes."""
     failed = [number for number, success in enumerate(outcomes) if not success][:8]
     shown = failed + [number for number, success in enumerate(outcomes) if success][: 16 - len(failed)]
     progress = results.Progress("filming", len(shown))
@@ -159,18 +159,18 @@ def film(options: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) ->
 
 
 def compare(options: argparse.Namespace) -> dict:
-    """Trains and evaluates every way with every seed. Earlier checkpoints get fewer starts than the last one."""
+    """Trains and evaluates a policy for each way and seed. The last checkpoint is tested from more starts than earlier ones."""
     began, cpu_began = time.monotonic(), sum(os.times()[:4])
     expert = record(options)
     arms = []
-    with workers(options) as pool:
+    with make_workers(options) as pool:
         for way, seed in itertools.product(options.ways, options.seeds):
             options.way, options.seed = way, seed
             train(options)
             curve = []
-            for checkpoint in policy.checkpoints(folder_of(options, options.way, options.seed)):
+            for checkpoint in policy.checkpoints(run_folder(options, options.way, options.seed)):
                 outcomes = rollouts(pool, options, checkpoint, options.curve_rollouts)
-                trained = summary(checkpoint)
+                trained = summarize(checkpoint)
                 curve.append({**trained, "successes": sum(outcomes), "rollouts": len(outcomes)})
             outcomes = rollouts(pool, options, checkpoint, options.rollouts)
             wait_share = trained["waited_s"] / trained["wall_s"]
@@ -207,26 +207,28 @@ def parser() -> argparse.ArgumentParser:
     training = argparse.ArgumentParser(add_help=False)
     training.add_argument("--steps", type=int, default=2000)
     training.add_argument(
-        "--checkpoints", type=int, default=1, help="how many: after all steps, a half, a quarter, ..."
+        "--checkpoints", type=int, default=1, help="the number of checkpoints: after all steps, a half, a quarter, ..."
     )
     training.add_argument("--device", default="cpu", help="cpu or cuda; the policy is small, so cpu is enough")
-    training.add_argument("--threads", type=int, default=1, help="torch's; the policy is small")
+    training.add_argument(
+        "--threads", type=int, default=1, help="torch's threads; the policy is small, so one is enough"
+    )
     rolling = argparse.ArgumentParser(add_help=False)
     rolling.add_argument("--rollouts", type=int, default=200)
     rolling.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that simulate")
     filming = argparse.ArgumentParser(add_help=False)
     filming.add_argument("--film", type=Path, help="draw 16 rollouts: FILM.png and FILM.gif; needs MUJOCO_GL=egl")
-    one = argparse.ArgumentParser(add_help=False)
-    one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--way", choices=policy.WAYS, default="per-step", help="how commands become the policy's numbers")
+    run = argparse.ArgumentParser(add_help=False)
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--way", choices=policy.WAYS, default="per-step", help="how commands become the policy's numbers")
     shown = {"formatter_class": argparse.ArgumentDefaultsHelpFormatter}
-    commands.add_parser("record", parents=[common, recording], help="the expert's demonstrations", **shown)
-    commands.add_parser("train", parents=[common, training, one], help="a policy from the demonstrations", **shown)
+    commands.add_parser("record", parents=[common, recording], help="record the expert's demonstrations", **shown)
+    commands.add_parser("train", parents=[common, training, run], help="train a policy on the demonstrations", **shown)
     commands.add_parser(
-        "evaluate", parents=[common, rolling, filming, one], help="the policy from unseen starts", **shown
+        "evaluate", parents=[common, rolling, filming, run], help="test the policy from unseen starts", **shown
     )
     comparing = commands.add_parser(
-        "compare", parents=[common, recording, training, rolling], help="all of it, by ways and seeds", **shown
+        "compare", parents=[common, recording, training, rolling], help="do all of this for ways and seeds", **shown
     )
     comparing.add_argument("--ways", choices=policy.WAYS, nargs="+", default=["per-step"])
     comparing.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -248,24 +250,24 @@ def main(arguments=None) -> None:
     for name, value in result.items():
         if name == "arms":
             for arm in value:
-                print(f"{arm['name']}, seed {arm['seed']}: {words(arm)}")
+                print(f"{arm['name']}, seed {arm['seed']}: {describe(arm)}")
         elif name == "successes" and "rollouts" in result:
-            print(words(result))
+            print(describe(result))
         elif name not in ("rollouts", "interval"):
             print(f"{name}: {value}")
 
 
 def command_line(arguments: list[str]) -> str:
-    """Returns the command without this run's paths, and without the prediction, which the result file has anyway."""
+    """Returns the command without this run's paths, and without the prediction, which the result file has as a field."""
     shown = list(arguments)
     for name in ("--folder", "--result", "--predictions", "--json"):
         while name in shown:
-            at = shown.index(name)
-            del shown[at : at + 1 + (name != "--json")]
+            index = shown.index(name)
+            del shown[index : index + 1 + (name != "--json")]
     return shlex.join(shown)
 
 
-def words(arm: dict) -> str:
+def describe(arm: dict) -> str:
     low, high = arm["interval"]
     return f"{arm['successes']} of {arm['rollouts']} succeeded ({100 * low:.1f} to {100 * high:.1f} %)"
 

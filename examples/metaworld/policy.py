@@ -1,4 +1,4 @@
-"""The policy: its inputs, its training, and how it drives a robot with only its checkpoint and the loader's spec."""
+"""Defines the policy, trains it, and lets it drive a robot with only its checkpoint and the loader's spec."""
 
 import functools
 import itertools
@@ -13,13 +13,13 @@ from robocache import Anchors, Normalization, Window, actions, live
 
 from . import robot
 
-CHUNK = 20  # commands of 12.5 ms
+CHUNK = 20  # the number of commands, of 12.5 ms each, that are predicted at once
 WINDOWS = {"hand": [-0.05, 0.0], "tracker": [0.0]}
 ACTIONS_S = [k * robot.STEP_NS / 1e9 for k in range(CHUNK)]
-THINK_STEPS = 6  # a new chunk every 75 ms
+THINK_STEPS = 6  # a new chunk is predicted every 75 ms
 RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the grip stays absolute
 
-# How commands become the policy's numbers.
+# The ways in which commands become the policy's numbers.
 WAYS = {
     "per-step": "relative to the hand, each step of a chunk normalised by its own statistics",
     "pooled": "relative to the hand, normalised by the statistics of all steps together",
@@ -53,7 +53,7 @@ def make_loader(path: Path, way: str, *, batch_size: int, seed: int, device: str
 
 
 class Policy(torch.nn.Module):
-    """Computes a chunk of normalised commands from the hand's state and the positions of objects and goal relative to the
+    """Computes a chunk of normalised commands from the hand's state, and from the positions of the objects and the goal relative to the
     hand."""
 
     def __init__(self, inputs: int, features: int) -> None:
@@ -67,12 +67,11 @@ class Policy(torch.nn.Module):
 
     def forward(self, batch: dict) -> torch.Tensor:
         hand, tracker = batch["hand"], batch["tracker"][:, 0]
-        now = hand[:, -1, :3]
-        offsets = [
-            10 * (point - now) for point in (tracker[:, 0:3], tracker[:, 7:10], tracker[:, 14:17], hand[:, 0, :3])
-        ]
+        position = hand[:, -1, :3]
+        points = (tracker[:, 0:3], tracker[:, 7:10], tracker[:, 14:17], hand[:, 0, :3])
+        offsets = [10 * (point - position) for point in points]
         goal = 10 * (tracker[:, 14:17] - tracker[:, 0:3])
-        inputs = torch.cat([*offsets, goal, 5 * now, 4 * hand[:, :, 3], tracker[:, 3:7], tracker[:, 10:14]], 1)
+        inputs = torch.cat([*offsets, goal, 5 * position, 4 * hand[:, :, 3], tracker[:, 3:7], tracker[:, 10:14]], 1)
         return self.layers(inputs).unflatten(1, (CHUNK, self.features))
 
 
@@ -96,7 +95,7 @@ def train(
     device: str | None,
     progress,
 ) -> None:
-    """Trains, from the newest checkpoint in `folder` if there is one. Writes the batches' spec to spec.json there."""
+    """Trains until `steps`, from the newest checkpoint in `folder` if there is one. Writes checkpoints and the batches' spec there."""
     saved_files = checkpoints(folder)
     saved = torch.load(saved_files[-1], map_location=device, weights_only=True) if saved_files else {"step": 0}
     if saved["step"] >= steps:
@@ -115,8 +114,8 @@ def train(
         schedule.load_state_dict(saved["schedule"])
         loader.load_state_dict(saved["loader"])
         step, wall_s, cpu_s, waited_s = (saved[name] for name in ("step", "wall_s", "cpu_s", "waited_s"))
-    before = wall_s, cpu_s, waited_s
-    began, cpu_began = time.monotonic(), time.process_time()
+    spent_before = wall_s, cpu_s, waited_s
+    began_s, cpu_began_s = time.monotonic(), time.process_time()
     while step < steps:
         for batch in loader:
             loss = torch.nn.functional.mse_loss(policy(batch), batch["action"])
@@ -129,8 +128,8 @@ def train(
             if step % 20 == 0:
                 progress.show(step, f"loss {losses[-1]:.4f}" if step % 200 == 0 else "")
             if step in checkpoints_at:
-                spent = time.monotonic() - began, time.process_time() - cpu_began, loader.meter.waited_s
-                wall_s, cpu_s, waited_s = (a + b for a, b in zip(before, spent, strict=True))
+                spent = time.monotonic() - began_s, time.process_time() - cpu_began_s, loader.meter.waited_s
+                wall_s, cpu_s, waited_s = map(sum, zip(spent_before, spent, strict=True))
                 saved = {
                     "policy": policy.state_dict(),
                     "optimizer": optimizer.state_dict(),
@@ -152,7 +151,7 @@ def train(
     progress.end(f"loss {saved['loss']:.4f}, {100 * waited_s / wall_s:.1f} % of the time waited for data")
 
 
-# ---- Without the dataset ----
+# ---- driving without the dataset ----
 
 
 def load(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
@@ -164,10 +163,10 @@ def load(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
 
 @torch.no_grad()
 def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: int, each_step=None) -> tuple[bool, int]:
-    """Lets the policy drive until it succeeds or LONGEST steps are over. Returns whether it succeeded, and the steps.
+    """Lets the policy drive until it succeeds, for at most LONGEST steps. Returns whether it succeeded, and the number of steps.
 
-    Rows go to rings with their stamps, the aligner makes training's windows of them, and each command of a chunk is used at its
-    own moment. So the policy sees the newest moment that all sensors have passed, about 25 to 62 ms ago.
+    Rows go to rings with their stamps, the aligner makes the same windows of them as in training, and each command of a chunk is used
+    at its own moment. So the policy sees the newest moment that all sensors have passed, about 25 to 62 ms ago.
     """
     rings = {
         key: live.Ring(tuple(spec.keys[key]["shape"]), "float32", span_s=1.0, on_rewind="segment") for key in WINDOWS
@@ -193,28 +192,27 @@ def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: i
     return False, robot.LONGEST
 
 
-# Each simulating process keeps its robots and policies.
+# Each process that simulates keeps its robots and policies.
 _robot = functools.cache(robot.Robot)
 
 
 @functools.cache
-def _loaded(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
+def _load(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
     torch.set_num_threads(1)
     return load(checkpoint)
 
 
 def rollout(checkpoint: Path, task: str, start, seed: int) -> tuple[bool, int]:
-    return drive(*_loaded(checkpoint), _robot(task), start, seed)
+    return drive(*_load(checkpoint), _robot(task), start, seed)
 
 
 def film(checkpoint: Path, arm: robot.Robot, start, seed: int, every: int) -> list[np.ndarray]:
-    """Returns the frames of a rollout, one every `every` steps and the last: uint8 [112, 112, 3]. The arm must be able to
-    render."""
+    """Returns frames of a rollout, uint8 [112, 112, 3]: one for every `every` steps, and the last. The arm must be able to render."""
     frames, steps = [], itertools.count()
 
     def see() -> None:
         if next(steps) % every == 0 or arm.success:
-            frames.append(np.asarray(arm.env.render())[::-1][60:172, 36:148])  # this camera hangs upside down
+            frames.append(np.asarray(arm.env.render())[::-1][60:172, 36:148])  # the camera is upside down
 
-    drive(*_loaded(checkpoint), arm, start, seed, see)
+    drive(*_load(checkpoint), arm, start, seed, see)
     return frames

@@ -1,4 +1,4 @@
-"""A simulated arm of metaworld as a robot: its sensors have their own clocks, and commands are positions to move to."""
+"""Makes a robot of an arm that metaworld simulates: its sensors have clocks of their own, and commands are positions to move to."""
 
 import warnings
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.policies import ENV_POLICY_MAP
 
-warnings.filterwarnings("ignore", message="Constant.*may be too high")  # an expert's gain; commands are clipped anyway
+# Experts have too high gains, but commands are clipped.
+warnings.filterwarnings("ignore", message="Constant.*may be too high")
 
-STEP_NS = 12_500_000  # a command and a row of the hand every 12.5 ms
-TRACKER_NS = 33_333_333  # the tracker of objects and goal has about 30 Hz
-LONGEST = 160  # the most steps of a rollout: 2 s; the experts need 44 to 99
+STEP_NS = 12_500_000  # the period of commands, and of the hand's rows
+TRACKER_NS = 33_333_333  # the mean period of the rows of the tracker, which sees the objects and the goal
+LONGEST = 160  # the most steps of a rollout, for 2 s; the experts need 44 to 99
 BEGIN_NS = 1_000_000_000
 HAND = ["x", "y", "z", "opening"]
 COMMAND = ["x", "y", "z", "grip"]
@@ -21,15 +22,15 @@ TRACKED = [*OBJECTS, "goal.x", "goal.y", "goal.z"]
 
 
 def starts(task: str, seed: int, count: int) -> list:
-    """Returns starts and goals of a task, drawn by the seed from a continuous range."""
+    """Returns starts and goals of a task. The seed draws them from a continuous range."""
     drawn = []
-    while len(drawn) < count:  # a benchmark has 50
+    while len(drawn) < count:  # MT1 draws 50
         drawn += metaworld.MT1(task, seed=seed * 1000 + len(drawn) // 50).train_tasks
     return drawn[:count]
 
 
 class Robot:
-    """A task's arm. `rows` yields the rows that the sensors sent since the last step, as (stream, stamp, row)."""
+    """Simulates the arm of a task. `rows` yields the stream, the stamp and the row of what the sensors sent since the last step."""
 
     def __init__(self, task: str, **rendering: object) -> None:
         self.env = ALL_V3_ENVIRONMENTS[task](**rendering)
@@ -45,7 +46,7 @@ class Robot:
     def rows(self) -> Iterator[tuple[str, int, np.ndarray]]:
         observation = self.observation.astype(np.float32)
         yield "hand", self.now, observation[:4]
-        if self.now >= self.tracker_due:  # a row has the stamp of the step, so the periods vary
+        if self.now >= self.tracker_due:  # a row has the stamp of a step, so the periods of rows vary
             self.tracker_due += TRACKER_NS
             yield "tracker", self.now, np.concatenate([observation[4:18], observation[36:39]])
 
@@ -55,7 +56,7 @@ class Robot:
         return self.env.data.mocap_pos[0].copy()
 
     def expert_command(self) -> np.ndarray:
-        """Returns the command of metaworld's scripted expert: a position in metres, and how hard to grip, -1 (open) to 1."""
+        """Returns the command of metaworld's scripted expert: a position in metres, and how hard to grip, from -1 (open) to 1."""
         action = np.clip(self.expert.get_action(self.observation), -1, 1)
         target = self.target + action[:3] * self.env.action_scale
         return np.append(np.clip(target, self.env.mocap_low, self.env.mocap_high), action[3])
