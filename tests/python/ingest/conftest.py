@@ -1,4 +1,4 @@
-"""Makes the helpers of these tests importable, and a format for tests."""
+"""Makes the helper modules of these tests importable, and gives them a format for tests."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # makes `lerobot_files` importab
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """ingest() of a toy format whose reader is the given function; its source exists."""
+    """Returns a function that ingests a toy format by the reader that it is given."""
     from toy_format import make_toy
 
     return make_toy(tmp_path, monkeypatch)

@@ -21,8 +21,8 @@ def write_hdf5(path, datasets, attributes=None):
     with h5py.File(path, "w") as file:
         for key, values in datasets.items():
             file[key] = values
-        for key, own in (attributes or {}).items():
-            file[key].attrs.update(own)
+        for key, attrs in (attributes or {}).items():
+            file[key].attrs.update(attrs)
     return path
 
 
@@ -55,15 +55,15 @@ def write_robomimic(path, demos, control_freq=20, masks=None, env_args=None, att
                 group.create_dataset(key, data=values, **options)
                 if key.startswith("obs/"):
                     group.create_dataset(f"next_{key}", data=np.roll(values, -1, axis=0))
-        for name, named in (masks or {}).items():
-            file[f"mask/{name}"] = np.array(named, dtype="S")
-        for key, own in (attributes or {}).items():
-            file[key].attrs.update(own)
+        for name, demo_names in (masks or {}).items():
+            file[f"mask/{name}"] = np.array(demo_names, dtype="S")
+        for key, attrs in (attributes or {}).items():
+            file[key].attrs.update(attrs)
     return path
 
 
 def write_aloha(path, episode, sim=False, lengths=None):
-    """episode: {path: array}. Lists of image files are padded like Mobile ALOHA's."""
+    """episode: {path: array}. Image files of a list are padded to one length, as in Mobile ALOHA. lengths: compress_len."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w", rdcc_nbytes=1 << 21) as root:
         root.attrs["sim"] = sim
@@ -76,7 +76,7 @@ def write_aloha(path, episode, sim=False, lengths=None):
             elif values.ndim == 4:
                 root.create_dataset(key, data=values, chunks=(1, *values.shape[1:]))
             else:
-                root.create_dataset(key, data=values.astype(np.float32))  # h5py's default type
+                root.create_dataset(key, data=values.astype(np.float32))  # the default type of create_dataset
         if lengths is not None:
             root.create_dataset("compress_len", data=np.array(lengths, np.float32))
     return path
@@ -93,7 +93,7 @@ def make_aloha(rng, rows, image=IMAGE):
 
 
 def make_droid(rng, rows, start_ms=1_690_000_000_000):
-    """A trajectory whose keys grow row by row, as by DROID's writer; stamps have jitter."""
+    """Returns the datasets of a trajectory, {key: values}; its stamps have jitter."""
     step = start_ms + np.cumsum(rng.integers(60, 75, rows))
     trajectory = {
         "action/cartesian_position": rng.normal(size=(rows, 6)),
@@ -150,19 +150,19 @@ def write_droid(folder, trajectory, metadata=True):
 
 def read_all(source, format=None, on_error="stop", **options):
     """Returns ([(recording, {stream: (time_ns, values)})], notes)."""
-    found = Yields(format, source, on_error, **options)
-    return list(zip(found.recordings, found.episodes.values(), strict=True)), found.notes
+    yields = Yields(format, source, on_error, **options)
+    return list(zip(yields.recordings, yields.episodes.values(), strict=True)), yields.notes
 
 
-def left_out(notes):
+def left_out_reasons(notes):
     return {omission.what: omission.reason for omission in notes.left_out}
 
 
-def skipped(notes):
+def skipped_reasons(notes):
     return {omission.what: omission.reason for omission in notes.skipped}
 
 
-def refused(source, *words, **options):
+def assert_refused(source, *words, **options):
     """Asserts that reading raises a FileError with these words."""
     with pytest.raises(robocache.FileError) as caught:
         read_all(source, **options)
@@ -171,7 +171,7 @@ def refused(source, *words, **options):
     return str(caught.value)
 
 
-def one_demo(tmp_path, write, rate=True):
+def write_one_demo(tmp_path, write, rate=True):
     """A file with one demo of 4 actions, to which `write` adds datasets."""
     path = tmp_path / "a.hdf5"
     with h5py.File(path, "w") as file:
@@ -184,7 +184,7 @@ def one_demo(tmp_path, write, rate=True):
     return path
 
 
-def image_file(image, format="JPEG", **options):
+def encode_image(image, format="JPEG", **options):
     file = io.BytesIO()
     Image.fromarray(image).save(file, format, **options)
     return file.getvalue()

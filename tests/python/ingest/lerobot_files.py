@@ -50,7 +50,7 @@ def make_episodes(rng, lengths=(7, 1, 12)):
 
 
 def arrow_column(values, fixed=True):
-    """[n] as a plain column, [n, d, ...] as nested lists, of fixed size like those of `datasets`, or not."""
+    """[n] as a plain column, [n, d, ...] as nested lists: of fixed size, as the package `datasets` writes them, or not."""
     if values.ndim == 1:
         return pa.array(values)
     inner = arrow_column(values.reshape(-1, *values.shape[2:]), fixed)
@@ -81,7 +81,7 @@ def write_table(path, table):
 
 
 def tasks_table(tasks):
-    """The table as pandas writes it: a column, and an index without a name."""
+    """The table of tasks as pandas writes it: a column, and an index without a name."""
     columns = [
         {"name": None if name.startswith("__") else name, "field_name": name, "pandas_type": kind, "numpy_type": numpy}
         for name, kind, numpy in (("task_index", "int64", "int64"), ("__index_level_0__", "unicode", "object"))
@@ -143,7 +143,7 @@ def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features
             for name, values in episodes[0].columns.items()
         }
         features |= BOOKKEEPING
-    written = {
+    info_fields = {
         "codebase_version": version,
         "robot_type": "test_arm",
         "fps": fps,
@@ -156,7 +156,7 @@ def write_lerobot(root, episodes, version="v2.1", fps=30, indices=None, features
         "video_path": None,
         **(info or {}),
     }
-    (root / "meta/info.json").write_text(json.dumps(written))
+    (root / "meta/info.json").write_text(json.dumps(info_fields))
     return root
 
 
@@ -178,10 +178,11 @@ def append_column(root, name, values, kind=None):
 def declare(root, features, **info):
     """Adds features and other fields to info.json."""
     path = root / "meta/info.json"
-    written = json.loads(path.read_text()) | info
-    written["features"] |= features
-    path.write_text(json.dumps(written))
+    info_fields = json.loads(path.read_text()) | info
+    info_fields["features"] |= features
+    path.write_text(json.dumps(info_fields))
 
 
 def with_column(name, values):
+    """Returns a change for rewrite() that replaces a column."""
     return lambda table: table.set_column(table.schema.get_field_index(name), name, pa.array(values))

@@ -1,4 +1,4 @@
-"""How an ingest, or a reader alone, ends: refused with words, or with skipped names."""
+"""Asserts how an ingest, or a reader alone, ends: with an error, or with skipped parts."""
 
 import os
 
@@ -8,7 +8,7 @@ from yields import Yields
 import robocache
 
 
-def refused(source, cache, *words, **options):
+def assert_refused(source, cache, *words, **options):
     """Asserts that ingest raises a FileError with these words and leaves no cache. Returns the error."""
     with pytest.raises(robocache.FileError) as caught:
         robocache.ingest(source, cache, **options)
@@ -17,13 +17,13 @@ def refused(source, cache, *words, **options):
     return caught.value
 
 
-def ingested(source, cache, **options):
+def ingest_and_open(source, cache, **options):
     """Ingests a source. Returns the cache, opened, and the report."""
     report = robocache.ingest(source, cache, **options)
     return robocache.open(cache), report
 
 
-def unread(format, source, *words, **options):
+def assert_unread(format, source, *words, **options):
     """Asserts that the reader raises a FileError with these words."""
     with pytest.raises(robocache.FileError) as caught:
         Yields(format, source, **options)
@@ -31,7 +31,7 @@ def unread(format, source, *words, **options):
 
 
 def reasons(notes):
-    """Returns the reasons of left out, skipped or assumed things by their names."""
+    """Returns {what: reason} of notes: what was left out, skipped or assumed."""
     return {note.what: note.reason for note in notes}
 
 
@@ -39,11 +39,11 @@ def assert_words(caught, words):
     assert [word for word in words if word not in str(caught.value)] == [], caught.value
 
 
-def skipped(source, cache, *names, **options):
-    """Asserts that ingest skips exactly these names, and that the cache holds them. Returns the report."""
+def assert_skipped(source, cache, *names, **options):
+    """Asserts that ingest skips exactly these names, and that the cache lists them in its provenance. Returns the report."""
     report = robocache.ingest(source, cache, on_error="skip", **options)
     assert [omission.what for omission in report.skipped] == list(names)
-    above = f"{os.path.dirname(source)}/"  # the cache does not name folders above the source
-    reported = [{**skip, "reason": skip["reason"].replace(above, "")} for skip in report.to_dict()["skipped"]]
+    parent_folder = f"{os.path.dirname(source)}/"  # the cache does not name folders above the source
+    reported = [{**skip, "reason": skip["reason"].replace(parent_folder, "")} for skip in report.to_dict()["skipped"]]
     assert robocache.open(cache).provenance["skipped"] == reported
     return report

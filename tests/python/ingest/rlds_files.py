@@ -1,4 +1,4 @@
-"""TFRecords and features.json like TFDS's, written byte by byte."""
+"""Writes TFRecords and features.json as TFDS does, byte by byte."""
 
 import json
 import struct
@@ -47,6 +47,7 @@ def example(features, packed=True):
 
 
 def crc(content):
+    """The masked CRC-32C of TFRecord."""
     value = google_crc32c.value(content)
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -86,7 +87,7 @@ def sequence(feature):
 
 
 def write_rlds(folder, shards, features=None, lengths=None, name="toy"):
-    """shards: {split: [[Example as bytes, ...], ...]}. lengths: those in dataset_info.json; False writes no such file."""
+    """shards: {split: [[Example as bytes, ...], ...]}. lengths: {split: [records of each shard]} for dataset_info.json, which False leaves out."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, files in shards.items():
         for number, records in enumerate(files):

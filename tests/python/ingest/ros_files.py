@@ -1,5 +1,5 @@
-"""Writes bags of messages by the formats' own libraries, a topic as a list of (time, message), and reads them by
-robocache's readers."""
+"""Writes bags with the formats' own libraries, of {topic: (type, [(time, message)])}, and reads them with robocache's
+readers."""
 
 import json
 import sqlite3
@@ -10,7 +10,7 @@ from mcap.writer import CompressionType, Writer
 from robocache.ingest.recording import Frames, Notes
 from rosbags.rosbag1 import Writer as Writer1
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-from yields import Told, Yields, pixels
+from yields import NoteReasons, Yields, pixels
 
 ROS2 = get_typestore(Stores.ROS2_HUMBLE)
 ROS1 = get_typestore(Stores.ROS1_NOETIC)
@@ -23,15 +23,15 @@ def message(name, store=ROS2, /, **fields):
     kind = store.types[name]
     _, described = store.fielddefs[name]
     values = {}
-    for field, (node, what) in described:
+    for field, (node, details) in described:
         value = fields.pop(field, None)
         if node.name == "NAME":
-            values[field] = value if value is not None else message(what, store)
+            values[field] = value if value is not None else message(details, store)
         elif node.name == "BASE":
-            values[field] = value if value is not None else {"string": "", "bool": False}.get(what[0], 0)
-        elif what[0][0].name == "BASE" and what[0][1][0] != "string":
-            dtype = what[0][1][0].replace("byte", "uint8").replace("char", "uint8").replace("octet", "uint8")
-            count = what[1] if node.name == "ARRAY" else 0
+            values[field] = value if value is not None else {"string": "", "bool": False}.get(details[0], 0)
+        elif details[0][0].name == "BASE" and details[0][1][0] != "string":
+            dtype = details[0][1][0].replace("byte", "uint8").replace("char", "uint8").replace("octet", "uint8")
+            count = details[1] if node.name == "ARRAY" else 0
             values[field] = np.asarray(np.zeros(count) if value is None else value, dtype)
         else:
             values[field] = [] if value is None else value
@@ -54,7 +54,7 @@ def serialize(name, msg, big=False):
 
 
 def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, order=None, **options):
-    """topics: {topic: (type's name, [(log time, message)])}. Messages are in order of log time, or in `order`."""
+    """topics: {topic: (type's name, [(log time, message)])}. `order`: the messages' indices by log time, as the file has them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kinds = {"none": CompressionType.NONE, "lz4": CompressionType.LZ4, "zstd": CompressionType.ZSTD}
     with path.open("wb") as file:
@@ -79,8 +79,8 @@ def write_channel(path, encoding, schema, payloads, **options):
     with path.open("wb") as file:
         writer = Writer(file, **options)
         writer.start()
-        number = writer.register_schema(*schema)
-        channel = writer.register_channel("data", encoding, number)
+        schema_id = writer.register_schema(*schema)
+        channel = writer.register_channel("data", encoding, schema_id)
         for time_ns, data in payloads:
             writer.add_message(channel, time_ns, data, time_ns)
         writer.finish()
@@ -107,7 +107,7 @@ class CustomType:
         self._kinds = {name.rpartition("/")[2]: kind for name, kind in self.store.types.items()}
 
     def __getattr__(self, name):
-        """The class of messages of that type, by its name without the package."""
+        """The class of the messages of type `name`, which is without the package."""
         return self._kinds[name]
 
     def write(self, path, messages, step=1, big=False):
@@ -127,7 +127,7 @@ HEADER = {
 
 def write_database(path, topics, definitions=True, order=None):
     """A .db3 like rosbag2's, written by hand. Without `definitions` it has the old schema. Messages are topic by topic, or
-    in `order`, which counts them by time."""
+    in `order`, a list of their indices by time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT)")
@@ -197,7 +197,7 @@ class Stream:
 
 
 @dataclass
-class Readout(Told):
+class Readout(NoteReasons):
     recordings: dict
     metadata: dict
     notes: Notes
@@ -211,21 +211,21 @@ class Readout(Told):
 
 def read(source, format=None, on_error="stop", **options):
     """The rows that the reader yields, without a cache."""
-    found = Yields(format, source, on_error, **options)
+    yields = Yields(format, source, on_error, **options)
     recordings = {
-        what: {
+        recording: {
             name: Stream(
                 time_ns.tolist(),
-                list(pixels(rows) if isinstance(found.first[name], Frames) else rows),
-                found.facts[name].get("names"),
-                found.facts[name]["attributes"],
-                found.first[name],
+                list(pixels(rows) if isinstance(yields.first[name], Frames) else rows),
+                yields.facts[name].get("names"),
+                yields.facts[name]["attributes"],
+                yields.first[name],
             )
             for name, (time_ns, rows) in streams.items()
         }
-        for what, streams in found.episodes.items()
+        for recording, streams in yields.episodes.items()
     }
-    return Readout(recordings, found.metadata, found.notes, found.provenance)
+    return Readout(recordings, yields.metadata, yields.notes, yields.provenance)
 
 
 def imu(time_ns, k, **more):

@@ -1,12 +1,12 @@
-"""AgiBot World's episodes, in its documented layout."""
+"""Episodes in the documented layout of AgiBot World."""
 
 import json
 
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import read_all, refused, skipped
-from outcomes import ingested, reasons
+from hdf5_files import assert_refused, read_all, skipped_reasons
+from outcomes import ingest_and_open, reasons
 
 import robocache
 
@@ -16,7 +16,7 @@ from video_files import image_bytes, number_of, write_video
 START = 1_728_000_000_123_456_789
 
 
-def make(rng, rows):
+def make_datasets(rng, rows):
     stamps = START + np.cumsum(rng.integers(33_000_000, 34_000_000, rows))
     return {
         "timestamp": stamps.astype(np.int64),
@@ -39,21 +39,21 @@ STEPS = [
 
 def write(root, rng, task, episodes, depth=True):
     """Writes the episodes of a task, {episode: number of rows}. Returns their datasets."""
-    wrote = {}
+    written = {}
     for episode, rows in episodes.items():
-        wrote[episode] = make(rng, rows)
+        written[episode] = make_datasets(rng, rows)
         folder = root / f"proprio_stats/{task}/{episode}"
         folder.mkdir(parents=True)
         with h5py.File(folder / "proprio_stats.h5", "w") as file:
-            for key, values in wrote[episode].items():
+            for key, values in written[episode].items():
                 file[key] = values
-        observed = root / f"observations/{task}/{episode}"
+        observations = root / f"observations/{task}/{episode}"
         for number, camera in enumerate(("head_color", "hand_left_color")):
-            write_video(observed / f"videos/{camera}.mp4", [100 * number + k for k in range(rows)])
+            write_video(observations / f"videos/{camera}.mp4", [100 * number + k for k in range(rows)])
         for row in range(rows if depth else 0):
-            (observed / "depth").mkdir(exist_ok=True)
+            (observations / "depth").mkdir(exist_ok=True)
             image = np.full((12, 16), 500 + row, np.uint16)
-            (observed / f"depth/head_depth_{row:06d}.png").write_bytes(image_bytes(image))
+            (observations / f"depth/head_depth_{row:06d}.png").write_bytes(image_bytes(image))
     tasks = [
         {
             "episode_id": episode,
@@ -65,28 +65,28 @@ def write(root, rng, task, episodes, depth=True):
     ]
     (root / "task_info").mkdir(exist_ok=True)
     (root / f"task_info/task_{task}.json").write_text(json.dumps(tasks))
-    return wrote
+    return written
 
 
 def test_two_episodes(rng, tmp_path):
     root = tmp_path / "agibot"
-    wrote = write(root, rng, 327, {648642: 8, 648649: 9})
+    written = write(root, rng, 327, {648642: 8, 648649: 9})
     (root / "parameters/327").mkdir(parents=True)
     (root / "parameters/327/camera.json").write_text("{}")
-    dataset, report = ingested(root, tmp_path / "cache", jobs=1)
+    dataset, report = ingest_and_open(root, tmp_path / "cache", jobs=1)
     assert (report.format, report.skipped) == ("agibot", [])
     assert dataset.episodes["name"].to_pylist() == ["327/648642", "327/648649"]
     assert dataset.episodes["task"].to_pylist() == ["Tidy the table"] * 2
     assert dataset.episodes["init_scene_text"].to_pylist() == ["A cup on a table."] * 2
-    for index, datasets in enumerate(wrote.values()):
+    for index, datasets in enumerate(written.values()):
         stamps, episode = datasets["timestamp"], dataset.episode(index)
         for key in ("state/joint/position", "state/end/orientation", "action/joint/position"):
-            time_ns, kept = episode[key]
-            np.testing.assert_array_equal(kept, datasets[key])
+            time_ns, values = episode[key]
+            np.testing.assert_array_equal(values, datasets[key])
             assert time_ns.tolist() == stamps.tolist()
-        sent = datasets["action/joint/index"]
-        assert episode["action/joint/index"][0].tolist() == stamps[sent].tolist()
-        assert episode["action/joint/index"][1].ravel().tolist() == sent.tolist()
+        action_rows = datasets["action/joint/index"]
+        assert episode["action/joint/index"][0].tolist() == stamps[action_rows].tolist()
+        assert episode["action/joint/index"][1].ravel().tolist() == action_rows.tolist()
         for number, camera in enumerate(("head_color", "hand_left_color")):
             time_ns, frames = episode[f"videos/{camera}"]
             assert time_ns.tolist() == stamps.tolist()
@@ -104,7 +104,7 @@ def test_two_episodes(rng, tmp_path):
     assert {"state/joint/velocity", "*.json"} <= names
 
 
-def test_the_latest_of_overlapping_steps_holds(rng, tmp_path):
+def test_where_steps_overlap_the_latest_start_counts(rng, tmp_path):
     stamps = write(tmp_path / "a", rng, 1, {2: 8}, depth=False)[2]["timestamp"]
     info = tmp_path / "a/task_info/task_1.json"
     labels = json.loads(info.read_text())
@@ -113,7 +113,7 @@ def test_the_latest_of_overlapping_steps_holds(rng, tmp_path):
         {"start_frame": 0, "end_frame": 7, "action_text": "Tidy.", "skill": "Place"},
     ]
     info.write_text(json.dumps(labels))
-    time_ns, texts = ingested(tmp_path / "a", tmp_path / "cache", video=False)[0].episode(0)["task"]
+    time_ns, texts = ingest_and_open(tmp_path / "a", tmp_path / "cache", video=False)[0].episode(0)["task"]
     assert list(texts) == ["Tidy.", "Open the lid.", "Tidy.", ""]
     assert time_ns.tolist() == stamps[[0, 3, 5, 7]].tolist()
 
@@ -127,10 +127,10 @@ def test_stamps_of_simulated_episodes_are_seconds(rng, tmp_path):
     assert streams["state/joint/position"][0].tolist() == [k * 31_250_000 for k in range(8)]
     with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:
         file["timestamp"][:] = np.arange(8) * 33.3
-    refused(tmp_path / "a", "expected seconds, got steps of 33.3", "rate_hz", video=False)
+    assert_refused(tmp_path / "a", "expected seconds, got steps of 33.3", "rate_hz", video=False)
     with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:
         del file["timestamp"]
-    refused(tmp_path / "a", "no timestamp", "rate_hz", video=False)
+    assert_refused(tmp_path / "a", "no timestamp", "rate_hz", video=False)
     [(_, streams)], _ = read_all(tmp_path / "a", video=False, rate_hz=20)
     assert streams["state/joint/position"][0].tolist() == [k * 50_000_000 for k in range(8)]
 
@@ -164,18 +164,21 @@ def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
 
 def test_rows_at_gaps_of_a_video_have_no_frame(rng, tmp_path):
     stamps = write(tmp_path / "a", rng, 1, {2: 9}, depth=False)[2]["timestamp"]
-    fewer, as_many = [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    for camera, kept in (("head_color", fewer), ("hand_left_color", as_many)):
-        write_video(tmp_path / f"a/observations/1/2/videos/{camera}.mp4", kept, times=[k / 30 for k in kept])
+    fewer_frames, as_many_frames = [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    for camera, numbers in (("head_color", fewer_frames), ("hand_left_color", as_many_frames)):
+        write_video(tmp_path / f"a/observations/1/2/videos/{camera}.mp4", numbers, times=[k / 30 for k in numbers])
     report = robocache.ingest(tmp_path / "a", tmp_path / "cache", on_error="skip", jobs=1)
     assert [omission.what for omission in report.skipped] == ["1/2: videos/head_color: rows 4"]
-    why = reasons(report.assumed)
-    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in why["1/2: videos/hand_left_color"]
+    assumed = reasons(report.assumed)
+    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in assumed["1/2: videos/hand_left_color"]
     episode = robocache.open(tmp_path / "cache").episode(0)
-    for camera, kept, rows in (("head_color", fewer, fewer), ("hand_left_color", as_many, range(9))):
+    for camera, numbers, rows in (
+        ("head_color", fewer_frames, fewer_frames),
+        ("hand_left_color", as_many_frames, range(9)),
+    ):
         time_ns, frames = episode[f"videos/{camera}"]
         assert time_ns.tolist() == stamps[list(rows)].tolist()
-        assert [number_of(frame) for frame in frames[:]] == kept
+        assert [number_of(frame) for frame in frames[:]] == numbers
 
 
 def test_a_single_episode(rng, tmp_path):
@@ -183,4 +186,4 @@ def test_a_single_episode(rng, tmp_path):
     (tmp_path / "a/proprio_stats/1/2/proprio_stats.h5").rename(tmp_path / "a/observations/1/2/proprio_stats.h5")
     [(recording, streams)], notes = read_all(tmp_path / "a/observations/1/2", jobs=1)
     assert {"videos/head_color", "state/joint/position"} <= set(streams)
-    assert recording.metadata["episode_id"] == "2" and not skipped(notes)
+    assert recording.metadata["episode_id"] == "2" and not skipped_reasons(notes)

@@ -12,25 +12,28 @@ def test_files_are_read_ahead_in_their_order(tmp_path):
     files = [tmp_path / f"{number}" for number in range(5)]
     for number, file in enumerate(files):
         file.write_text(str(number))
-    read = []
+    files_read = []
 
-    def look(file):
-        read.append(file)
+    def read_file(file):
+        files_read.append(file)
         if file == files[2]:
             raise SourceError(f"{file}: damaged")
         return file.read_text()
 
-    with Ahead(look, files) as ahead:
+    with Ahead(read_file, files) as ahead:
         assert ahead.read(files[0]) == "0"
         assert ahead.read(files[1]) == "1"
         with pytest.raises(SourceError, match=r"2: damaged"):
             ahead.read(files[2])
-        assert ahead.read(files[4]) == "4"  # the result of the file before is dropped
-    assert sorted(read) in (files, [*files[:3], files[4]])  # reading of files[3] may not have begun
-    read.clear()
-    with Ahead(look, files) as ahead:
+        assert ahead.read(files[4]) == "4"  # the result of files[3] is dropped
+    assert sorted(files_read) in (
+        files,
+        [*files[:3], files[4]],
+    )  # files[3] may have been passed over before it was read
+    files_read.clear()
+    with Ahead(read_file, files) as ahead:
         assert ahead.read(files[0]) == "0"
-    assert sorted(read) in (files[:1], files[:2])
+    assert sorted(files_read) in (files[:1], files[:2])
 
 
 def test_a_large_file_is_not_read_ahead(tmp_path, monkeypatch):
@@ -40,12 +43,12 @@ def test_a_large_file_is_not_read_ahead(tmp_path, monkeypatch):
         file.write_text(file.name[:3] if file.name != "large" else "large")
     threads = {}
 
-    def look(file):
+    def read_file(file):
         threads[file.name] = threading.current_thread().name
         return file.read_text()
 
-    with Ahead(look, files) as ahead:
+    with Ahead(read_file, files) as ahead:
         assert [ahead.read(file) for file in files] == ["sma", "large", "las"]
-    here = threading.current_thread().name
-    assert threads["small"] == threads["large"] == here
-    assert threads["last"] != here
+    this_thread = threading.current_thread().name
+    assert threads["small"] == threads["large"] == this_thread
+    assert threads["last"] != this_thread

@@ -1,12 +1,12 @@
-"""ALOHA's episodes, with images as pixels or files."""
+"""Episodes of ALOHA, with images as pixels or as files."""
 
 import io
 
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import image_file, make_aloha, read_all, refused, skipped, write_aloha, write_hdf5
-from outcomes import ingested, reasons
+from hdf5_files import assert_refused, encode_image, make_aloha, read_all, skipped_reasons, write_aloha, write_hdf5
+from outcomes import ingest_and_open, reasons
 from PIL import Image
 
 import robocache
@@ -16,9 +16,9 @@ def test_aloha_episodes(rng, tmp_path):
     episodes = {number: make_aloha(rng, 4 + number) for number in (10, 0, 2)}
     for number, episode in episodes.items():
         write_aloha(tmp_path / f"set/episode_{number}.hdf5", episode, sim=number == 0)
-    message = refused(tmp_path / "set", "no clock", "rate_hz", "50 Hz")
+    message = assert_refused(tmp_path / "set", "no clock", "rate_hz", "50 Hz")
     assert message.startswith(str(tmp_path / "set"))
-    dataset, report = ingested(tmp_path / "set", tmp_path / "cache", rate_hz=50, image_codec="png")
+    dataset, report = ingest_and_open(tmp_path / "set", tmp_path / "cache", rate_hz=50, image_codec="png")
     assert dataset.episodes["name"].to_pylist() == ["episode_0", "episode_2", "episode_10"]
     assert dataset.episodes["sim"].to_pylist() == [True, False, False]
     assert (report.format, report.left_out, report.skipped) == ("aloha", [], [])
@@ -35,8 +35,8 @@ def test_aloha_episodes(rng, tmp_path):
 @pytest.mark.parametrize("how", ["padded", "any length", "opaque"])
 def test_image_files_keep_their_bytes(how, rng, tmp_path):
     smooth = [rng.integers(0, 256, (3, 4, 3), np.uint8) for _ in range(40)]
-    files = [image_file(np.asarray(Image.fromarray(small).resize((32, 24), Image.BICUBIC))) for small in smooth]
-    depth = [image_file(rng.integers(0, 5000, (24, 32)).astype(np.uint16), "PNG") for _ in files]
+    files = [encode_image(np.asarray(Image.fromarray(small).resize((32, 24), Image.BICUBIC))) for small in smooth]
+    depth = [encode_image(rng.integers(0, 5000, (24, 32)).astype(np.uint16), "PNG") for _ in files]
     episode = {"action": rng.normal(size=(40, 14))}
     if how == "padded":
         episode |= {"observations/images/cam": files, "observations/images_depth/cam": depth}
@@ -51,10 +51,10 @@ def test_image_files_keep_their_bytes(how, rng, tmp_path):
             else:
                 cam = file.create_dataset("observations/images/cam", (40,), h5py.vlen_dtype(np.uint8))
                 cam[:] = [np.frombuffer(file, np.uint8) for file in files]
-    dataset, report = ingested(path, tmp_path / "cache", rate_hz=50)
-    kept = dataset.episode(0)["observations/images/cam"][1]
+    dataset, report = ingest_and_open(path, tmp_path / "cache", rate_hz=50)
+    frames = dataset.episode(0)["observations/images/cam"][1]
     expected = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
-    np.testing.assert_array_equal(kept[:], expected)
+    np.testing.assert_array_equal(frames[:], expected)
     assert dataset.streams["observations/images/cam"].frames.codec == "jpeg"
     if how == "padded":
         depths = dataset.episode(0)["observations/images_depth/cam"][1][:]
@@ -66,13 +66,13 @@ def test_image_files_keep_their_bytes(how, rng, tmp_path):
 
 
 def test_a_damaged_image_is_named_by_its_row(rng, tmp_path):
-    files = [image_file(rng.integers(0, 256, (16, 16, 3), np.uint8)) for _ in range(5)]
+    files = [encode_image(rng.integers(0, 256, (16, 16, 3), np.uint8)) for _ in range(5)]
     files[3] = files[3][:60]
     path = write_aloha(
         tmp_path / "episode_0.hdf5", {"action": rng.normal(size=(5, 14)), "observations/images/cam": files}
     )
     [(_, streams)], notes = read_all(path, rate_hz=50, on_error="skip")
-    assert list(skipped(notes)) == ["episode_0.hdf5: observations/images/cam: rows 3"]
+    assert list(skipped_reasons(notes)) == ["episode_0.hdf5: observations/images/cam: rows 3"]
     assert streams["observations/images/cam"][0].tolist() == [0, 20_000_000, 40_000_000, 80_000_000]
 
 
@@ -101,34 +101,34 @@ def test_most_datasets_decide_the_number_of_rows(tmp_path):
     assert recording.metadata["camera/shape"] == [480, 640, 3]
     assert recording.metadata["camera/offsets"] == np.arange(40.0).tolist()
     assert recording.metadata["label"] == ["left", "right"] and recording.metadata["settled_at"] == [0.25, 0.5]
-    why = reasons(notes.left_out)
-    assert set(why) == {"a_first", "camera/intrinsics"} and "[1, 1, 768]" in why["a_first"]
+    left_out = reasons(notes.left_out)
+    assert set(left_out) == {"a_first", "camera/intrinsics"} and "[1, 1, 768]" in left_out["a_first"]
     assert not notes.skipped
 
 
 @pytest.mark.parametrize("rows", [19, 21, 15])
-@pytest.mark.parametrize("cut", ["action", "observations/qpos", "z"])
-def test_a_cut_dataset_is_named_and_decides_nothing(cut, rows, rng, tmp_path):
+@pytest.mark.parametrize("deviating", ["action", "observations/qpos", "z"])
+def test_a_dataset_of_another_length_is_skipped_by_name(deviating, rows, rng, tmp_path):
     names = ("action", "observations/qpos", "observations/qvel", "z")
-    datasets = {name: rng.normal(size=(rows if name == cut else 20, 4)) for name in names}
+    datasets = {name: rng.normal(size=(rows if name == deviating else 20, 4)) for name in names}
     path = write_hdf5(tmp_path / "episode_0.hdf5", datasets)
-    refused(path, f"/{cut}: {rows} rows, expected 20", format="aloha", rate_hz=20)
+    assert_refused(path, f"/{deviating}: {rows} rows, expected 20", format="aloha", rate_hz=20)
     [(_, streams)], notes = read_all(path, format="aloha", on_error="skip", rate_hz=20)
-    assert set(streams) == {*names} - {cut}
-    assert list(skipped(notes)) == [f"episode_0.hdf5: {cut}"]
+    assert set(streams) == {*names} - {deviating}
+    assert list(skipped_reasons(notes)) == [f"episode_0.hdf5: {deviating}"]
 
 
-@pytest.mark.parametrize("odd", ["compound", "reference", "opaque", "regions"])
-def test_one_dataset_of_another_length_hides_no_other(odd, tmp_path):
-    """It is the first in the file and has another number of rows."""
+@pytest.mark.parametrize("unsupported", ["compound", "reference", "opaque", "regions"])
+def test_a_dataset_of_unsupported_type_does_not_decide_the_number_of_rows(unsupported, tmp_path):
+    """The unsupported dataset is the first of the file and has another number of rows."""
     path = tmp_path / "episode_0.hdf5"
     with h5py.File(path, "w") as file:
-        if odd == "compound":
+        if unsupported == "compound":
             file["a"] = np.zeros(30, [("x", "f4"), ("y", "i4")])
-        elif odd == "opaque":
+        elif unsupported == "opaque":
             file["a"] = np.array([np.void(b"abc")] * 30)
         else:
-            kind = h5py.ref_dtype if odd == "reference" else h5py.regionref_dtype
+            kind = h5py.ref_dtype if unsupported == "reference" else h5py.regionref_dtype
             file.create_dataset("a", (30,), kind)
         file["action"], file["observations/qpos"] = np.ones((10, 2)), np.ones((10, 2))
     [(_, streams)], notes = read_all(path, rate_hz=20)
@@ -163,14 +163,14 @@ def test_a_declared_rate_is_used(attributes, rate_hz, rng, tmp_path):
                     file[f"info/{name}"] = value if np.ndim(value) == 0 else value[0]
         [(_, streams)], _ = read_all(path)
         assert streams["action"][0].tolist() == [round(k * 1e9 / rate_hz) for k in range(4)]
-    refused(path, "contradict each other", rate_hz=rate_hz + 1)
+    assert_refused(path, "contradict each other", rate_hz=rate_hz + 1)
 
 
 def test_rates_that_disagree_are_refused_by_name(tmp_path):
     datasets = {"action": np.zeros((4, 2)), "observations/qpos": np.zeros((4, 2))}
     for number, rates in enumerate(({"fps": 30, "control_freq": 20}, {"fps": 30}, {"fps": 15})):
         write_hdf5(tmp_path / f"set/episode_{number}.hdf5", datasets, {"/": rates})
-    refused(tmp_path / "set", "episode_0.hdf5", "fps says 30 Hz", "control_freq says 20 Hz", "contradict")
+    assert_refused(tmp_path / "set", "episode_0.hdf5", "fps says 30 Hz", "control_freq says 20 Hz", "contradict")
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache", on_error="skip")
     assert [omission.what for omission in report.skipped] == ["episode_0.hdf5"]
     dataset = robocache.open(tmp_path / "cache")

@@ -13,7 +13,7 @@ import robocache
 from robocache import cli
 
 
-def log(path, rows, first=0.0, columns="a,b"):
+def write_log(path, rows, first=0.0, columns="a,b"):
     path.mkdir(parents=True, exist_ok=True)
     width = columns.count(",") + 1
     lines = [f"{first + i / 10:.1f}," + ",".join(str(i + c) for c in range(width)) for i in range(rows)]
@@ -22,13 +22,13 @@ def log(path, rows, first=0.0, columns="a,b"):
 
 @pytest.fixture
 def cache(tmp_path):
-    log(tmp_path / "one", 30)
+    write_log(tmp_path / "one", 30)
     robocache.ingest(tmp_path / "one", tmp_path / "cache", time_unit="s")
     return tmp_path / "cache"
 
 
 def test_append_reports_what_it_wrote(cache, tmp_path):
-    log(tmp_path / "two", 20)
+    write_log(tmp_path / "two", 20)
     (tmp_path / "two" / "notes.txt").write_text("x")
     report = robocache.ingest(tmp_path / "two", cache, time_unit="s", append=True)
     assert (report.episodes, report.rows) == (1, {"joints": 20})
@@ -38,7 +38,7 @@ def test_append_reports_what_it_wrote(cache, tmp_path):
     (appended,) = ds.provenance["appended"]
     assert appended["source"].endswith("two") and appended["format"] == "csv" and "streams" in appended["csv"]
     assert [omission["what"] for omission in appended["left_out"]] == ["*.txt"] and ds.provenance["left_out"] == []
-    log(tmp_path / "three", 5)
+    write_log(tmp_path / "three", 5)
     robocache.ingest(tmp_path / "three", cache, append=True)
     assert len(robocache.open(cache).provenance["appended"]) == 2
     assert robocache.open(cache).stats["joints"].count.tolist() == [55, 55]
@@ -46,48 +46,48 @@ def test_append_reports_what_it_wrote(cache, tmp_path):
 
 def test_unfit_sources_do_not_change_the_cache(cache, tmp_path):
     before = {file: file.read_bytes() for file in cache.rglob("*") if file.is_file()}
-    log(tmp_path / "two", 20, columns="a,c")
+    write_log(tmp_path / "two", 20, columns="a,c")
     with pytest.raises(robocache.FileError, match=r"joints.*expected the names that it has in"):
         robocache.ingest(tmp_path / "two", cache, append=True)
-    log(tmp_path / "three", 20, columns="a,b,c")
+    write_log(tmp_path / "three", 20, columns="a,b,c")
     with pytest.raises(robocache.FileError, match="joints"):
         robocache.ingest(tmp_path / "three", cache, append=True)
     assert {file: file.read_bytes() for file in cache.rglob("*") if file.is_file()} == before
 
 
 def test_a_recorded_clock_stays_recorded(cache, tmp_path):
-    log(tmp_path / "two", 20)
+    write_log(tmp_path / "two", 20)
     robocache.ingest(tmp_path / "two", cache, append=True)
     assert robocache.open(cache).streams["joints"].clock == "recorded"
 
 
-def test_the_command(cache, tmp_path, capsys):
-    log(tmp_path / "two", 20)
+def test_the_append_command(cache, tmp_path, capsys):
+    write_log(tmp_path / "two", 20)
     (tmp_path / "two" / "notes.txt").write_text("x")
     assert cli.main(["append", str(tmp_path / "two"), str(cache), "--time-unit", "s"]) == 0
-    shown = capsys.readouterr().out
-    assert "1 episode behind 1" in " ".join(shown.split()) and "left out *.txt" in shown
+    output = capsys.readouterr().out
+    assert "1 episode behind 1" in " ".join(output.split()) and "left out *.txt" in output
     assert cli.main(["append", str(tmp_path / "two"), str(cache), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == {"joints": 20}
     assert cli.main(["inspect", str(cache), "--all"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("appended ") == 2 and shown.count("left out *.txt") == 2
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.count("appended ") == 2 and output.count("left out *.txt") == 2
     assert cli.main(["append", str(tmp_path / "two"), str(tmp_path / "none")]) == 1
     assert "none: expected a cache to append to, got none" in capsys.readouterr().err
 
 
 def test_the_report_of_an_appended_source_is_stored(cache, tmp_path, capsys):
-    log(tmp_path / "two" / "good", 20)
-    log(tmp_path / "two" / "bad", 0)
+    write_log(tmp_path / "two" / "good", 20)
+    write_log(tmp_path / "two" / "bad", 0)
     file = tmp_path / "two" / "good" / "joints.csv"
     first, *rows = file.read_text().splitlines()
     file.write_text("\n".join([first, rows[1], rows[0], *rows[2:]]) + "\n")
     robocache.ingest(tmp_path / "two", cache, append=True, on_error="skip", repair="sort")
     assert cli.main(["inspect", str(cache), "--all"]) == 0
     assert "repaired joints: 1 backward steps, 2 rows moved" in capsys.readouterr().out
-    found = {finding.code: finding.message for finding in robocache.doctor(cache).findings}
-    assert found["repaired"] == "by 'sort': joints: backward_steps 1, rows_moved 2"
-    assert "bad/joints.csv: no rows" in found["unreadable"]
+    findings = {finding.code: finding.message for finding in robocache.doctor(cache).findings}
+    assert findings["repaired"] == "by 'sort': joints: backward_steps 1, rows_moved 2"
+    assert "bad/joints.csv: no rows" in findings["unreadable"]
 
 
 def test_statistics_of_a_dataset_are_not_compared_with_appended_rows(lerobot, tmp_path, rng):
@@ -125,9 +125,9 @@ def test_lerobots_tasks_keep_their_indices(lerobot, tmp_path, rng):
     assert np.array_equal(ds.streams["action"].values[20:], before.streams["action"].values)
     assert ds.provenance["lerobot"] == before.provenance["lerobot"]
 
-    more = make_episodes(rng, (4, 5))
-    more[1].tasks = ["place it"]
-    write_lerobot(tmp_path / "more", more)
+    episodes = make_episodes(rng, (4, 5))
+    episodes[1].tasks = ["place it"]
+    write_lerobot(tmp_path / "more", episodes)
     robocache.ingest(tmp_path / "more", cache, append=True)
     ds = robocache.open(cache)
     assert ds.provenance["lerobot"]["tasks"] == {"0": "pick the cup", "1": "place it"}
@@ -137,15 +137,15 @@ def test_lerobots_tasks_keep_their_indices(lerobot, tmp_path, rng):
         "place it"
     }
 
-    more[0].tasks = ["something else"]
-    write_lerobot(tmp_path / "other", more)
+    episodes[0].tasks = ["something else"]
+    write_lerobot(tmp_path / "other", episodes)
     with pytest.raises(robocache.FileError, match=r"task_index 0 is 'something else', but 'pick the cup' in the cache"):
         robocache.ingest(tmp_path / "other", cache, append=True)
     assert len(robocache.open(cache, verify=True)) == 8
 
 
 def test_rule_47_appended_texts_keep_their_indices(tmp_path):
-    """A LeRobot dataset with other subtasks after a LeRobot dataset, and a LeRobot dataset after texts for each step."""
+    """Appends a LeRobot dataset to one with other subtasks, and to a cache with a text for each step."""
 
     def write(name, subtasks):
         episode = Episode({"action": np.arange(4.0), "subtask_index": np.arange(4) % 2})
@@ -165,8 +165,10 @@ def test_rule_47_appended_texts_keep_their_indices(tmp_path):
     with pytest.raises(robocache.FileError, match=r"subtask_index 0 is 'drop', but 'reach' in the cache.*Sources"):
         robocache.ingest(write("third", ["drop"]), tmp_path / "cache", append=True)
 
-    lacking = write_lerobot(tmp_path / "lacking", [Episode({"action": np.arange(2.0), "task_index": np.array([0, 1])})])
-    robocache.ingest(lacking, tmp_path / "lacks")
+    without_texts = write_lerobot(
+        tmp_path / "lacking", [Episode({"action": np.arange(2.0), "task_index": np.array([0, 1])})]
+    )
+    robocache.ingest(without_texts, tmp_path / "lacks")
     more = write_lerobot(tmp_path / "more", [Episode({"action": np.arange(2.0)}, tasks=["pick the cup", "wipe"])])
     with pytest.raises(robocache.FileError, match=r"lerobot.tasks has texts for numbers that occur without a text in"):
         robocache.ingest(more, tmp_path / "lacks", append=True)
@@ -221,19 +223,19 @@ def test_no_folder_above_the_source_is_in_shared_files(tmp_path, monkeypatch):
     assert robocache.doctor(cache).path == str(cache)
     robocache.export(cache, home / "out", to="mcap")
     robocache.ingest(home / "one", home / "shards", on_error="skip", workers=2)
-    found = 0
+    file_count = 0
     for folder in ("cache", "out", "shards"):
         for file in (home / folder).rglob("*"):
             if file.is_file():
-                found += 1
+                file_count += 1
                 assert b"ann-bell" not in file.read_bytes(), file
-    assert found > 10
-    assert sorted(path.name for path in (home / "out").iterdir())  # the export's metadata are not compressed
-    assert b"provenance" in next((home / "out").iterdir()).read_bytes()
+    assert file_count > 10
+    assert sorted(path.name for path in (home / "out").iterdir())
+    assert b"provenance" in next((home / "out").iterdir()).read_bytes()  # not compressed: the search above sees it
 
 
-def test_another_rate_than_the_caches_is_warned_of(tmp_path):
-    """Windows of rows would span other times in the new episodes."""
+def test_a_rate_other_than_the_caches_is_warned_about(tmp_path):
+    """At another rate, a window of rows spans another time in the appended episodes."""
     for name, period in (("one", 0.01), ("two", 0.1), ("three", 0.012)):
         (tmp_path / name).mkdir()
         lines = [f"{k * period:.6f},{k}" for k in range(50)]
@@ -241,21 +243,21 @@ def test_another_rate_than_the_caches_is_warned_of(tmp_path):
     robocache.ingest(tmp_path / "one", tmp_path / "cache")
     for name, count in (("three", 0), ("two", 1)):
         report = robocache.ingest(tmp_path / name, tmp_path / "cache", append=True)
-        found = [note.reason for note in report.assumed if note.what == "rate of imu"]
-        assert len(found) == count
-    assert "10 Hz in the appended rows, 90.91 Hz in the cache" in found[0]
+        warnings = [note.reason for note in report.assumed if note.what == "rate of imu"]
+        assert len(warnings) == count
+    assert "10 Hz in the appended rows, 90.91 Hz in the cache" in warnings[0]
 
 
 def test_stamps_are_offset_like_those_in_the_cache(tmp_path):
-    log(tmp_path / "one", 5)
-    moved = {"joints": 0.25}
-    robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", offsets=moved)
+    write_log(tmp_path / "one", 5)
+    offsets = {"joints": 0.25}
+    robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", offsets=offsets)
     robocache.ingest(tmp_path / "one", tmp_path / "as they are", time_unit="s")
     with pytest.raises(robocache.FileError, match=r"joints.*moved by 0 s, those in the cache by 0\.25 s.*--offset"):
         robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", append=True)
     with pytest.raises(robocache.FileError, match=r"joints.*moved by 0\.25 s, those in the cache by 0 s"):
-        robocache.ingest(tmp_path / "one", tmp_path / "as they are", time_unit="s", append=True, offsets=moved)
-    robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", append=True, offsets=moved)
+        robocache.ingest(tmp_path / "one", tmp_path / "as they are", time_unit="s", append=True, offsets=offsets)
+    robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", append=True, offsets=offsets)
     assert [robocache.open(tmp_path / "moved").episode(e)["joints"][0][0] for e in range(2)] == [250_000_000] * 2
 
 
@@ -268,13 +270,13 @@ def test_red_and_blue_are_exchanged_like_in_the_cache(tmp_path, rng):
         for channels in ("rgb", "bgr", None)
     }
     options = {"rate_hz": 50, "image_codec": "png", "format": "aloha"}
-    for before, now, is_said in (
+    for before, now, is_reported in (
         ("bgr", "bgr", False), ("bgr", "rgb", True), ("rgb", "bgr", True), (None, "bgr", True), (None, None, False), ("rgb", None, False)
     ):  # fmt: skip
         cache = tmp_path / f"{before}{now}"
         robocache.ingest(tmp_path / "one", cache, mapping=mapping[before], **options)
         report = robocache.ingest(tmp_path / "one", cache, append=True, mapping=mapping[now], **options)
-        assert is_said == any("red and blue are exchanged" in note.reason for note in report.assumed)
+        assert is_reported == any("red and blue are exchanged" in note.reason for note in report.assumed)
         for number, channels in enumerate((before, now)):
             frames = robocache.open(cache).episode(number)[camera][1][:]
             np.testing.assert_array_equal(frames, episode[camera][..., ::-1] if channels == "bgr" else episode[camera])
@@ -283,7 +285,7 @@ def test_red_and_blue_are_exchanged_like_in_the_cache(tmp_path, rng):
             robocache.ingest(tmp_path / "one", cache, append=True, **options)
 
 
-def test_depth_without_a_unit_does_not_fit_the_caches(tmp_path):
+def test_depth_without_a_unit_cannot_follow_depth_with_one(tmp_path):
     for name, attributes in (("one", {"depth_scale": 0.001}), ("two", {}), ("three", {"depth_scale": 0.001})):
         (tmp_path / name).mkdir()
         with h5py.File(tmp_path / name / "demo.hdf5", "w") as file:

@@ -1,4 +1,4 @@
-"""Small files that would take gigabytes are refused by name, and accepted with memory_limit."""
+"""Small files that would take gigabytes of memory are refused by name."""
 
 import io
 import json
@@ -26,12 +26,12 @@ from ros_files import ROS1, START, message, write_bag1, write_channel, write_dat
 import robocache
 
 MB = 1 << 20
-# The memory of an ingest beyond its imports. Without the limit all cases here took 1 GB to 30 GB.
+# The most memory that an ingest may take beyond its imports. Without the limit, each case took 1 GB to 30 GB.
 MOST_MB = 800
 
 CHILD = """
 import json, resource, sys
-sys.modules["torch"] = None  # takes most of the time, and gives nothing
+sys.modules["torch"] = None  # the import would take most of the time, and no case needs torch
 import numpy, pyarrow
 import robocache
 
@@ -42,7 +42,7 @@ robocache.set_num_threads(2)
 for line in sys.stdin:
     source, cache, options = json.loads(line)
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak begins anew
+        file.write("5")  # resets the peak, VmHWM
     before = status("VmRSS")
     try:
         robocache.ingest(source, cache, **options)
@@ -56,7 +56,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def ingest():
-    """The report of an ingest in another process, and its peak of memory in MB."""
+    """Ingests in another process. Returns "done" or the error, and the peak of memory in MB."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", CHILD], **pipes) as child:
 
@@ -128,8 +128,8 @@ def protobuf_records(folder):
 
 def bag1(compression):
     def write(folder):
-        result = message("std_msgs/msg/UInt8MultiArray", ROS1, data=np.zeros(100 * MB, np.uint8))
-        rows = [(START + k, result) for k in range(3)]
+        values = message("std_msgs/msg/UInt8MultiArray", ROS1, data=np.zeros(100 * MB, np.uint8))
+        rows = [(START + k, values) for k in range(3)]
         return write_bag1(folder / "a.bag", {"/t": ("std_msgs/msg/UInt8MultiArray", rows)}, compression)
 
     write.__name__ = f"bag1_{compression}"
@@ -137,7 +137,7 @@ def bag1(compression):
 
 
 def generated(kind):
-    """A column that a database computes."""
+    """A column that SQLite computes."""
 
     def write(folder):
         database = sqlite3.connect(folder / "a.db3")
@@ -158,17 +158,17 @@ def generated(kind):
 
 
 def long_topic(suffix):
-    """A topic's name of 60 MB, or the largest in a header of ROS 1."""
+    """A topic's name of 60 MB; in a bag of ROS 1 of 100 kB."""
 
     def write(folder):
-        rows = {
+        topics = {
             "/" + "x" * (100_000 if suffix == ".bag" else 60 * MB): (
                 "std_msgs/msg/Bool",
                 [(START, message("std_msgs/msg/Bool", data=True))],
             )
         }
-        result = {".mcap": write_mcap, ".bag": write_bag1, ".db3": write_database}[suffix]
-        result(folder / f"a{suffix}", rows)
+        write_bag = {".mcap": write_mcap, ".bag": write_bag1, ".db3": write_database}[suffix]
+        write_bag(folder / f"a{suffix}", topics)
         return folder / f"a{suffix}"
 
     write.__name__ = f"long_topic{suffix}"
@@ -192,9 +192,9 @@ def npz(name, arrays):
                 np.lib.format.write_array_header_1_0(head, header)
                 with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                     member.write(head.getvalue())
-                    left = int(np.prod(shape)) * np.dtype(dtype).itemsize
-                    while left:
-                        left -= member.write(bytes(min(left, MB)))
+                    remaining = int(np.prod(shape)) * np.dtype(dtype).itemsize
+                    while remaining:
+                        remaining -= member.write(bytes(min(remaining, MB)))
         return folder / "a.npz"
 
     write.__name__ = name
@@ -218,7 +218,7 @@ def text_length(attribute):
         demo.attrs[attribute] = "abc"
         file.close()
         content = bytearray((folder / "a.hdf5").read_bytes())
-        heap = content.rfind(b"GCOL")
+        heap = content.rfind(b"GCOL")  # the attribute holds the text's length and the offset of its heap
         offset = content.find(struct.pack("<IQ", 3, heap))
         assert offset > 0
         content[offset : offset + 4] = struct.pack("<I", 0xE0000003)
@@ -320,7 +320,7 @@ def test_a_small_table_of_a_lerobot_set_that_becomes_large_is_refused_by_name(wr
 
 
 def test_texts_that_repeat_are_read_whole(tmp_path):
-    """Texts of a Parquet dictionary are read in small batches, because all of them could be long."""
+    """Parquet stores a repeated text once. Such texts are read in small batches, because every row may be long."""
     texts = [f"{'do it ' * 2000}{number % 3}" for number in range(2000)]
     root = write_lerobot(tmp_path / "set", [Episode({"action": np.zeros((2000, 2), np.float32)})], "v3.0")
     with_column(root, "data", "said", pa.array(texts))
@@ -329,7 +329,7 @@ def test_texts_that_repeat_are_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("write", "why"),
+    ("write", "message"),
     [
         (generated("VIRTUAL"), "messages: expected columns that are stored, 'data' is generated"),
         (generated("STORED"), "messages: expected columns that are stored, 'data' is generated"),
@@ -341,12 +341,12 @@ def test_texts_that_repeat_are_read_whole(tmp_path):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_large_declared_sizes_are_refused_before_reading(write, why, ingest, tmp_path):
+def test_large_declared_sizes_are_refused_before_reading(write, message, ingest, tmp_path):
     file = write(tmp_path)
     output, peak = ingest(file, tmp_path / "cache")
     assert peak < MOST_MB
     assert output.startswith(str(file))
-    assert re.search(why, output)
+    assert re.search(message, output)
 
 
 def test_a_name_of_millions_of_letters_skips_its_topic_alone(ingest, tmp_path):
@@ -364,9 +364,9 @@ def test_a_name_of_millions_of_letters_skips_its_topic_alone(ingest, tmp_path):
 
 
 def test_errors_shorten_long_texts():
-    shown = str(robocache.FileError(f"a.csv: {'x' * 100_000}: no number"))
-    assert len(shown) < 20_000
-    assert shown.startswith("a.csv: xxx") and shown.endswith("xxx: no number") and " [83634 characters] " in shown
+    text = str(robocache.FileError(f"a.csv: {'x' * 100_000}: no number"))
+    assert len(text) < 20_000
+    assert text.startswith("a.csv: xxx") and text.endswith("xxx: no number") and " [83634 characters] " in text
 
 
 def test_more_streams_than_any_robot_has_are_refused(tmp_path):
@@ -390,7 +390,7 @@ def test_frames_that_are_too_large_are_refused_by_their_headers(ingest, tmp_path
     assert "a frame of 16000x16000: 768000000 bytes in memory" in output and "memory_limit=768000000" in output
 
 
-def test_the_option_raises_the_limit(tmp_path, capsys):
+def test_memory_limit_raises_the_limit(tmp_path, capsys):
     file = npz("wide", {"a": ("u1", (3, 2_000_000)), "b": ("f8", (3, 3))})(tmp_path)
     with pytest.raises(robocache.FileError, match=r"a: statistics of 2000000 features a row: 320.* bytes in memory"):
         robocache.ingest(file, tmp_path / "cache", format="npz", rate_hz=30)
@@ -410,7 +410,7 @@ def test_the_option_raises_the_limit(tmp_path, capsys):
 
 
 def test_a_file_may_become_a_hundred_times_its_size(tmp_path):
-    """And at least 128 MiB: zeros of a simulation compress well."""
+    """Even a small file may become 128 MiB: zeros of a simulation compress well."""
     rows = 2_200_000
     noise = np.random.default_rng(0).integers(0, 256, (rows, 1), np.uint8)
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros((rows, 8)), noise=noise)

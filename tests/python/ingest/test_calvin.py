@@ -1,4 +1,4 @@
-"""CALVIN: every array of every step equals numpy's; pickles are loaded only with the option."""
+"""CALVIN: every array of every step equals numpy's; pickles are loaded only with trust_pickle."""
 
 import io
 import pickle
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from damage import damage
-from outcomes import ingested, unread
+from outcomes import assert_unread, ingest_and_open
 from soak import rounds
 from yields import Yields, pixels
 
@@ -33,7 +33,7 @@ def make_step(number, rng):
 
 
 def write_calvin(folder, episodes, settings=RATE, extra=(), save=np.savez_compressed):
-    """Writes a split. Returns {number of a step: its arrays}."""
+    """Writes a split; `extra` steps are in no episode. Returns {number of a step: its arrays}."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "ep_start_end_ids.npy", np.array(episodes))
@@ -47,57 +47,57 @@ def write_calvin(folder, episodes, settings=RATE, extra=(), save=np.savez_compre
     return steps
 
 
-refused = partial(unread, "calvin")
+assert_refused = partial(assert_unread, "calvin")
 
 
 def test_every_array_of_every_step(tmp_path):
     steps = write_calvin(tmp_path / "d" / "training", [[100, 169], [7, 9]], extra=[11, 500])
     write_calvin(tmp_path / "d" / "validation", [[0, 0]])
-    found = Yields("calvin", tmp_path / "d", image_codec="png")
-    assert list(found.episodes) == ["training: episode 0", "training: episode 1", "validation: episode 0"]
-    assert found.metadata["training: episode 1"] == {
+    yields = Yields("calvin", tmp_path / "d", image_codec="png")
+    assert list(yields.episodes) == ["training: episode 0", "training: episode 1", "validation: episode 0"]
+    assert yields.metadata["training: episode 1"] == {
         "split": "training",
         "source_episode_index": 1,
         "first_step": 7,
         "last_step": 9,
     }
-    assert found.notes.total == 3
-    assert found.left_out == {"training: 2 steps": "in no episode of ep_start_end_ids.npy"}
-    assert found.provenance["calvin"]["training"]["rate_hz"] == 30
-    assert set(found.clocks.values()) == {"nominal"}
+    assert yields.notes.total == 3
+    assert yields.left_out == {"training: 2 steps": "in no episode of ep_start_end_ids.npy"}
+    assert yields.provenance["calvin"]["training"]["rate_hz"] == 30
+    assert set(yields.clocks.values()) == {"nominal"}
     for number, numbers in enumerate([range(100, 170), range(7, 10)]):
-        wanted = {key: np.stack([steps[step][key] for step in numbers]) for key in steps[7]}
-        streams = found[number]
+        expected = {key: np.stack([steps[step][key] for step in numbers]) for key in steps[7]}
+        streams = yields[number]
         time_ns = np.rint(np.arange(len(numbers)) * 1e9 / 30).astype(np.int64)
         for time, *_ in streams.values():
             np.testing.assert_array_equal(time, time_ns)
         for key in ("actions", "rel_actions", "robot_obs", "scene_obs"):
-            np.testing.assert_array_equal(streams[key][1], wanted[key])
+            np.testing.assert_array_equal(streams[key][1], expected[key])
         assert (
-            found.facts["rel_actions"]["attributes"] == {"absolute": False}
-            and "attributes" not in found.facts["actions"]
+            yields.facts["rel_actions"]["attributes"] == {"absolute": False}
+            and "attributes" not in yields.facts["actions"]
         )
         for key in ("rgb_static", "rgb_gripper"):
-            np.testing.assert_array_equal(pixels(streams[key][1]), wanted[key])
-        np.testing.assert_array_equal(pixels(streams["depth_static"][1])[..., 0], wanted["depth_static"])
+            np.testing.assert_array_equal(pixels(streams[key][1]), expected[key])
+        np.testing.assert_array_equal(pixels(streams["depth_static"][1])[..., 0], expected["depth_static"])
         for part in range(2):
-            tactile = wanted["rgb_tactile"][..., 3 * part : 3 * part + 3]
+            tactile = expected["rgb_tactile"][..., 3 * part : 3 * part + 3]
             np.testing.assert_array_equal(pixels(streams[f"rgb_tactile/{part}"][1]), tactile)
             depth = pixels(streams[f"depth_tactile/{part}"][1])[..., 0]
-            np.testing.assert_array_equal(depth, wanted["depth_tactile"][..., part])
+            np.testing.assert_array_equal(depth, expected["depth_tactile"][..., part])
 
 
 def test_the_rate_is_in_the_settings_or_required(tmp_path):
     write_calvin(tmp_path / "a", [[0, 2]], None)
-    refused(tmp_path / "a", "control_freq", "--rate-hz")
-    found = Yields("calvin", tmp_path / "a", rate_hz=10)
-    assert found[0]["actions"][0].tolist() == [0, 100_000_000, 200_000_000]
-    assert found.provenance["calvin"]["a"] == {"rate_hz": 10, "rate_from": "rate_hz"}
+    assert_refused(tmp_path / "a", "control_freq", "--rate-hz")
+    yields = Yields("calvin", tmp_path / "a", rate_hz=10)
+    assert yields[0]["actions"][0].tolist() == [0, 100_000_000, 200_000_000]
+    assert yields.provenance["calvin"]["a"] == {"rate_hz": 10, "rate_from": "rate_hz"}
     write_calvin(tmp_path / "b", [[0, 2]])
     assert Yields("calvin", tmp_path / "b", rate_hz=30).provenance["calvin"]["b"]["rate_hz"] == 30
-    refused(tmp_path / "b", "merged_config.yaml says 30 Hz, rate_hz 10: they contradict each other", rate_hz=10)
+    assert_refused(tmp_path / "b", "merged_config.yaml says 30 Hz, rate_hz 10: they contradict each other", rate_hz=10)
     write_calvin(tmp_path / "c", [[0, 2]], "control_freq: 30\ncontrol_freq: 15\n")
-    refused(tmp_path / "c", "control_freq")
+    assert_refused(tmp_path / "c", "control_freq")
 
 
 def write_pickles(folder):
@@ -117,28 +117,28 @@ def write_pickles(folder):
 def test_trusted_pickles_are_loaded(tmp_path):
     write_calvin(tmp_path / "d", [[0, 7], [10, 12]])
     write_pickles(tmp_path / "d")
-    found = Yields("calvin", tmp_path / "d", trust_pickle=True)
-    streams = found[0]
+    yields = Yields("calvin", tmp_path / "d", trust_pickle=True)
+    streams = yields[0]
     time_ns = [0, round(4e9 / 30)]
     assert streams["language"] == (pytest.approx(time_ns, abs=1), ["push it", "open it"])
     assert streams["language/task"][1] == ["push", "open_drawer"]
     assert streams["task"] == (pytest.approx([0, 3e9 / 30, 4e9 / 30, 7e9 / 30], abs=1), ["push it", "", "open it", ""])
     assert streams["language/steps"][1].tolist() == [3, 3]
     assert streams["language/embedding"][1].tolist() == [[3, 4, 5], [0, 1, 2]]
-    assert found[1]["language"][0].tolist() == [round(1e9 / 30)]
-    assert [metadata["scene"] for metadata in found.metadata.values()] == ["calvin_scene_A", "calvin_scene_B"]
-    assert [metadata["tasks"] for metadata in found.metadata.values()] == [["push it", "open it"], ["lift it"]]
-    assert "d: 1 annotations" in found.left_out
+    assert yields[1]["language"][0].tolist() == [round(1e9 / 30)]
+    assert [metadata["scene"] for metadata in yields.metadata.values()] == ["calvin_scene_A", "calvin_scene_B"]
+    assert [metadata["tasks"] for metadata in yields.metadata.values()] == [["push it", "open it"], ["lift it"]]
+    assert "d: 1 annotations" in yields.left_out
 
 
 def test_untrusted_pickles_are_not_loaded(tmp_path):
     write_calvin(tmp_path / "d", [[0, 2]])
     write_pickles(tmp_path / "d")
-    ran = tmp_path / "ran"
+    touched = tmp_path / "ran"
 
     class Attack:
         def __reduce__(self):
-            return ran.touch, ()
+            return touched.touch, ()
 
     for file in ("scene_info.npy", "lang_annotations/auto_lang_ann.npy", "episode_0000001.npz"):
         content = io.BytesIO()
@@ -148,23 +148,23 @@ def test_untrusted_pickles_are_not_loaded(tmp_path):
                 archive.writestr("actions.npy", content.getvalue())
         else:
             (tmp_path / "d" / file).write_bytes(content.getvalue())
-    refused(tmp_path / "d", "episode_0000001.npz", "got objects, which are pickled")
-    found = Yields("calvin", tmp_path / "d", on_error="skip")
-    assert {"scene_info.npy", "lang_annotations/auto_lang_ann.npy"} <= found.left_out.keys()
-    assert not ran.exists()
+    assert_refused(tmp_path / "d", "episode_0000001.npz", "got objects, which are pickled")
+    yields = Yields("calvin", tmp_path / "d", on_error="skip")
+    assert {"scene_info.npy", "lang_annotations/auto_lang_ann.npy"} <= yields.left_out.keys()
+    assert not touched.exists()
     np.save(tmp_path / "d" / "ep_start_end_ids.npy", np.array([Attack()], object))
-    refused(tmp_path / "d", "ep_start_end_ids.npy")
-    assert not ran.exists()
+    assert_refused(tmp_path / "d", "ep_start_end_ids.npy")
+    assert not touched.exists()
 
 
-def test_a_cache(tmp_path):
+def test_a_split_with_annotations_becomes_a_cache(tmp_path):
     steps = write_calvin(tmp_path / "d" / "training", [[0, 69], [70, 72]])
     write_pickles(tmp_path / "d" / "training")
     report = robocache.ingest(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
     assert (report.format, report.episodes) == ("calvin", 2)
     dataset = robocache.open(tmp_path / "cache", verify=True)
-    wanted = np.stack([steps[step]["depth_static"] for step in range(70)])
-    np.testing.assert_array_equal(np.asarray(dataset.episode(0)["depth_static"][1])[..., 0], wanted)
+    expected = np.stack([steps[step]["depth_static"] for step in range(70)])
+    np.testing.assert_array_equal(np.asarray(dataset.episode(0)["depth_static"][1])[..., 0], expected)
     assert dataset.streams["depth_static"].frames.color_space == "depth"
     assert dataset.streams["rgb_tactile/1"].rows == 73
     assert list(dataset.episode(0)["language"][1]) == ["push it", "open it", "lift it", "nowhere"]
@@ -181,19 +181,19 @@ def test_rule_47_an_annotation_holds_in_its_window(tmp_path):
         "info": {"indx": [*windows.values()], "episodes": []},
     }
     np.save(tmp_path / "d/lang_annotations/auto_lang_ann.npy", content)
-    dataset, _ = ingested(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
+    dataset, _ = ingest_and_open(tmp_path / "d", tmp_path / "cache", trust_pickle=True)
     loader = robocache.Loader(
         dataset, batch_size=22, delta_timestamps={"actions": None}, task_text=True, shuffle=False, device="cpu"
     )
-    wanted = [
+    expected = [
         next((text for text, (first, last) in reversed(windows.items()) if first <= step <= last), None)
         for step in range(10, 32)
     ]
-    assert next(loader)["task"] == wanted
+    assert next(loader)["task"] == expected
     robocache.export(dataset, tmp_path / "out", to="lerobot", streams=["actions"])
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")["task_index"].to_pylist()
     texts = {row["task_index"]: row["task"] for row in pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pylist()}
-    assert [texts[number] for number in rows] == [text or "" for text in wanted]
+    assert [texts[number] for number in rows] == [text or "" for text in expected]
 
 
 # ---- faults ----
@@ -206,6 +206,7 @@ def header(shape, dtype="<f8"):
 
 
 def zipped(**members):
+    """A zip of {name: content}; in a name "__" stands for "."."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, member in members.items():
@@ -236,32 +237,32 @@ def test_steps_that_cannot_be_read(content, words, tmp_path):
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    refused(tmp_path / "d", "episode_0000003.npz", words)
-    found = Yields("calvin", tmp_path / "d", on_error="skip")
-    odd = ": actions" if "[8]" in words else ""
-    assert f"d: episode 1: steps 3{odd}" in found.skipped
-    streams = found.episodes["d: episode 1"]
+    assert_refused(tmp_path / "d", "episode_0000003.npz", words)
+    yields = Yields("calvin", tmp_path / "d", on_error="skip")
+    array_suffix = ": actions" if "[8]" in words else ""
+    assert f"d: episode 1: steps 3{array_suffix}" in yields.skipped
+    streams = yields.episodes["d: episode 1"]
     assert streams["actions"][0].tolist() == [0, 66_666_667] and streams["actions"][1][:, 0].tolist() == [2, 4]
-    assert len(streams["robot_obs"][0]) == 2 and len(found.episodes["d: episode 0"]["actions"][0]) == 2
+    assert len(streams["robot_obs"][0]) == 2 and len(yields.episodes["d: episode 0"]["actions"][0]) == 2
 
 
-@pytest.mark.parametrize("odd", ["missing", "damaged", "wider", "another array"])
-def test_the_first_step_decides_nothing(odd, tmp_path):
+@pytest.mark.parametrize("fault", ["missing", "damaged", "wider", "another array"])
+def test_a_faulty_first_step_hides_no_other(fault, tmp_path):
     steps = write_calvin(tmp_path / "d", [[0, 9], [10, 29]])
     file = tmp_path / "d" / "episode_0000000.npz"
-    if odd == "missing":
+    if fault == "missing":
         file.unlink()
-    elif odd == "damaged":
+    elif fault == "damaged":
         file.write_bytes(file.read_bytes()[:-100])
     else:
-        name = "actions" if odd == "wider" else "more"
+        name = "actions" if fault == "wider" else "more"
         np.savez(file, **(steps[0] | {name: np.zeros(8)}))
-    found = Yields("calvin", tmp_path / "d", on_error="skip")
-    rows = {"missing": 9, "damaged": 9, "wider": 9, "another array": 10}[odd]
-    assert len(found.episodes["d: episode 0"]["actions"][0]) == rows
-    assert len(found.episodes["d: episode 0"]["robot_obs"][0]) == (9 if odd in ("missing", "damaged") else 10)
-    assert len(found.episodes["d: episode 1"]["actions"][0]) == 20 and len(found.skipped) == 1
-    assert "more" not in found.episodes["d: episode 0"]
+    yields = Yields("calvin", tmp_path / "d", on_error="skip")
+    rows = {"missing": 9, "damaged": 9, "wider": 9, "another array": 10}[fault]
+    assert len(yields.episodes["d: episode 0"]["actions"][0]) == rows
+    assert len(yields.episodes["d: episode 0"]["robot_obs"][0]) == (9 if fault in ("missing", "damaged") else 10)
+    assert len(yields.episodes["d: episode 1"]["actions"][0]) == 20 and len(yields.skipped) == 1
+    assert "more" not in yields.episodes["d: episode 0"]
 
 
 def test_a_zip_bomb_is_not_decompressed(tmp_path):
@@ -275,7 +276,7 @@ def test_a_zip_bomb_is_not_decompressed(tmp_path):
     import tracemalloc
 
     tracemalloc.start()
-    refused(tmp_path / "d", "episode_0000000.npz")
+    assert_refused(tmp_path / "d", "episode_0000000.npz")
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
     tracemalloc.stop()
 
@@ -295,16 +296,16 @@ def test_a_zip_bomb_is_not_decompressed(tmp_path):
 def test_invalid_tables_are_refused(table, words, tmp_path):
     write_calvin(tmp_path / "d", [[0, 3]])
     np.save(tmp_path / "d" / "ep_start_end_ids.npy", table)
-    refused(tmp_path / "d", "ep_start_end_ids.npy" if "npz" not in words else "", words)
+    assert_refused(tmp_path / "d", "ep_start_end_ids.npy" if "npz" not in words else "", words)
 
 
-def test_no_steps_and_no_table(tmp_path):
+def test_a_split_without_steps_or_a_table_is_refused(tmp_path):
     write_calvin(tmp_path / "d", [[0, 1]])
     for file in (tmp_path / "d").glob("*.npz"):
         file.unlink()
-    refused(tmp_path / "d", "expected a file a step")
+    assert_refused(tmp_path / "d", "expected a file a step")
     (tmp_path / "d" / "ep_start_end_ids.npy").unlink()
-    refused(tmp_path / "d", "expected ep_start_end_ids.npy")
+    assert_refused(tmp_path / "d", "expected ep_start_end_ids.npy")
 
 
 @pytest.mark.soak
@@ -312,12 +313,12 @@ def test_changed_bytes_are_named(tmp_path, rng):
     write_calvin(tmp_path / "d", [[0, 0], [1, 1]], save=np.savez)
     write_pickles(tmp_path / "d")
     files = [tmp_path / "d" / name for name in ("episode_0000001.npz", "ep_start_end_ids.npy")]
-    sound = [file.read_bytes() for file in files]
+    contents = [file.read_bytes() for file in files]
     for _ in range(rounds(60)):
-        which = int(rng.integers(2))
-        files[which].write_bytes(damage(sound[which], rng))
+        index = int(rng.integers(2))
+        files[index].write_bytes(damage(contents[index], rng))
         try:
             Yields("calvin", tmp_path / "d")
         except robocache.FileError as error:
             assert str(tmp_path / "d") in str(error)
-        files[which].write_bytes(sound[which])
+        files[index].write_bytes(contents[index])

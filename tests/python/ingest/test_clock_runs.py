@@ -1,4 +1,4 @@
-"""`repair="split"` in each format: an episode begins where a recorder's clock was reset, and no column is lost."""
+"""`repair="split"` in each format: an episode begins where a recorder's clock was reset; columns of the source stay."""
 
 import struct
 
@@ -26,7 +26,7 @@ from test_ulog import message as ulog_message
 import robocache
 
 MS = 1_000_000
-# Milliseconds after START: the clock is reset in the third row and in the fifth.
+# The rows' stamps in milliseconds after START, and the rows between the resets.
 STAMPS = [100, 110, 50, 60, 0, 0, 10]
 RUNS = [[0, 1], [2, 3], [4, 5, 6]]
 
@@ -37,10 +37,10 @@ def imus(store, phase):
         message(
             "sensor_msgs/msg/Imu",
             store,
-            header=header(START + (at + phase) * MS, store=store),
+            header=header(START + (stamp + phase) * MS, store=store),
             angular_velocity=message("geometry_msgs/msg/Vector3", store, x=float(row)),
         )
-        for row, at in enumerate(STAMPS)
+        for row, stamp in enumerate(STAMPS)
     ]
     return "sensor_msgs/msg/Imu", [(START + row * 10 * MS, msg) for row, msg in enumerate(rows)]
 
@@ -60,8 +60,8 @@ def write_ros1_bag(folder):
 def write_ulog(folder):
     fields = "uint64_t timestamp;float[3] angular_velocity;"
     rows = [
-        ulog_message("D", struct.pack("<HQ3f", topic, (START + (at + phase) * MS) // 1000, row, 0, 0))
-        for row, at in enumerate(STAMPS)
+        ulog_message("D", struct.pack("<HQ3f", topic, (START + (stamp + phase) * MS) // 1000, row, 0, 0))
+        for row, stamp in enumerate(STAMPS)
         for topic, phase in ((0, 0), (1, 3))
     ]
     messages = [ulog_header(), form(f"/a:{fields}"), form(f"/b:{fields}"), announce(0, "/a"), announce(1, "/b"), *rows]
@@ -84,14 +84,14 @@ def test_a_reset_clock_begins_an_episode(write, tmp_path):
         stream = cache.streams[name]
         column = next(i for i, feature in enumerate(stream.names) if feature.startswith("angular_velocity"))
         for episode, rows in enumerate(RUNS):
-            found = slice(*stream.row_offsets[episode : episode + 2])
-            wanted = [(START + (STAMPS[row] + phase) * MS) // 1000 for row in rows]
-            assert (stream.time_ns[found] // 1000).tolist() == wanted
-            assert stream.values[found][:, column].tolist() == rows
+            episode_rows = slice(*stream.row_offsets[episode : episode + 2])
+            expected = [(START + (STAMPS[row] + phase) * MS) // 1000 for row in rows]
+            assert (stream.time_ns[episode_rows] // 1000).tolist() == expected
+            assert stream.values[episode_rows][:, column].tolist() == rows
 
 
-def test_a_column_split_of_the_source_stays(tmp_path):
-    """RLDS and CALVIN have such a column; their clocks of row numbers never step back."""
+def test_a_column_named_split_of_the_source_stays(tmp_path):
+    """RLDS and CALVIN have a column "split". Their clocks are made of row numbers and never step back."""
     robocache.ingest(
         write_toy(tmp_path / "toy", toy_example(1), toy_example(2)), tmp_path / "a", repair="split", rate_hz=5
     )
@@ -102,7 +102,7 @@ def test_a_column_split_of_the_source_stays(tmp_path):
         assert (episodes["split"].to_pylist(), episodes["clock_run"].to_pylist()) == ([split] * 2, [0, 0])
 
 
-def test_a_column_of_that_name_is_refused_and_can_be_renamed(toy, tmp_path):
+def test_a_column_named_clock_run_is_refused_and_can_be_renamed(toy, tmp_path):
     from robocache.ingest.recording import Recording, Rows
 
     def read(options, notes):
@@ -118,29 +118,29 @@ def test_a_column_of_that_name_is_refused_and_can_be_renamed(toy, tmp_path):
 
 # ---- the log clock of a bag -----------------------------------------------------------------------------------------------
 
-# A simulation restarts after 10 s. Its topics are logged by its clock; both runs are alike except for a number.
+# A simulation restarts after 10 s and sets back its clock, by which topics are logged. One number tells its runs apart.
 SECOND = 10**9
 LATCHED = "std_msgs/msg/String"
 
 
 def simulated(store):
-    """Topics with messages of both runs, and the order in which a recorder writes them."""
+    """Returns the messages of both runs as a recorder writes them: (run, time_ns, topic, type, message)."""
 
-    def stamped(run, at):
+    def make_imu(run, time_ns):
         vector = message("geometry_msgs/msg/Vector3", store, x=float(run))
-        return message("sensor_msgs/msg/Imu", store, header=header(at, store=store), angular_velocity=vector)
+        return message("sensor_msgs/msg/Imu", store, header=header(time_ns, store=store), angular_velocity=vector)
 
-    def scan(run, at):
+    def make_float(run, time_ns):
         return message("std_msgs/msg/Float64", store, data=float(run))
 
     rows = [
-        (run, at + SECOND, topic, name, make(run, at + SECOND))
+        (run, time_ns + SECOND, topic, name, make(run, time_ns + SECOND))
         for run, end in enumerate((10, 8))
         for topic, name, make, step in (
-            ("/imu", "sensor_msgs/msg/Imu", stamped, 50 * MS),  # stamped by the header
-            ("/force", "std_msgs/msg/Float64", scan, 70 * MS),  # stamped by the log time
+            ("/imu", "sensor_msgs/msg/Imu", make_imu, 50 * MS),  # stamped by the header
+            ("/force", "std_msgs/msg/Float64", make_float, 70 * MS),  # stamped by the log time
         )
-        for at in range(0, end * SECOND, step)
+        for time_ns in range(0, end * SECOND, step)
     ]
     rows.append((0, SECOND, "/latched", LATCHED, message(LATCHED, store, data="once")))
     rows.append((1, 2 * SECOND, "/late", LATCHED, message(LATCHED, store, data="of the second run")))
@@ -149,16 +149,16 @@ def simulated(store):
 
 def topics_of(rows):
     topics = {}
-    for _, at, topic, name, msg in rows:
-        topics.setdefault(topic, (name, []))[1].append((at, msg))
+    for _, time_ns, topic, name, msg in rows:
+        topics.setdefault(topic, (name, []))[1].append((time_ns, msg))
     return topics
 
 
 def as_recorded(rows):
-    """The order of the file, as indices of the rows in order of time."""
-    flat = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
-    by_time = sorted(range(len(flat)), key=lambda number: flat[number][1])
-    index = {id(flat[number]): rank for rank, number in enumerate(by_time)}
+    """Returns the order in the file, as indices of the rows by time."""
+    rows_by_topic = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
+    by_time = sorted(range(len(rows_by_topic)), key=lambda number: rows_by_topic[number][1])
+    index = {id(rows_by_topic[number]): rank for rank, number in enumerate(by_time)}
     return [index[id(row)] for row in rows]
 
 
@@ -175,7 +175,7 @@ def mcap_without_chunks(folder, rows):
 
 
 def bag_of_files(folder, rows):
-    """A bag of a recorder that was restarted into the same folder."""
+    """The bag of a recorder that was restarted and writes to the same folder."""
     for run in (0, 1):
         write_database(folder / f"bag/bag_{run}.db3", topics_of([row for row in rows if row[0] == run]))
     files = [f"bag_{run}.db3" for run in (0, 1)]
@@ -232,9 +232,9 @@ def test_runs_of_a_log_clock_set_back_are_never_mixed(write, store, tmp_path):
     rows = simulated(store)
     source = write(tmp_path, rows)
     on_error = "skip" if write is bag1_without_index else "stop"
-    wanted = r"bag.*: stream '/(imu|force)': row \d+ is at \d+ ns, .*: a step back of (8|9|10)\.?\d* s; .*'split' begins an episode"
+    expected = r"bag.*: stream '/(imu|force)': row \d+ is at \d+ ns, .*: a step back of (8|9|10)\.?\d* s; .*'split' begins an episode"
     if on_error == "stop":
-        with pytest.raises(robocache.FileError, match=wanted):
+        with pytest.raises(robocache.FileError, match=expected):
             robocache.ingest(source, tmp_path / "cache")
     report = robocache.ingest(source, tmp_path / "cache", repair="split", on_error=on_error)
     assert report.repaired["/imu"] == report.repaired["/force"] == {"backward_steps": 1, "episodes": 2}
@@ -243,13 +243,13 @@ def test_runs_of_a_log_clock_set_back_are_never_mixed(write, store, tmp_path):
     for topic in ("/imu", "/force", "/latched", "/late"):
         stream = cache.streams[topic]
         for run in (0, 1):
-            found = slice(*stream.row_offsets[run : run + 2])
-            mine = [row for row in rows if row[0] == run and row[2] == topic]
-            assert stream.time_ns[found].tolist() == [at for _, at, *_ in mine]
+            run_rows = slice(*stream.row_offsets[run : run + 2])
+            expected_rows = [row for row in rows if row[0] == run and row[2] == topic]
+            assert stream.time_ns[run_rows].tolist() == [time_ns for _, time_ns, *_ in expected_rows]
             if topic == "/imu":
-                assert set(stream.values[found][:, 4].tolist()) == {run}
+                assert set(stream.values[run_rows][:, 4].tolist()) == {run}
             if topic == "/force":
-                assert set(stream.values[found].reshape(-1).tolist()) == {run}
+                assert set(stream.values[run_rows].reshape(-1).tolist()) == {run}
 
 
 @pytest.mark.parametrize(("write", "store"), LOGGED[:4] + LOGGED[6:8])
@@ -261,7 +261,7 @@ def test_topics_one_after_another_in_the_file_are_one_run(write, store, tmp_path
 
 
 @pytest.mark.parametrize("step_ms", [61, 99, 101, 161])
-def test_a_log_clock_set_back_a_little_is_noted(step_ms, tmp_path):
+def test_a_log_clock_set_back_by_up_to_100_ms_is_noted(step_ms, tmp_path):
     """Threads of a recorder swap messages within some milliseconds; NTP sets a clock back by 128 ms or more."""
     offsets_ms = [0, 50, 100, 150, 200, 200 - step_ms, 250 - step_ms, 300]
     rows = [
@@ -272,10 +272,10 @@ def test_a_log_clock_set_back_a_little_is_noted(step_ms, tmp_path):
         with pytest.raises(robocache.FileError, match=rf"'/a': row 5 .*a step back of 0.{step_ms} s"):
             robocache.ingest(source, tmp_path / "cache")
         return
-    found = read(source)
-    assert found.only["/a"].time_ns == sorted(START + k * MS for k in offsets_ms)
-    why = found.left_out["bag.mcap: /a: the order in the file"]
-    assert why.startswith(
+    readout = read(source)
+    assert readout.only["/a"].time_ns == sorted(START + k * MS for k in offsets_ms)
+    reason = readout.left_out["bag.mcap: /a: the order in the file"]
+    assert reason.startswith(
         f"{sum(k < 200 for k in offsets_ms[5:])} messages were logged up to 0.{step_ms:03} s before an earlier message"
     )
 

@@ -17,17 +17,17 @@ NOW = 1_700_000_000_000_000_000
 
 
 def one_stream(stamps, parts=1, name="imu", where="FILE"):
-    """A reader of one recording in `parts` parts, whose rows hold their row numbers."""
+    """A reader of one recording in `parts` parts. The values are the row numbers."""
     times, values = np.array(stamps, np.int64), np.arange(len(stamps), dtype=np.int32)
 
     def read(options, notes):
-        cut = np.array_split(np.arange(len(times)), parts)
-        yield Recording("one", where, {"name": "one"}, ((name, Rows(times[rows], values[rows])) for rows in cut))
+        row_parts = np.array_split(np.arange(len(times)), parts)
+        yield Recording("one", where, {"name": "one"}, ((name, Rows(times[rows], values[rows])) for rows in row_parts))
 
     return read
 
 
-def ingested(toy, tmp_path, stamps, parts=1, **options):
+def ingest_rows(toy, tmp_path, stamps, parts=1, **options):
     report = toy(one_stream(stamps, parts), overwrite=True, **options)
     dataset = robocache.open(tmp_path / "cache")
     rows = [dataset.episode(episode)["imu"] for episode in range(len(dataset))]
@@ -45,17 +45,17 @@ def test_a_step_back_is_refused_by_name(toy, tmp_path, parts):
         assert policy in str(caught.value)
     assert not (tmp_path / "cache").exists()
 
-    def two(options, notes):
+    def read_two(options, notes):
         yield from one_stream([2, 1], parts)(options, notes)
         yield from one_stream([1, 2], parts)(options, notes)
 
-    report = toy(two, on_error="skip")
+    report = toy(read_two, on_error="skip")
     assert [omission.what for omission in report.skipped] == ["one"]
     assert (report.episodes, report.rows, report.repaired) == (1, {"imu": 2}, {})
 
 
 def test_equal_stamps_are_no_step_back(toy, tmp_path):
-    assert ingested(toy, tmp_path, [5, 5, 5, 6])[0] == [([5, 5, 5, 6], [0, 1, 2, 3])]
+    assert ingest_rows(toy, tmp_path, [5, 5, 5, 6])[0] == [([5, 5, 5, 6], [0, 1, 2, 3])]
 
 
 stamps_of_streams = st.lists(st.integers(-50, 50), min_size=1, max_size=40)
@@ -64,9 +64,9 @@ stamps_of_streams = st.lists(st.integers(-50, 50), min_size=1, max_size=40)
 @settings(max_examples=25)
 @given(stamps=stamps_of_streams, parts=st.integers(1, 4))
 def test_sort_is_stable(stamps, parts, toy, tmp_path):
-    found, report = ingested(toy, tmp_path, stamps, parts, repair="sort")
+    episodes, report = ingest_rows(toy, tmp_path, stamps, parts, repair="sort")
     order = sorted(range(len(stamps)), key=lambda row: stamps[row])
-    assert found == [([stamps[row] for row in order], order)]
+    assert episodes == [([stamps[row] for row in order], order)]
     steps = sum(after < before for before, after in pairwise(stamps))
     assert report.repaired.get("imu", {}).get("backward_steps", 0) == steps
     moved = sum(row != index for index, row in enumerate(order))
@@ -75,21 +75,21 @@ def test_sort_is_stable(stamps, parts, toy, tmp_path):
 
 @settings(max_examples=25)
 @given(stamps=stamps_of_streams, parts=st.integers(1, 4))
-def test_drop_keeps_rows_not_before_the_latest(stamps, parts, toy, tmp_path):
-    found, report = ingested(toy, tmp_path, stamps, parts, repair="drop")
+def test_drop_removes_rows_before_the_latest_stamp(stamps, parts, toy, tmp_path):
+    episodes, report = ingest_rows(toy, tmp_path, stamps, parts, repair="drop")
     kept = [row for row, stamp in enumerate(stamps) if stamp >= max(stamps[: row + 1])]
-    assert found == [([stamps[row] for row in kept], kept)]
+    assert episodes == [([stamps[row] for row in kept], kept)]
     assert report.repaired.get("imu", {}).get("rows_dropped", 0) == len(stamps) - len(kept)
 
 
 @settings(max_examples=25)
 @given(stamps=stamps_of_streams, parts=st.integers(1, 4))
-def test_split_begins_an_episode_at_each_step(stamps, parts, toy, tmp_path):
-    found, report = ingested(toy, tmp_path, stamps, parts, repair="split")
+def test_split_begins_an_episode_at_each_step_back(stamps, parts, toy, tmp_path):
+    episodes, report = ingest_rows(toy, tmp_path, stamps, parts, repair="split")
     runs = [[0]]
     for row in range(1, len(stamps)):
         runs.append([row]) if stamps[row] < stamps[row - 1] else runs[-1].append(row)
-    assert found == [([stamps[row] for row in run], run) for run in runs]
+    assert episodes == [([stamps[row] for row in run], run) for run in runs]
     assert report.episodes == len(runs)
     table = robocache.open(tmp_path / "cache").episodes
     assert table["clock_run"].to_pylist() == list(range(len(runs)))
@@ -98,7 +98,7 @@ def test_split_begins_an_episode_at_each_step(stamps, parts, toy, tmp_path):
 
 def test_split_matches_runs_of_streams_by_their_index(toy, tmp_path):
     def read(options, notes):
-        def streams():  # interleaved, and one after the other
+        def streams():  # their parts alternate
             yield "a", Rows(np.array([1, 2, 1]), np.array([10, 11, 12]))
             yield "b", Rows(np.array([5]), np.array([20]))
             yield "a", Rows(np.array([4]), np.array([13]))
@@ -127,7 +127,7 @@ def test_streams_with_different_numbers_of_runs_are_named(toy, tmp_path):
     assert (report.episodes, report.rows, report.repaired) == (1, {"a": 1}, {})
 
 
-def test_a_fault_after_a_step_drops_the_whole_recording(toy, tmp_path):
+def test_a_fault_after_a_step_back_drops_the_whole_recording(toy, tmp_path):
     def read(options, notes):
         yield Recording(
             "one",
@@ -145,33 +145,33 @@ def test_a_fault_after_a_step_drops_the_whole_recording(toy, tmp_path):
 
 
 @pytest.mark.parametrize("parts", [1, 3, 6])
-@pytest.mark.parametrize(("stamp", "word"), [(0, "0"), (-1, "-1"), (2**63 - 1, "2^63-1"), (-(2**63), "-2^63")])
+@pytest.mark.parametrize(("stamp", "stamp_text"), [(0, "0"), (-1, "-1"), (2**63 - 1, "2^63-1"), (-(2**63), "-2^63")])
 @pytest.mark.parametrize("index", [0, 2, 5])
-def test_invalid_stamps_are_named_and_only_dropped(stamp, word, index, parts, toy, tmp_path):
+def test_invalid_stamps_are_named_and_only_dropped(stamp, stamp_text, index, parts, toy, tmp_path):
     stamps = [NOW + row for row in range(6)]
     stamps[index] = stamp
     for repair in (None, "sort", "split"):
         with pytest.raises(SourceError) as caught:
             toy(one_stream(stamps, parts), repair=repair)
-        assert f"FILE: stream 'imu': row {index} is at {word} ns, which is no time" in str(caught.value)
-        assert f"{word} in 1 rows" in str(caught.value) and "repair='drop'" in str(caught.value)
-    found, report = ingested(toy, tmp_path, stamps, parts, repair="drop")
-    rest = [row for row in range(6) if row != index]
-    assert found == [([stamps[row] for row in rest], rest)]
+        assert f"FILE: stream 'imu': row {index} is at {stamp_text} ns, which is no time" in str(caught.value)
+        assert f"{stamp_text} in 1 rows" in str(caught.value) and "repair='drop'" in str(caught.value)
+    episodes, report = ingest_rows(toy, tmp_path, stamps, parts, repair="drop")
+    other_rows = [row for row in range(6) if row != index]
+    assert episodes == [([stamps[row] for row in other_rows], other_rows)]
     assert (report.repaired["imu"]["rows_dropped"], report.repaired["imu"]["stamps_unset"]) == (1, 1)
 
 
 @pytest.mark.parametrize("stamps", [[0, 10, 20], [-1, 0, 1], [0, 0, 0], [0], [-5, -1, 0]])
 def test_zero_is_a_stamp_if_the_others_are_near(stamps, toy, tmp_path):
     for parts in (1, len(stamps)):
-        assert ingested(toy, tmp_path, stamps, parts)[0] == [(stamps, list(range(len(stamps))))]
+        assert ingest_rows(toy, tmp_path, stamps, parts)[0] == [(stamps, list(range(len(stamps))))]
 
 
 # ---- every kind of stream ----
 
 
 def test_all_kinds_of_rows_are_dropped_and_sorted():
-    """Against numpy, for ragged rows, text and frames, encoded or raw."""
+    """Ragged rows, texts and frames, encoded or raw, are compared with rows that numpy picks."""
     rng = np.random.default_rng(3)
     times = np.array([5, 3, 9, 1, 7], np.int64)
     images = rng.integers(0, 255, (5, 8, 8, 3), dtype=np.uint8)
@@ -205,17 +205,22 @@ def test_all_kinds_of_rows_are_dropped_and_sorted():
             stored.codec, stored.data, stored.offsets, stored.shape, stored.dtype, range(count)
         ).tolist()
 
-    for name, make in kinds.items():
-        whole = content(make(np.arange(5)))
+    for name, make_samples in kinds.items():
+        all_rows = content(make_samples(np.arange(5)))
         for repair, expected in {"sort": [3, 1, 0, 4, 2], "drop": [0, 2]}.items():
             order = clocks.Order(repair)
-            parts = [ready for rows in ([0, 1], [2, 3, 4]) for _, ready in order.take(name, make(np.array(rows)))]
-            parts += [ready for _, _, ready in order.end()]
-            assert [t for part in parts for t in clocks.stamps(part).tolist()] == times[expected].tolist(), (
+            parts = [
+                samples for rows in ([0, 1], [2, 3, 4]) for _, samples in order.take(name, make_samples(np.array(rows)))
+            ]
+            parts += [samples for _, _, samples in order.end()]
+            assert [stamp for part in parts for stamp in clocks.stamps(part).tolist()] == times[expected].tolist(), (
                 name,
                 repair,
             )
-            assert [row for part in parts for row in content(part)] == [whole[row] for row in expected], (name, repair)
+            assert [row for part in parts for row in content(part)] == [all_rows[row] for row in expected], (
+                name,
+                repair,
+            )
 
 
 def test_frames_are_sorted_as_files(toy, tmp_path):
@@ -237,10 +242,10 @@ def test_frames_are_sorted_as_files(toy, tmp_path):
 
 def test_more_rows_than_memory_holds_are_refused(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(clocks, "HELD_BYTES", 1 << 20)
-    many = list(range(200_000))
+    stamps = list(range(200_000))
     with pytest.raises(SourceError, match=r"^FILE: stream 'imu': more than 1 MiB of the recording .* repair='sort'"):
-        toy(one_stream(many), repair="sort")
-    assert toy(one_stream(many), repair="drop").rows == {"imu": 200_000}
+        toy(one_stream(stamps), repair="sort")
+    assert toy(one_stream(stamps), repair="drop").rows == {"imu": 200_000}
 
 
 # ---- offsets ----
@@ -293,8 +298,8 @@ def test_a_shuffled_real_log_is_sorted(real_data, tmp_path):
     (tmp_path / "log").mkdir()
     (tmp_path / "log/imu.csv").write_text("\n".join([header, *lines]) + "\n")
     (tmp_path / "mixed").mkdir()
-    mixed = np.random.default_rng(0).permutation(len(lines))
-    (tmp_path / "mixed/imu.csv").write_text("\n".join([header, *(lines[i] for i in mixed)]) + "\n")
+    shuffled = np.random.default_rng(0).permutation(len(lines))
+    (tmp_path / "mixed/imu.csv").write_text("\n".join([header, *(lines[i] for i in shuffled)]) + "\n")
     robocache.ingest(tmp_path / "log", tmp_path / "a", time_unit="ns")
     robocache.ingest(tmp_path / "mixed", tmp_path / "b", time_unit="ns", repair="sort")
     a, b = (robocache.open(tmp_path / cache).streams["imu"] for cache in "ab")

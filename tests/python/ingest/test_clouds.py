@@ -21,7 +21,7 @@ FIELDS = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("intensity", "f4"), ("ring", "
 PLY = {"f4": "float", "f8": "double", "u1": "uchar", "u2": "ushort", "i4": "int"}
 
 
-def cloud(rng, count, fields=FIELDS):
+def make_cloud(rng, count, fields=FIELDS):
     points = np.zeros(count, fields)
     for name, kind in fields:
         numbers = rng.normal(size=count) * 50 if kind[0] == "f" else rng.integers(0, 255, count)
@@ -29,22 +29,22 @@ def cloud(rng, count, fields=FIELDS):
     return points
 
 
-def texts(points):
+def ascii_lines(points):
     return "".join(" ".join(repr(cell.item()) for cell in point) + "\n" for point in points)
 
 
-def described(points):
+def fields_of(points):
     """(name, type) of each field."""
     return [(name, points.dtype[name].str[1:]) for name in points.dtype.names]
 
 
-def write_ply(path, points, order="<", behind=b"", extra=""):
+def write_ply(path, points, order="<", after_points=b"", extra=""):
     kind = {"<": "binary_little_endian", ">": "binary_big_endian", "": "ascii"}[order]
-    properties = "".join(f"property {PLY[kind]} {name}\n" for name, kind in described(points))
+    properties = "".join(f"property {PLY[kind]} {name}\n" for name, kind in fields_of(points))
     head = f"ply\nformat {kind} 1.0\ncomment x\nelement vertex {len(points)}\n{properties}{extra}end_header\n"
-    body = points.astype(points.dtype.newbyteorder(order)).tobytes() if order else texts(points).encode()
+    body = points.astype(points.dtype.newbyteorder(order)).tobytes() if order else ascii_lines(points).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(head.encode() + body + behind)
+    path.write_bytes(head.encode() + body + after_points)
     return path
 
 
@@ -83,7 +83,7 @@ def pack_lzf(raw):
 
 
 def write_pcd(path, points, data="binary", width=None, height=1, viewpoint="0 0 0 1 0 0 0", names=None):
-    fields = described(points)
+    fields = fields_of(points)
     head = (
         "# .PCD v0.7 - Point Cloud Data file format\nVERSION 0.7\n"
         f"FIELDS {' '.join(names or [name for name, _ in fields])}\n"
@@ -94,7 +94,7 @@ def write_pcd(path, points, data="binary", width=None, height=1, viewpoint="0 0 
         f"POINTS {len(points)}\nDATA {data}\n"
     ).encode()
     if data == "ascii":
-        body = texts(points).encode()
+        body = ascii_lines(points).encode()
     elif data == "binary":
         body = points.tobytes()
     else:
@@ -106,8 +106,8 @@ def write_pcd(path, points, data="binary", width=None, height=1, viewpoint="0 0 
     return path
 
 
-def same(streams, points, row=0):
-    """Asserts that the streams hold these points, in any types."""
+def assert_points(streams, points, row=0):
+    """Asserts that a row of the streams holds these points, whatever types the file has."""
     values = streams["points"][1][row]
     assert values.dtype == np.float32
     for column, name in enumerate(("x", "y", "z", "intensity", "ring")):
@@ -121,42 +121,42 @@ def same(streams, points, row=0):
 
 @pytest.mark.parametrize("order", ["<", ">", ""])
 def test_ply(order, rng, tmp_path):
-    points = cloud(rng, 9_000)
+    points = make_cloud(rng, 9_000)
     yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, order))
-    same(yields.only(), points)
+    assert_points(yields.only(), points)
     assert yields.only()["points"][0].tolist() == [0]
     assert yields.facts["points"]["names"] == ["x", "y", "z", "intensity", "ring"]
     assert yields.facts["points/id"]["names"] == ["id"]
 
 
 def test_ply_with_faces_and_other_elements(rng, tmp_path):
-    points = cloud(rng, 4)
+    points = make_cloud(rng, 4)
     extra = "element face 1\nproperty list uchar int vertex_indices\n"
-    yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, extra=extra, behind=b"\3" + bytes(12)))
-    same(yields.only(), points)
+    yields = Yields("clouds", write_ply(tmp_path / "a.ply", points, extra=extra, after_points=b"\3" + bytes(12)))
+    assert_points(yields.only(), points)
     assert list(yields.left_out) == ["element face"]
     file = write_ply(tmp_path / "a.ply", points)
     head, body = file.read_bytes().split(b"end_header\n")
     vertex = head[head.index(b"element") :]
     start = head[: head.index(b"element")]
     file.write_bytes(start + b"element camera 2\nproperty double f\n" + vertex + b"end_header\n" + bytes(16) + body)
-    same(Yields("clouds", file).only(), points)
+    assert_points(Yields("clouds", file).only(), points)
     file.write_bytes(start + extra.encode() + vertex + b"end_header\n" + bytes(16) + body)
     assert "'face' has lists" in outcome("clouds", file)
 
 
 @pytest.mark.parametrize("data", ["ascii", "binary", "binary_compressed"])
 def test_pcd(data, rng, tmp_path):
-    points = cloud(rng, 500)
+    points = make_cloud(rng, 500)
     points["x"][3] = np.nan
     points["intensity"][:300] = 1.0  # a run longer than any back reference
     yields = Yields("clouds", write_pcd(tmp_path / "a.pcd", points, data))
-    same(yields.only(), points)
+    assert_points(yields.only(), points)
 
 
 def test_pcd_with_rows_padding_a_viewpoint_and_colours(rng, tmp_path):
     fields = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("pad", "u1"), ("rgb", "f4"), ("label", "u4"), ("far", "f8")]
-    points = cloud(rng, 12, fields)
+    points = make_cloud(rng, 12, fields)
     points["rgb"] = np.full(12, 0x00112233, "<u4").view("<f4")
     names = ["x", "y", "z", "_", "rgb", "label", "far"]
     file = write_pcd(tmp_path / "a.pcd", points, width=4, height=3, viewpoint="1 0 0 1 0 0 0", names=names)
@@ -172,7 +172,7 @@ def test_pcd_with_rows_padding_a_viewpoint_and_colours(rng, tmp_path):
 
 def test_float64_points_hold_integers_of_32_bits(rng, tmp_path):
     fields = [("x", "f8"), ("y", "f8"), ("z", "f8"), ("i", "u4"), ("stamp", "u8")]
-    points = cloud(rng, 3, fields)
+    points = make_cloud(rng, 3, fields)
     points["i"], points["stamp"] = 2**32 - 1, 2**64 - 1
     for data in ("ascii", "binary"):
         streams = Yields("clouds", write_pcd(tmp_path / "a.pcd", points, data)).only()
@@ -208,8 +208,8 @@ def test_no_data_of_las_is_nan(tmp_path):
     header = laspy.LasHeader(point_format=6, version="1.4")
     for name, dtype, scales in (("scaled", np.int16, [0.01]), ("raw", np.uint8, None), ("wide", np.int64, None)):
         offsets = None if scales is None else np.array([5.0])
-        kept = {"scales": scales and np.array(scales), "offsets": offsets, "no_data": np.array([7])}
-        header.add_extra_dim(laspy.ExtraBytesParams(name, dtype, **kept))
+        options = {"scales": scales and np.array(scales), "offsets": offsets, "no_data": np.array([7])}
+        header.add_extra_dim(laspy.ExtraBytesParams(name, dtype, **options))
     las = laspy.LasData(header)
     las.X = las.Y = las.Z = np.arange(3)
     for name in ("scaled", "raw", "wide"):
@@ -224,7 +224,7 @@ def test_no_data_of_las_is_nan(tmp_path):
 
 
 def test_fields_of_a_pcd_with_count_0_are_ignored(tmp_path):
-    """Some drivers write padding so."""
+    """Some drivers write padding as a field of count 0."""
     head = "VERSION 0.7\nFIELDS x _ y z\nSIZE 4 1 4 4\nTYPE F U F F\nCOUNT 1 0 1 1\nWIDTH 1\nHEIGHT 1\nDATA binary\n"
     (tmp_path / "a.pcd").write_bytes(head.encode() + np.array([1, 2, 3], "<f4").tobytes())
     assert Yields("clouds", tmp_path / "a.pcd").only()["points"][1][0].tolist() == [[1, 2, 3]]
@@ -241,7 +241,7 @@ def test_bin_files_of_kitti_and_nuscenes(rng, tmp_path):
     assert "say which with bin_columns" in outcome("clouds", tmp_path / "b.bin")
     yields = Yields("clouds", tmp_path / "b.bin", bin_columns=5)
     assert yields.facts["points"]["names"] == ["x", "y", "z", "intensity", "ring"]
-    (tmp_path / "b.bin").write_bytes(numbers[:3].tobytes())  # 60 bytes are no points of 4
+    (tmp_path / "b.bin").write_bytes(numbers[:3].tobytes())  # 60 bytes hold points of 5 numbers, not of 4
     assert Yields("clouds", tmp_path / "b.bin").only()["points"][1][0].shape == (3, 5)
     (tmp_path / "b.bin").write_bytes(b"xyz")
     assert "neither 4 nor 5" in outcome("clouds", tmp_path / "b.bin")
@@ -249,7 +249,7 @@ def test_bin_files_of_kitti_and_nuscenes(rng, tmp_path):
         Yields("clouds", tmp_path / "b.bin", bin_columns=7)
 
 
-def test_arrays(rng, tmp_path):
+def test_npy_and_npz_files(rng, tmp_path):
     numbers = rng.normal(size=(20, 4))
     np.save(tmp_path / "a.npy", numbers)
     yields = Yields("clouds", tmp_path / "a.npy")
@@ -259,15 +259,15 @@ def test_arrays(rng, tmp_path):
     yields = Yields("clouds", tmp_path / "b.npz")
     assert np.array_equal(yields.only()["points"][1][0], numbers.astype("f4"))
     assert yields.left_out == {"pose": "not the points"}
-    points = cloud(rng, 7)
+    points = make_cloud(rng, 7)
     np.save(tmp_path / "c.npy", points)
-    same(Yields("clouds", tmp_path / "c.npy").only(), points)
+    assert_points(Yields("clouds", tmp_path / "c.npy").only(), points)
     np.save(tmp_path / "d.npy", np.array([{}], object), allow_pickle=True)
     assert "objects in dtype" in outcome("clouds", tmp_path / "d.npy")
     np.save(tmp_path / "d.npy", np.zeros((3, 2)))
     assert "expected points [N, 3]" in outcome("clouds", tmp_path / "d.npy")
-    for turned in (np.zeros((3, 40)), np.zeros((4, 17), np.float32)):
-        np.save(tmp_path / "d.npy", turned)
+    for transposed in (np.zeros((3, 40)), np.zeros((4, 17), np.float32)):
+        np.save(tmp_path / "d.npy", transposed)
         assert "expected a row for each point" in outcome("clouds", tmp_path / "d.npy")
     np.savez(tmp_path / "e.npz", a=numbers, b=numbers)
     assert "expected an array 'points'" in outcome("clouds", tmp_path / "e.npz")
@@ -276,14 +276,14 @@ def test_arrays(rng, tmp_path):
 # ---- folders and clocks ----
 
 
-def folder(path, names, rng):
-    clouds = [cloud(rng, 2 + number) for number in range(len(names))]
+def write_clouds(path, names, rng):
+    clouds = [make_cloud(rng, 2 + number) for number in range(len(names))]
     for name, points in zip(names, clouds, strict=True):
         write_ply(path / name, points)
     return clouds
 
 
-def times(source, **options):
+def read_times(source, **options):
     yields = Yields("clouds", source, **options)
     (clock,) = set(yields.clocks.values())
     return yields.only()["points"][0].tolist(), clock, yields.facts["points"]["attributes"]["clock_source"]
@@ -308,29 +308,29 @@ def times(source, **options):
     ],
 )
 def test_stamps_in_names(names, expected, rng, tmp_path):
-    clouds = folder(tmp_path / "run", names, rng)
-    assert times(tmp_path / "run") == (expected, "recorded", "names of files")
+    clouds = write_clouds(tmp_path / "run", names, rng)
+    assert read_times(tmp_path / "run") == (expected, "recorded", "names of files")
     streams = Yields("clouds", tmp_path / "run").only()
     for row, points in enumerate(clouds):
-        same(streams, points, row)
+        assert_points(streams, points, row)
 
 
 @pytest.mark.parametrize("digits", [("28748000", "52874800"), ("5", "7"), ("2874800", "52874800")])
 def test_ambiguous_digits_after_seconds_are_refused(digits, rng, tmp_path):
-    folder(tmp_path / "run", [f"1532402927_{part}.ply" for part in digits], rng)
+    write_clouds(tmp_path / "run", [f"1532402927_{part}.ply" for part in digits], rng)
     assert "which could be a fraction or nanoseconds; write the stamps to a file timestamps.txt" in outcome(
         "clouds", tmp_path / "run"
     )
 
 
 def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
-    folder(tmp_path / "velodyne_points/data", ["0000.ply", "0001.ply"], rng)
+    write_clouds(tmp_path / "velodyne_points/data", ["0000.ply", "0001.ply"], rng)
     stamps = tmp_path / "velodyne_points/timestamps.txt"
     stamps.write_text("2011-09-26 13:02:25.951199337\n2011-09-26 13:02:26\n")
-    assert times(tmp_path) == ([1317042145951199337, 1317042146000000000], "recorded", "timestamps.txt")
+    assert read_times(tmp_path) == ([1317042145951199337, 1317042146000000000], "recorded", "timestamps.txt")
     assert Yields("clouds", tmp_path).left_out == {}
     stamps.write_text("0.000000e+00\n1.036224e-01\n")
-    assert times(tmp_path)[0] == [0, 103622400]
+    assert read_times(tmp_path)[0] == [0, 103622400]
     for text, words in (
         ("1\n", "expected 2 stamps, one for each cloud, got 1"),
         ("1\nx\n", "line 2: expected a date"),
@@ -341,21 +341,21 @@ def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
 
 
 def test_a_rate_is_given_or_required(rng, tmp_path):
-    folder(tmp_path / "run", ["a_1.ply", "a_2.ply", "a_10.ply"], rng)
+    write_clouds(tmp_path / "run", ["a_1.ply", "a_2.ply", "a_10.ply"], rng)
     assert "give the clouds a second with rate_hz" in outcome("clouds", tmp_path / "run")
-    assert times(tmp_path / "run", rate_hz=3.0) == ([0, 333333333, 3000000000], "nominal", "rate_hz")
+    assert read_times(tmp_path / "run", rate_hz=3.0) == ([0, 333333333, 3000000000], "nominal", "rate_hz")
     (tmp_path / "run/a_1.ply").unlink()
-    assert times(tmp_path / "run", rate_hz=10.0)[0] == [0, 800000000]
+    assert read_times(tmp_path / "run", rate_hz=10.0)[0] == [0, 800000000]
     for number in (20, 30, 60, 1000):
-        folder(tmp_path / "run", [f"a_{number}.ply"], rng)
-    assert times(tmp_path / "run", rate_hz=10.0)[0] == [(k - 2) * 10**8 for k in (2, 10, 20, 30, 60, 1000)]
+        write_clouds(tmp_path / "run", [f"a_{number}.ply"], rng)
+    assert read_times(tmp_path / "run", rate_hz=10.0)[0] == [(k - 2) * 10**8 for k in (2, 10, 20, 30, 60, 1000)]
     report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
     assert [note.reason for note in report.assumed] == ["the numbers in their names / rate_hz: 6 of 999 numbers exist"]
 
 
 def test_folders_are_episodes_in_natural_order(rng, tmp_path):
     for number in (10, 9):
-        folder(tmp_path / f"run_{number}", ["a.ply"], rng)
+        write_clouds(tmp_path / f"run_{number}", ["a.ply"], rng)
     (tmp_path / "notes.txt").write_text("x")
     yields = Yields("clouds", tmp_path)
     assert list(yields.episodes) == ["run_9", "run_10"]
@@ -364,35 +364,35 @@ def test_folders_are_episodes_in_natural_order(rng, tmp_path):
 
 
 def test_a_cloud_with_other_fields_is_refused_or_named(rng, tmp_path):
-    folder(tmp_path, ["1.ply", "2.ply", "3.ply"], rng)
-    write_ply(tmp_path / "2.ply", cloud(rng, 3, FIELDS[:4]))
+    write_clouds(tmp_path, ["1.ply", "2.ply", "3.ply"], rng)
+    write_ply(tmp_path / "2.ply", make_cloud(rng, 3, FIELDS[:4]))
     assert "2.ply: points of float32 x y z intensity, but others are" in outcome("clouds", tmp_path, rate_hz=10.0)
     yields = Yields("clouds", tmp_path, on_error="skip", rate_hz=10.0)
     assert yields.only()["points"][0].tolist() == [0, 200000000]
     assert len(yields.skipped) == 1
 
 
-@pytest.mark.parametrize("odd", ["fields", "damaged", "empty file"])
-def test_the_first_cloud_decides_nothing(odd, rng, tmp_path):
-    clouds = folder(tmp_path, [f"{k}.ply" for k in range(8)], rng)
-    if odd == "fields":
-        write_ply(tmp_path / "0.ply", cloud(rng, 3, FIELDS[:4]))
+@pytest.mark.parametrize("fault", ["fields", "damaged", "empty file"])
+def test_a_faulty_first_cloud_hides_no_other(fault, rng, tmp_path):
+    clouds = write_clouds(tmp_path, [f"{k}.ply" for k in range(8)], rng)
+    if fault == "fields":
+        write_ply(tmp_path / "0.ply", make_cloud(rng, 3, FIELDS[:4]))
     else:
-        (tmp_path / "0.ply").write_bytes(b"" if odd == "empty file" else b"ply\nformat ascii 1.0\n")
+        (tmp_path / "0.ply").write_bytes(b"" if fault == "empty file" else b"ply\nformat ascii 1.0\n")
     assert "0.ply" in outcome("clouds", tmp_path, rate_hz=10.0)
     yields = Yields("clouds", tmp_path, on_error="skip", rate_hz=10.0)
     assert yields.only()["points"][0].tolist() == [k * 10**8 for k in range(1, 8)]
     assert list(yields.skipped) == ["0.ply"]
     for row, points in enumerate(clouds[1:]):
-        same(yields.only(), points, row)
+        assert_points(yields.only(), points, row)
 
 
 def bin_points(rng, width, n):
     """A scan [n, width] float32: x, y, z in metres, then numbers of other magnitudes."""
-    turn = np.linspace(0, 6 * np.pi, n)
-    scan = np.stack([20 * np.cos(turn), 20 * np.sin(turn), turn / 5], axis=1) + rng.normal(0, 0.1, (n, 3))
-    more = rng.uniform(0, 1, (n, 5)) * [255, 1, 30, 0.1, 3]
-    return np.hstack([scan, more])[:, :width].astype("<f4")
+    angle = np.linspace(0, 6 * np.pi, n)
+    scan = np.stack([20 * np.cos(angle), 20 * np.sin(angle), angle / 5], axis=1) + rng.normal(0, 0.1, (n, 3))
+    other_fields = rng.uniform(0, 1, (n, 5)) * [255, 1, 30, 0.1, 3]
+    return np.hstack([scan, other_fields])[:, :width].astype("<f4")
 
 
 def write_bins(folder, files, ending=".bin"):
@@ -423,20 +423,24 @@ def test_bin_files_of_other_types_are_refused(rng, tmp_path):
 
 @pytest.mark.parametrize("width", [3, 6, 7, 8])
 def test_bin_files_of_another_width_are_refused(width, rng, tmp_path):
-    """A size that is also a multiple of four numbers does not make points of four numbers."""
-    files = [bin_points(rng, width, 1004 + 4 * k) for k in range(2)]  # never a multiple of 5 points
+    """They are not read as points of four numbers, although their sizes are multiples of four numbers."""
+    files = [bin_points(rng, width, 1004 + 4 * k) for k in range(2)]  # never a multiple of 5 numbers
     message = outcome("clouds", write_bins(tmp_path / "scans", files), rate_hz=10.0)
     widths = {3: "3 or 4 or 6", 6: "3 or 4 or 6", 7: "4 or 7", 8: "4 or 8"}[width]
     assert f"points of {widths} float32" in message
-    odd = [bin_points(rng, width, 1001 + 2 * k) for k in range(4)]
+    odd_files = [bin_points(rng, width, 1001 + 2 * k) for k in range(4)]
     expected = "4 or 8" if width == 8 else "neither 4"
-    assert f"points of {expected} float32" in outcome("clouds", write_bins(tmp_path / "velodyne", odd), rate_hz=10.0)
-    assert "neither 5 float32" in outcome("clouds", write_bins(tmp_path / "nuscenes", odd, ".pcd.bin"), rate_hz=10.0)
+    assert f"points of {expected} float32" in outcome(
+        "clouds", write_bins(tmp_path / "velodyne", odd_files), rate_hz=10.0
+    )
+    assert "neither 5 float32" in outcome(
+        "clouds", write_bins(tmp_path / "nuscenes", odd_files, ".pcd.bin"), rate_hz=10.0
+    )
 
 
 @pytest.mark.parametrize("width", [4, 5])
 def test_bin_files_whose_sizes_also_fit_wider_points(width, rng, tmp_path):
-    n = 24 * 49 if width == 4 else 18 * 49  # a multiple of 3, 6, 7 and 8 numbers a point, or of 3, 6 and 7
+    n = 24 * 49 if width == 4 else 18 * 49  # the sizes also fit points of 3, 6, 7 and 8 numbers, or of 3, 6 and 7
     files = [bin_points(rng, width, n) for _ in range(2)]
     yields = Yields("clouds", write_bins(tmp_path / "scans", files), rate_hz=10.0)
     for row, points in enumerate(files):
@@ -444,52 +448,52 @@ def test_bin_files_whose_sizes_also_fit_wider_points(width, rng, tmp_path):
 
 
 def test_a_cut_bin_file_does_not_hide_the_width_of_points(rng, tmp_path):
-    points = [rng.normal(size=(7 + k, 5)).astype(np.float32) for k in range(6)]
-    for k, one in enumerate(points):
-        content = one.tobytes()
+    clouds = [rng.normal(size=(7 + k, 5)).astype(np.float32) for k in range(6)]
+    for k, points in enumerate(clouds):
+        content = points.tobytes()
         (tmp_path / "run").mkdir(exist_ok=True)
         (tmp_path / f"run/{k}.bin").write_bytes(content[:-3] if k == 2 else content)
     yields = Yields("clouds", tmp_path / "run", on_error="skip", rate_hz=10.0)
     rows = [k for k in range(6) if k != 2]
     assert yields.only()["points"][0].tolist() == [k * 10**8 for k in rows] and list(yields.skipped) == ["2.bin"]
     for row, k in enumerate(rows):
-        np.testing.assert_array_equal(yields.only()["points"][1][row], points[k])
+        np.testing.assert_array_equal(yields.only()["points"][1][row], clouds[k])
 
 
-def test_one_cloud_without_a_stamp_hides_no_clock(rng, tmp_path):
+def test_a_cloud_without_a_stamp_does_not_hide_the_clock_of_the_others(rng, tmp_path):
     stamps = [1403715273262142976 + k * 10**8 for k in range(4)]
-    folder(tmp_path / "run", ["map.ply", *(f"{stamp}.ply" for stamp in stamps)], rng)
+    write_clouds(tmp_path / "run", ["map.ply", *(f"{stamp}.ply" for stamp in stamps)], rng)
     assert "map.ply: no stamp in its name" in outcome("clouds", tmp_path / "run")
     yields = Yields("clouds", tmp_path / "run", on_error="skip")
     assert yields.only()["points"][0].tolist() == stamps and list(yields.skipped) == ["map.ply"]
 
 
 def test_a_line_without_a_stamp_skips_its_cloud(rng, tmp_path):
-    folder(tmp_path / "run", [f"{k}.ply" for k in range(4)], rng)
+    write_clouds(tmp_path / "run", [f"{k}.ply" for k in range(4)], rng)
     (tmp_path / "run/timestamps.txt").write_text("0.0\n0.1\n?\n0.3\n")
     yields = Yields("clouds", tmp_path / "run", on_error="skip")
     assert yields.only()["points"][0].tolist() == [0, 10**8, 3 * 10**8] and list(yields.skipped) == ["2.ply"]
 
 
 def test_blank_lines_of_stamps_belong_to_missing_clouds(rng, tmp_path):
-    folder(tmp_path / "run", ["0.ply", "1.ply", "3.ply"], rng)
+    write_clouds(tmp_path / "run", ["0.ply", "1.ply", "3.ply"], rng)
     stamps = tmp_path / "run/timestamps.txt"
     stamps.write_text("0.0\n0.1\n\n0.3\n\n")
-    assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
+    assert read_times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
     stamps.write_text("0.0\n\n0.2\n0.3\n")
     assert "1.ply does not belong to line 3" in outcome("clouds", tmp_path / "run")
     stamps.write_text("0.0\n0.1\n0.3\n")  # one line for each cloud
-    assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
+    assert read_times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
 
 
 def test_an_empty_cloud_is_a_row(rng, tmp_path):
     for name, write in (("a.ply", write_ply), ("a.pcd", write_pcd)):
-        streams = Yields("clouds", write(tmp_path / name, cloud(rng, 0))).only()
+        streams = Yields("clouds", write(tmp_path / name, make_cloud(rng, 0))).only()
         assert streams["points"][1][0].shape == (0, 5)
 
 
 def test_clouds_are_recognised_by_their_names(rng, tmp_path):
-    folder(tmp_path / "run", ["a.ply"], rng)
+    write_clouds(tmp_path / "run", ["a.ply"], rng)
     assert registry.find_format(tmp_path / "run").name == "clouds"
     np.save(tmp_path / "a.npy", np.zeros((3, 3)))  # an array may be anything
     (tmp_path / "run/a.ply").unlink()
@@ -501,7 +505,7 @@ def test_clouds_are_recognised_by_their_names(rng, tmp_path):
 
 
 def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
-    clouds = folder(tmp_path / "run", ["0.ply", "1.ply", "2.ply"], rng)
+    clouds = write_clouds(tmp_path / "run", ["0.ply", "1.ply", "2.ply"], rng)
     report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
     assert (report.format, report.rows) == ("clouds", {"points": 3, "points/id": 3})
     _, rows = robocache.open(tmp_path / "cache").episode(0)["points"]
@@ -576,15 +580,15 @@ def test_huge_declared_sizes_are_refused_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("at", "form", "number", "words"),
+    ("offset", "struct_format", "number", "words"),
     [(100, "<I", 2**30, "byte 94"), (94, "<H", 60000, "byte 94"), (235, "<QI", (400, 2**31), "byte 235"), (0, "4s", b"FASL", "expected 'LASF'")],
 )  # fmt: skip
-def test_impossible_las_records_are_refused_at_once(at, form, number, words, tmp_path):
+def test_impossible_las_records_are_refused_at_once(offset, struct_format, number, words, tmp_path):
     las = laspy.LasData(laspy.LasHeader(point_format=6, version="1.4"))
     las.X = np.arange(100)
     las.write(str(tmp_path / "a.las"))
     content = bytearray((tmp_path / "a.las").read_bytes())
-    struct.pack_into(form, content, at, *(number if isinstance(number, tuple) else (number,)))
+    struct.pack_into(struct_format, content, offset, *(number if isinstance(number, tuple) else (number,)))
     (tmp_path / "a.las").write_bytes(content)
     assert words in outcome("clouds", tmp_path / "a.las")
 
@@ -607,7 +611,7 @@ def test_damage_that_crashes_lazrs_is_an_error(real_data, tmp_path):
 
 
 def test_mutated_clouds_are_read_or_named(rng, real_data, tmp_path):
-    points = cloud(rng, 200)
+    points = make_cloud(rng, 200)
     sources = [write_ply(tmp_path / "source.ply", points, order).read_bytes() for order in ("<", "")]
     sources = [(".ply", source) for source in sources]
     for data in ("ascii", "binary", "binary_compressed"):
@@ -617,7 +621,7 @@ def test_mutated_clouds_are_read_or_named(rng, real_data, tmp_path):
     np.savez(tmp_path / "source.npz", points=points)
     np.save(tmp_path / "source.npy", points)
     sources += [(suffix, (tmp_path / f"source{suffix}").read_bytes()) for suffix in (".npz", ".npy")]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(rounds(400)):
         suffix, content = sources[rng.integers(len(sources))]
         path = tmp_path / f"mutated{suffix}"
@@ -625,7 +629,7 @@ def test_mutated_clouds_are_read_or_named(rng, real_data, tmp_path):
         started = time.process_time()
         outcome("clouds", path)
         assert time.process_time() - started < 2
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 300 << 10  # KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before < 300 << 10  # KiB
 
 
 # ---- real clouds ----

@@ -42,10 +42,10 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     state_key, key = ("observation.state", "action") if aloha else ("state", "actions")
     lengths = (70, 20)
     states = [rng.normal(size=(n, state_width)).astype(np.float32) for n in lengths]
-    moves = [rng.normal(size=(n, len(mask))).astype(np.float32) for n in lengths]
+    episode_actions = [rng.normal(size=(n, len(mask))).astype(np.float32) for n in lengths]
     frames = [rng.integers(0, 256, (n, 60, 100, 3)).astype(np.uint8) for n in lengths]
     with robocache.Writer("cache") as writer:
-        for number, (s, a, pixels) in enumerate(zip(states, moves, frames, strict=True)):
+        for number, (s, a, pixels) in enumerate(zip(states, episode_actions, frames, strict=True)):
             with writer.episode(task=f"task {number}") as episode:
                 times = np.arange(len(s)) * 20_000_000
                 episode.append(state_key, times, s)
@@ -53,18 +53,18 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
                 episode.append("observation.images.top", times, pixels, codec="png")
     # openpi, src/openpi/transforms.py: DeltaActions subtracts the state's first dims from the actions by the mask; Normalize
     # is (x - mean) / (std + 1e-6), or by quantiles (x - q01) / (q99 - q01 + 1e-6) * 2 - 1.
-    seen = []
-    for s, a in zip(states, moves, strict=True):
+    relative_actions = []
+    for s, a in zip(states, episode_actions, strict=True):
         for t in range(len(s)):
             x = chunk(a, t, range(horizon)).copy()
             x -= np.where(mask, s[t, : len(mask)], 0)
-            seen.append(x)
-    seen, flat = np.stack(seen), np.concatenate(states)
+            relative_actions.append(x)
+    relative_actions, all_states = np.stack(relative_actions), np.concatenate(states)
     stats = {}
-    for name, x in (("state", flat), ("actions", seen.reshape(-1, len(mask)))):
+    for name, x in (("state", all_states), ("actions", relative_actions.reshape(-1, len(mask)))):
         q01, q99 = np.quantile(x, [0.01, 0.99], axis=0)
-        own = {"mean": x.mean(0), "std": x.std(0), "q01": q01, "q99": q99}
-        stats[name] = {statistic: number.tolist() for statistic, number in own.items()}
+        values = {"mean": x.mean(0), "std": x.std(0), "q01": q01, "q99": q99}
+        stats[name] = {statistic: number.tolist() for statistic, number in values.items()}
     Path("norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
 
     def normal(x, name):
@@ -72,13 +72,13 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
         return (x - mean) / (std + 1e-6) if aloha else (x - q01) / (q99 - q01 + 1e-6) * 2 - 1
 
     with pytest.warns(robocache.NormStatsWarning):
-        got = run("# ours\nmask" if aloha else "# ours: LIBERO (", ds=robocache.open("cache"))
-    np.testing.assert_allclose(got["batch"][key].numpy(), normal(seen, "actions"), atol=2e-4)
-    np.testing.assert_allclose(got["batch"][state_key].numpy(), normal(flat, "state"), atol=2e-4)
-    recorded = np.stack([chunk(a, t, range(horizon)) for a in moves for t in range(len(a))])
-    np.testing.assert_allclose(got["absolute"].numpy(), recorded, atol=1e-5)
+        namespace = run("# ours\nmask" if aloha else "# ours: LIBERO (", ds=robocache.open("cache"))
+    np.testing.assert_allclose(namespace["batch"][key].numpy(), normal(relative_actions, "actions"), atol=2e-4)
+    np.testing.assert_allclose(namespace["batch"][state_key].numpy(), normal(all_states, "state"), atol=2e-4)
+    recorded = np.stack([chunk(a, t, range(horizon)) for a in episode_actions for t in range(len(a))])
+    np.testing.assert_allclose(namespace["absolute"].numpy(), recorded, atol=1e-5)
     if aloha:
-        assert got["batch"]["task"] == ["task 0"] * 70 + ["task 1"] * 20
+        assert namespace["batch"]["task"] == ["task 0"] * 70 + ["task 1"] * 20
         # openpi_client/image_tools.py, resize_with_pad scales by the larger of both ratios, rounds the size down, and centres the
         # image on black; model.py: / 255 * 2 - 1.
         resized = np.zeros((90, 224, 224, 3))
@@ -87,8 +87,8 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
             top = (224 - height) // 2
             image = Image.fromarray(frame).resize((width, height), Image.BILINEAR)
             resized[number, top : top + height] = image
-        pixels = got["batch"]["observation.images.top"].numpy().transpose(0, 2, 3, 1)
-        assert np.abs((pixels + 1) * 127.5 - resized).max() < 1 + 1e-3  # Pillow rounds twice
+        pixels = namespace["batch"]["observation.images.top"].numpy().transpose(0, 2, 3, 1)
+        assert np.abs((pixels + 1) * 127.5 - resized).max() < 1 + 1e-3  # Pillow rounds after each of its two passes
 
 
 def test_openpi_adapt_to_pi(tmp_path, rng):
@@ -106,15 +106,15 @@ def test_openpi_adapt_to_pi(tmp_path, rng):
         sine = (horn**2 + linear**2 - arm**2) / (2 * horn * linear)
         return (np.arcsin(np.clip(sine, -1, 1)) - 0.5476) / (1.6296 - 0.5476)
 
-    wanted_state, wanted = state * sign, action * sign
-    wanted_state[:, grips] = angular(wanted_state[:, grips])
-    wanted[:, grips] = wanted[:, grips] * (1.4910 - -0.6213) + -0.6213 - 0.5476
+    expected_state, expected_action = state * sign, action * sign
+    expected_state[:, grips] = angular(expected_state[:, grips])
+    expected_action[:, grips] = expected_action[:, grips] * (1.4910 - -0.6213) + -0.6213 - 0.5476
     windows = {"observation.state": Window(), "action": Window()}
     batch = next(
         robocache.Loader(dataset, batch_size=12, delta_timestamps=windows, shuffle=False, device="cpu", findings=None)
     )
-    np.testing.assert_allclose(batch["observation.state"].numpy(), wanted_state, atol=1e-5)
-    np.testing.assert_allclose(batch["action"].numpy(), wanted, atol=1e-5)
+    np.testing.assert_allclose(batch["observation.state"].numpy(), expected_state, atol=1e-5)
+    np.testing.assert_allclose(batch["action"].numpy(), expected_action, atol=1e-5)
     np.testing.assert_allclose(robots(batch["action"].numpy()), action, atol=1e-5)
 
 
@@ -128,28 +128,31 @@ def write(path, episodes, hz=50):
     return robocache.open(path)
 
 
-def homogeneous(p, turn):
-    result = np.tile(np.eye(4), (len(p), 1, 1))
-    result[:, :3, :3], result[:, :3, 3] = turn.as_matrix(), p
+def homogeneous(positions, rotations):
+    result = np.tile(np.eye(4), (len(positions), 1, 1))
+    result[:, :3, :3], result[:, :3, 3] = rotations.as_matrix(), positions
     return result
 
 
 def test_groot(tmp_path, rng):
-    episodes, want = [], []
+    episodes, expected = [], []
     for rows in (40, 25):
         poses = {}
-        for what in ("state", "action"):
-            p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
-            poses[what] = homogeneous(p, turn)
+        for kind in ("state", "action"):
+            positions, rotations = (
+                rng.normal(size=(rows, 3)),
+                Rotation.random(rows, random_state=int(rng.integers(1 << 30))),
+            )
+            poses[kind] = homogeneous(positions, rotations)
         # gr00t/data/state_action: xyz + rot6d is the position and the matrix's first two rows; relative is inv(T0) T.
         # sharded_single_step_dataset.py: no window crosses the end.
         for t in range(rows - 15):
             relative = np.linalg.inv(poses["state"][t]) @ chunk(poses["action"], t, range(16))
-            want.append(np.concatenate([relative[:, :3, 3], relative[:, :2, :3].reshape(-1, 6)], -1))
+            expected.append(np.concatenate([relative[:, :3, 3], relative[:, :2, :3].reshape(-1, 6)], -1))
         streams = {
-            f"{what}.eef": np.concatenate([x[:, :3, 3], x[:, :2, :3].reshape(-1, 6)], -1) for what, x in poses.items()
+            f"{kind}.eef": np.concatenate([x[:, :3, 3], x[:, :2, :3].reshape(-1, 6)], -1) for kind, x in poses.items()
         }
-        grips = {f"{what}.gripper": rng.uniform(size=(rows, 1)) for what in poses}
+        grips = {f"{kind}.gripper": rng.uniform(size=(rows, 1)) for kind in poses}
         episodes.append({name: x.astype(np.float32) for name, x in (streams | grips).items()})
     batch = run("# ours: ingest with --mapping", ds=write(tmp_path / "cache", episodes))["batch"]
 
@@ -158,32 +161,36 @@ def test_groot(tmp_path, rng):
     def scaled(x, low, high):
         return np.clip(2 * (x - low) / (high - low) - 1, -1, 1)
 
-    want = np.stack(want)
-    np.testing.assert_allclose(batch["action.eef"].numpy(), scaled(want, want.min(0), want.max(0)), atol=1e-4)
+    expected = np.stack(expected)
+    np.testing.assert_allclose(
+        batch["action.eef"].numpy(), scaled(expected, expected.min(0), expected.max(0)), atol=1e-4
+    )
     for name, steps in (("action.gripper", 16), ("state.gripper", 1), ("state.eef", 1)):
-        every = np.concatenate([one[name] for one in episodes])
-        windows = np.stack([chunk(one[name], t, range(steps)) for one in episodes for t in range(len(one[name]) - 15)])
+        all_rows = np.concatenate([episode[name] for episode in episodes])
+        windows = np.stack(
+            [chunk(episode[name], t, range(steps)) for episode in episodes for t in range(len(episode[name]) - 15)]
+        )
         if steps == 1:
             windows = windows[:, 0]
-        np.testing.assert_allclose(batch[name].numpy(), scaled(windows, every.min(0), every.max(0)), atol=1e-4)
+        np.testing.assert_allclose(batch[name].numpy(), scaled(windows, all_rows.min(0), all_rows.max(0)), atol=1e-4)
 
 
 def test_openvla_libero(tmp_path, rng):
-    moves = [rng.uniform(-1, 1, (rows, 7)).astype(np.float32) for rows in (20, 9)]
-    batch = run("# ours: LIBERO, with", ds=write(tmp_path / "cache", [{"action": one} for one in moves]))["batch"]
+    episode_actions = [rng.uniform(-1, 1, (rows, 7)).astype(np.float32) for rows in (20, 9)]
+    batch = run("# ours: LIBERO, with", ds=write(tmp_path / "cache", [{"action": x} for x in episode_actions]))["batch"]
     # transforms.py, libero_dataset_transform: invert_gripper_actions(clip(g, 0, 1)) is 1 - clip(g, 0, 1)
-    for one in moves:
-        one[:, 6] = 1 - np.clip(one[:, 6], 0, 1)
+    for x in episode_actions:
+        x[:, 6] = 1 - np.clip(x[:, 6], 0, 1)
     # data_utils.py, BOUNDS_Q99: all but the gripper between the quantiles of all rows, clipped. traj_transforms.py, chunk_act_obs:
     # after the last row the gripper is repeated, the others are 0.
-    q01, q99 = np.quantile(np.concatenate(moves)[:, :6], [0.01, 0.99], axis=0)
-    scaled = [np.clip(2 * (one[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for one in moves]
-    want = [
-        np.concatenate([np.concatenate([deltas, np.zeros((8, 6))])[t : t + 8], chunk(one[:, 6:], t, range(8))], -1)
-        for one, deltas in zip(moves, scaled, strict=True)
-        for t in range(len(one))
+    q01, q99 = np.quantile(np.concatenate(episode_actions)[:, :6], [0.01, 0.99], axis=0)
+    scaled = [np.clip(2 * (x[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for x in episode_actions]
+    expected = [
+        np.concatenate([np.concatenate([deltas, np.zeros((8, 6))])[t : t + 8], chunk(x[:, 6:], t, range(8))], -1)
+        for x, deltas in zip(episode_actions, scaled, strict=True)
+        for t in range(len(x))
     ]
-    np.testing.assert_allclose(batch["action"].numpy(), np.stack(want), atol=2e-6)
+    np.testing.assert_allclose(batch["action"].numpy(), np.stack(expected), atol=2e-6)
 
 
 def test_openvla_bridge(tmp_path, rng):
@@ -196,38 +203,44 @@ def test_openvla_bridge(tmp_path, rng):
         g = action[t, 6]
         carry = 1.0 if g > 0.95 else 0.0 if g < 0.05 else carry
         gripper[t] = carry
-    want = np.concatenate([np.diff(state[:, :6], axis=0), gripper[:-1, None]], -1)
+    expected = np.concatenate([np.diff(state[:, :6], axis=0), gripper[:-1, None]], -1)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         run("# ours: BridgeData", episode=episode, state=state, action=action, time_ns=np.arange(30) * 200_000_000)
     dataset = robocache.open(tmp_path / "cache")
     options = {"delta_timestamps": {"action": Window()}, "shuffle": False, "device": "cpu", "findings": None}
     batch = next(robocache.Loader(dataset, batch_size=29, **options))
-    np.testing.assert_allclose(batch["action"].numpy(), want, atol=1e-12)
+    np.testing.assert_allclose(batch["action"].numpy(), expected, atol=1e-12)
 
 
 def test_umi(tmp_path, rng):
-    episodes, poses, acts, is_pad = [], [], [], []
+    episodes, pose_windows, action_windows, is_pad = [], [], [], []
     offsets = range(0, 48, 3)
     for rows in (60, 50):
-        p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
-        x = homogeneous(p, turn)
+        positions, rotations = (
+            rng.normal(size=(rows, 3)),
+            Rotation.random(rows, random_state=int(rng.integers(1 << 30))),
+        )
+        x = homogeneous(positions, rotations)
         # pose_repr_util.convert_pose_mat_rep, "relative": inv(base) @ pose; pose_util.mat_to_pose10d: xyz and two rows. sampler.py:
         # poses before the start are the first row's; actions after the end repeat the last action
         # of the window that the episode has.
         for t in range(rows):
             is_pad.append([t + k >= rows for k in offsets])
-            for into, at in ((poses, np.clip([t - 3, t], 0, None)), (acts, np.arange(t, rows, 3)[:16])):
-                relative = np.linalg.inv(x[t]) @ x[at]
-                if into is acts:
-                    relative = np.concatenate([relative, relative[-1:].repeat(16 - len(at), 0)])
-                into.append(np.concatenate([relative[:, :3, 3], relative[:, :2, :3].reshape(-1, 6)], -1))
-        pose = np.concatenate([p, turn.as_rotvec()], -1).astype(np.float32)
+            for windows, steps in (
+                (pose_windows, np.clip([t - 3, t], 0, None)),
+                (action_windows, np.arange(t, rows, 3)[:16]),
+            ):
+                relative = np.linalg.inv(x[t]) @ x[steps]
+                if windows is action_windows:
+                    relative = np.concatenate([relative, relative[-1:].repeat(16 - len(steps), 0)])
+                windows.append(np.concatenate([relative[:, :3, 3], relative[:, :2, :3].reshape(-1, 6)], -1))
+        pose = np.concatenate([positions, rotations.as_rotvec()], -1).astype(np.float32)
         episodes.append({"pose": pose, "action": pose})
     batch = run("# ours: `pose` is", ds=write(tmp_path / "cache", episodes))["batch"]
-    np.testing.assert_allclose(batch["pose"].numpy(), np.stack(poses), atol=1e-4)
+    np.testing.assert_allclose(batch["pose"].numpy(), np.stack(pose_windows), atol=1e-4)
     is_pad = np.array(is_pad)
     assert (batch["action_is_pad"].numpy() == is_pad).all()
-    np.testing.assert_allclose(batch["action"].numpy()[~is_pad], np.stack(acts)[~is_pad], atol=1e-4)
+    np.testing.assert_allclose(batch["action"].numpy()[~is_pad], np.stack(action_windows)[~is_pad], atol=1e-4)
 
 
 def test_robomimic(tmp_path, rng):
@@ -239,12 +252,12 @@ def test_robomimic(tmp_path, rng):
     batch = run('# ours\nwindows = {"obs/', ds=robocache.open(tmp_path / "cache"))["batch"]
     # robomimic/utils/dataset.py, get_sequence_from_demo: outside the demo the first and last rows are repeated; pad_mask is
     # False there.
-    rows = [(one, t) for one in demos.values() for t in range(len(one["actions"]))]
-    want = np.stack([chunk(one["actions"], t, range(10)) for one, t in rows])
-    seen = np.stack([chunk(one["obs/robot0_eef_pos"], t, range(-1, 10)) for one, t in rows])
-    mask = np.stack([t + np.arange(10) < len(one["actions"]) for one, t in rows])
-    np.testing.assert_allclose(batch["actions"].numpy(), want, atol=1e-6)
-    np.testing.assert_allclose(batch["obs/robot0_eef_pos"].numpy(), seen, atol=1e-6)
+    rows = [(demo, t) for demo in demos.values() for t in range(len(demo["actions"]))]
+    expected = np.stack([chunk(demo["actions"], t, range(10)) for demo, t in rows])
+    expected_positions = np.stack([chunk(demo["obs/robot0_eef_pos"], t, range(-1, 10)) for demo, t in rows])
+    mask = np.stack([t + np.arange(10) < len(demo["actions"]) for demo, t in rows])
+    np.testing.assert_allclose(batch["actions"].numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(batch["obs/robot0_eef_pos"].numpy(), expected_positions, atol=1e-6)
     assert (~batch["actions_is_pad"].numpy() == mask).all()
 
 
@@ -274,12 +287,12 @@ def test_diffusion_policy(tmp_path, rng):
     for name in ("state", "action"):
         x = arrays[f"data/{name}"]
         scaled = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1
-        want = [
+        expected = [
             chunk(episode, start, range(16))
             for episode in np.split(scaled, ends[:-1])
             for start in range(-1, len(episode) - 16 + 7 + 1)
         ]
-        np.testing.assert_allclose(batch[name].numpy(), np.stack(want), atol=1e-4)
+        np.testing.assert_allclose(batch[name].numpy(), np.stack(expected), atol=1e-4)
 
 
 def test_every_snippet_of_ours_is_run():

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import reasons, refused, skipped
+from outcomes import assert_refused, assert_skipped, reasons
 from robocache.ingest import driver, preview
 
 import robocache
 
 
-def write(path, *lines):
+def write_lines(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
@@ -25,7 +25,7 @@ def write(path, *lines):
 
 def ingest_csv(tmp_path, *lines, stream="imu", **options):
     """Ingests a log of these lines; returns (cache, report)."""
-    source = write(tmp_path / f"log/{stream}.csv", *lines)
+    source = write_lines(tmp_path / f"log/{stream}.csv", *lines)
     report = robocache.ingest(source.parent, tmp_path / "cache", overwrite=True, **options)
     return robocache.open(tmp_path / "cache"), report
 
@@ -38,8 +38,8 @@ def ingest_lines(tmp_path, *lines, **options):
 
 def refuse_csv(tmp_path, lines, *words, stream="imu", **options):
     """Asserts that a log of these lines is refused with these words and the file's name; returns the error."""
-    source = write(tmp_path / f"log/{stream}.csv", *lines)
-    return refused(source.parent, tmp_path / "cache", f"{stream}.csv", *words, **options)
+    source = write_lines(tmp_path / f"log/{stream}.csv", *lines)
+    return assert_refused(source.parent, tmp_path / "cache", f"{stream}.csv", *words, **options)
 
 
 def unit_of(cache):
@@ -52,10 +52,10 @@ def unit_of(cache):
 
 def test_folders_are_episodes_and_files_are_streams(tmp_path):
     for number in (10, 2):
-        write(tmp_path / f"logs/run_{number}/imu.csv", f"0.0,{number}", "0.5,7")
-    write(tmp_path / "logs/run_2/joint.csv", "t,a,b", "0.25,1,2")
-    write(tmp_path / "logs/run_2/notes.txt", "x")
-    write(tmp_path / "logs/run_2/.hidden.csv", "x")
+        write_lines(tmp_path / f"logs/run_{number}/imu.csv", f"0.0,{number}", "0.5,7")
+    write_lines(tmp_path / "logs/run_2/joint.csv", "t,a,b", "0.25,1,2")
+    write_lines(tmp_path / "logs/run_2/notes.txt", "x")
+    write_lines(tmp_path / "logs/run_2/.hidden.csv", "x")
     report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     assert (report.format, report.episodes, report.rows) == ("csv", 2, {"imu": 4, "joint": 1})
@@ -66,29 +66,29 @@ def test_folders_are_episodes_and_files_are_streams(tmp_path):
     assert list(dataset.streams["joint"].names) == ["a", "b"]
     assert not dataset.streams["imu"].names
     assert {stream.clock for stream in dataset.streams.values()} == {"recorded"}
-    assert ("*.txt", "not CSV: 1 file") in [(o.what, o.reason) for o in report.left_out]
+    assert ("*.txt", "not CSV: 1 file") in [(omission.what, omission.reason) for omission in report.left_out]
 
 
 def test_folders_that_sort_alike_stay_separate(tmp_path):
     for name in ("run_1", "run_01", "run_²"):
         for stream in ("a", "b"):
-            write(tmp_path / f"logs/{name}/{stream}.csv", "0.0,1", "0.5,2")
+            write_lines(tmp_path / f"logs/{name}/{stream}.csv", "0.0,1", "0.5,2")
     report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
     assert (report.episodes, report.rows) == (3, {"a": 6, "b": 6})
 
 
 def test_two_files_of_one_stream_are_refused_or_skipped(tmp_path):
-    """Later rows in the second file must not extend the first one's stream."""
+    """The second file's rows are later; they must not extend the first file's stream."""
     for suffix, first in ((".csv", 0), (".tsv", 10)):
-        between = "," if suffix == ".csv" else "\t"
-        write(tmp_path / f"logs/imu{suffix}", *(f"{first + k / 10}{between}{k}" for k in range(4)))
-    refused(tmp_path / "logs", tmp_path / "cache", "imu.tsv", "the name of imu.csv's", time_unit="s")
+        separator = "," if suffix == ".csv" else "\t"
+        write_lines(tmp_path / f"logs/imu{suffix}", *(f"{first + k / 10}{separator}{k}" for k in range(4)))
+    assert_refused(tmp_path / "logs", tmp_path / "cache", "imu.tsv", "the name of imu.csv's", time_unit="s")
     report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", time_unit="s", on_error="skip")
     assert report.rows == {"imu": 4} and len(report.skipped) == 1
 
 
 def test_the_source_may_be_an_episode_or_a_file(tmp_path):
-    file = write(tmp_path / "run/imu.csv", "0.0,1", "0.5,2")
+    file = write_lines(tmp_path / "run/imu.csv", "0.0,1", "0.5,2")
     for source in (file.parent, file):
         assert robocache.ingest(source, tmp_path / "cache", overwrite=True).rows == {"imu": 2}
         assert robocache.open(tmp_path / "cache").episodes["name"].to_pylist() == [source.name]
@@ -121,7 +121,7 @@ def test_a_line_of_units_below_the_header(tmp_path, unit, factor):
 
 def test_a_line_of_other_units_in_a_later_file_is_refused(tmp_path):
     for name, unit in (("a", "rad"), ("b", "deg")):
-        write(tmp_path / "logs" / name / "imu.csv", "time,x", f"s,{unit}", "0.0,1", "0.1,2")
+        write_lines(tmp_path / "logs" / name / "imu.csv", "time,x", f"s,{unit}", "0.0,1", "0.1,2")
     with pytest.raises(robocache.Error, match=r"deg.*rad"):
         robocache.ingest(tmp_path / "logs", tmp_path / "cache")
 
@@ -212,7 +212,7 @@ def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
         ("%time", ["117735250000", "117737750000"], "ns", 117735250000),
     ],
 )
-def test_the_unit_is_found(header, stamps, unit, first_ns, tmp_path):
+def test_the_unit_of_the_clock_is_found(header, stamps, unit, first_ns, tmp_path):
     lines = [f"{header},x"] if header else []
     time_ns, values = ingest_lines(tmp_path, *lines, *(f"{t},{row}" for row, t in enumerate(stamps)))
     assert unit_of(tmp_path / "cache") == unit
@@ -275,11 +275,13 @@ def test_a_unit_in_a_name_that_contradicts_the_steps_is_refused(header, stamps, 
 def test_assumptions_about_a_clock_are_noted(header, stamps, expected, tmp_path):
     lines = [f"{header},x"] if header else []
     _, report = ingest_csv(tmp_path, *lines, *(f"{t},1" for t in stamps))
-    assert [(note.what, note.reason, note.streams) for note in report.assumed] == [(*one, ["imu"]) for one in expected]
+    assert [(note.what, note.reason, note.streams) for note in report.assumed] == [
+        (*pair, ["imu"]) for pair in expected
+    ]
 
 
 @pytest.mark.parametrize("header", ["t,zone", "time,Time Zone", "t,utc_offset", "time (UTC+2),x", "local_time,x"])
-def test_a_zone_declared_elsewhere_is_not_utc(header, tmp_path):
+def test_a_zone_that_another_column_may_declare_is_noted(header, tmp_path):
     _, report = ingest_csv(tmp_path, f"{header},y", *(f"2024-05-31T13:45:0{k},2,1" for k in range(4)))
     (reason,) = [note.reason for note in report.assumed if note.what.startswith("clock")]
     assert reason.startswith("UTC, though ") and "may say another zone" in reason and "no zone" not in reason
@@ -305,8 +307,8 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
     dataset, _ = ingest_csv(tmp_path, *["t,a"] * header, f"{first},1", f"{second},2")
     stream = dataset["imu"]
     assert stream.time_ns[0] == ns and stream.values.tolist() == [[1], [2]]
-    zoned = first.strip('"')[-6:].strip()[0] in "+-" or first.endswith(("Z", "0530"))
-    form = "ISO 8601" if zoned else "ISO 8601 without a zone, read as UTC"
+    has_zone = first.strip('"')[-6:].strip()[0] in "+-" or first.endswith(("Z", "0530"))
+    form = "ISO 8601" if has_zone else "ISO 8601 without a zone, read as UTC"
     assert unit_of(tmp_path / "cache") == form
     assert stream.attributes == {"clock_source": f"{'t' if header else 'column 0'}, {form}"}
 
@@ -343,7 +345,7 @@ def test_stamps_of_mixed_iso_forms_are_refused(cells, words, tmp_path):
 )
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 def test_day_and_time_in_two_columns(lines, ns, suffix, tmp_path):
-    source = write(tmp_path / f"log/imu.{suffix}", *lines)
+    source = write_lines(tmp_path / f"log/imu.{suffix}", *lines)
     robocache.ingest(source.parent, tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["imu"]
     assert stream.time_ns.tolist() == [ns, 1_704_067_201_000_000_000]
@@ -371,8 +373,8 @@ def test_the_clock_may_be_any_column(column, tmp_path):
 
 def test_rows_out_of_order_are_named_or_sorted(tmp_path):
     lines = ["0.0,1", "0.5,2", "0.25,3", "0.5,4"]
-    source = write(tmp_path / "log/imu.csv", *lines).parent
-    refused(source, tmp_path / "cache", "log", "stream 'imu'", "2", "repair='sort'")
+    source = write_lines(tmp_path / "log/imu.csv", *lines).parent
+    assert_refused(source, tmp_path / "cache", "log", "stream 'imu'", "2", "repair='sort'")
     time_ns, values = ingest_lines(tmp_path, *lines, repair="sort")
     assert time_ns == [0, 250_000_000, 500_000_000, 500_000_000]
     assert values.tolist() == [[1], [3], [2], [4]]
@@ -389,24 +391,24 @@ def test_empty_cells_and_nan_are_nan(tmp_path):
 @pytest.mark.parametrize(
     "word", ["-", "--", "None", "?", "nil", "#DIV/0!", "null", "n/a", " - ", "none", "#VALUE!", "\\N"]
 )
-@pytest.mark.parametrize("late", [False, True])
-def test_words_for_a_missing_value_are_nan_and_counted(word, late, tmp_path):
-    """late: the words come after the first megabyte, by which pyarrow decides the types."""
-    rows = 70_000 if late else 6
+@pytest.mark.parametrize("is_late", [False, True])
+def test_words_for_a_missing_value_are_nan_and_counted(word, is_late, tmp_path):
+    """is_late: the words come after the first megabyte, by which pyarrow decides the types."""
+    rows = 70_000 if is_late else 6
     cells = ["1.5"] * rows
     cells[-4] = cells[-2] = word
     flags = ["true"] * rows
     flags[-3] = word
     lines = [f"{row / 100},{cell},{flag},2.5" for row, (cell, flag) in enumerate(zip(cells, flags, strict=True))]
-    assert (len("\n".join(lines)) > 2**20) == late
+    assert (len("\n".join(lines)) > 2**20) == is_late
     dataset, report = ingest_csv(tmp_path, "time_s,x,flag,y", *lines)
     values = np.asarray(dataset["imu"].values)
     assert np.argwhere(np.isnan(values)).tolist() == [[rows - 4, 0], [rows - 3, 1], [rows - 2, 0]]
     assert (values[:, 2] == 2.5).all()
-    found = {note.what: note.reason for note in report.assumed if note.what.startswith("column")}
+    column_reasons = {note.what: note.reason for note in report.assumed if note.what.startswith("column")}
     counts = {"column 'x'": 2, "column 'flag'": 1}
     is_named = word not in ("null", "n/a")  # pyarrow knows these words
-    assert found == {
+    assert column_reasons == {
         what: f"NaN in {count} rows: {word.strip()!r} ({count})" for what, count in counts.items() if is_named
     }
 
@@ -446,21 +448,21 @@ def test_text_is_its_own_stream_and_unfit_numbers_are_left_out_by_name(tmp_path)
     assert what == "imu: seq" and "2^53" in reason
 
 
-@pytest.mark.parametrize("filled", [0, 1, 2])
+@pytest.mark.parametrize("filled_run", [0, 1, 2])
 @pytest.mark.parametrize("workers", [None, 3])
-def test_a_column_empty_in_one_file_has_the_type_of_other_files(filled, workers, tmp_path):
+def test_a_column_empty_in_one_file_has_the_type_of_other_files(filled_run, workers, tmp_path):
     for run in range(3):
-        cells = f"grasp,{2**53 + 1},True" if run == filled else ",,"
-        write(tmp_path / f"logs/run_{run}/imu.csv", "t,a,note,seq,ok,none", f"0.0,{run},{cells},", "0.1,5,,,,")
-    write(tmp_path / "logs/run_3/imu.csv", "t,a,b", "0.0")  # its only row is too short: the file gives no types
-    report = skipped(tmp_path / "logs", tmp_path / "cache", "run_3/imu.csv", workers=workers)
+        cells = f"grasp,{2**53 + 1},True" if run == filled_run else ",,"
+        write_lines(tmp_path / f"logs/run_{run}/imu.csv", "t,a,note,seq,ok,none", f"0.0,{run},{cells},", "0.1,5,,,,")
+    write_lines(tmp_path / "logs/run_3/imu.csv", "t,a,b", "0.0")  # its only row is too short: the file gives no types
+    report = assert_skipped(tmp_path / "logs", tmp_path / "cache", "run_3/imu.csv", workers=workers)
     assert [(omission.what, "2^53" in omission.reason) for omission in report.left_out][:1] == [("imu: seq", True)]
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.streams["imu"].names == ["a", "ok", "none"]
     for run in range(3):
         rows = dataset.episode(run)
-        assert list(rows["imu.note"][1]) == ["grasp"] * (run == filled)
-        ok = 1.0 if run == filled else np.nan
+        assert list(rows["imu.note"][1]) == ["grasp"] * (run == filled_run)
+        ok = 1.0 if run == filled_run else np.nan
         np.testing.assert_array_equal(rows["imu"][1], [[run, ok, np.nan], [5, np.nan, np.nan]])
 
 
@@ -489,10 +491,10 @@ def test_text_columns_of_equal_names_are_numbered(tmp_path):
 
 
 def test_invalid_utf_8_is_refused_by_name(tmp_path):
-    write(tmp_path / "log/imu.csv", "t,a,note", "0.0,1,b")
+    write_lines(tmp_path / "log/imu.csv", "t,a,note", "0.0,1,b")
     with (tmp_path / "log/imu.csv").open("ab") as file:
         file.write(b"0.1,2,\xe9\n")
-    refused(tmp_path / "log", tmp_path / "cache", "imu.csv: In CSV column #2", "invalid UTF8")
+    assert_refused(tmp_path / "log", tmp_path / "cache", "imu.csv: In CSV column #2", "invalid UTF8")
 
 
 @pytest.mark.parametrize(
@@ -503,8 +505,8 @@ def test_unfit_integers_after_the_first_megabyte_are_refused(cell, tmp_path):
     lines = ["t,count,x", *rows, "", f"65000.5,{cell},1.5", "65001.5,NA,2"]
     assert len("\n".join(lines)) > 2**20
     refuse_csv(tmp_path, lines, "imu.csv: line 65002: column count", "2^53", cell.strip())
-    write(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
-    skipped(tmp_path / "log", tmp_path / "cache", "imu.csv")
+    write_lines(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
+    assert_skipped(tmp_path / "log", tmp_path / "cache", "imu.csv")
 
 
 @pytest.mark.parametrize("cells", [[str(2**53), str(2**60)], [f"{1e300:.0f}"], ["0.5", str(2**53 + 1)], ["-inf", "7"]])
@@ -516,25 +518,27 @@ def test_large_numbers_that_float64_holds_are_accepted(cells, tmp_path):
 
 
 def test_a_file_without_numbers_is_text_or_left_out(tmp_path):
-    write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2")
-    write(tmp_path / "log/cam.csv", "0.0,a.png", "0.1,b.png")
-    write(tmp_path / "log/none.csv", "0.0", "0.1")
+    write_lines(tmp_path / "log/imu.csv", "0.0,1", "0.1,2")
+    write_lines(tmp_path / "log/cam.csv", "0.0,a.png", "0.1,b.png")
+    write_lines(tmp_path / "log/none.csv", "0.0", "0.1")
     report = robocache.ingest(tmp_path / "log", tmp_path / "cache")
     assert report.rows == {"imu": 2, "cam.1": 2}
     assert list(robocache.open(tmp_path / "cache").episode(0)["cam.1"][1]) == ["a.png", "b.png"]
-    assert [(it.what, it.reason) for it in report.left_out] == [("none", "no column beside the clock")]
+    assert [(omission.what, omission.reason) for omission in report.left_out] == [
+        ("none", "no column beside the clock")
+    ]
 
 
 def test_a_column_that_names_images_beside_the_file_is_a_camera(tmp_path):
     """Rows are sorted with their images; a missing image is skipped by name."""
-    write(tmp_path / "log/cam.csv", "t [s],gain,file", "0.2,2,c.png", "0.0,0,a.png", "0.1,1,b.png", "0.3,3,d.png")
+    write_lines(tmp_path / "log/cam.csv", "t [s],gain,file", "0.2,2,c.png", "0.0,0,a.png", "0.1,1,b.png", "0.3,3,d.png")
     (tmp_path / "log/cam").mkdir()
     for level, name in enumerate("abc"):
         picture = np.full((1, 4, 6, 1), 60 * level, np.uint8)
         (tmp_path / f"log/cam/{name}.png").write_bytes(robocache.frames.encode(picture, codec="png").data.tobytes())
-    refused(tmp_path / "log", tmp_path / "cache", "stream 'cam'")
-    refused(tmp_path / "log", tmp_path / "cache", "d.png: No such file", repair="sort")
-    report = skipped(tmp_path / "log", tmp_path / "cache", "cam.csv: cam.file: rows 3", repair="sort")
+    assert_refused(tmp_path / "log", tmp_path / "cache", "stream 'cam'")
+    assert_refused(tmp_path / "log", tmp_path / "cache", "d.png: No such file", repair="sort")
+    report = assert_skipped(tmp_path / "log", tmp_path / "cache", "cam.csv: cam.file: rows 3", repair="sort")
     assert (report.rows, report.left_out) == ({"cam": 4, "cam.file": 3}, [])
     stream = robocache.open(tmp_path / "cache").streams["cam.file"]
     assert stream.time_ns.tolist() == [0, 100_000_000, 200_000_000]
@@ -570,7 +574,9 @@ def test_the_separator_is_found_and_noted(separator, header, tmp_path):
 
 def test_each_file_has_its_own_separator(tmp_path):
     for run, separator in enumerate(",;\t"):
-        write(tmp_path / f"logs/run{run}/imu.csv", *(f"{row}|{run}".replace("|", separator) for row in ("0.0", "0.5")))
+        write_lines(
+            tmp_path / f"logs/run{run}/imu.csv", *(f"{row}|{run}".replace("|", separator) for row in ("0.0", "0.5"))
+        )
     robocache.ingest(tmp_path / "logs", tmp_path / "cache")
     assert robocache.open(tmp_path / "cache").streams["imu"].values.tolist() == [[0], [0], [1], [1], [2], [2]]
 
@@ -605,7 +611,7 @@ def test_comments_before_the_header(comments, header, tmp_path):
     stream = dataset["imu"]
     assert (stream.time_ns.tolist(), stream.values.tolist()) == ([250_000_000, 500_000_000], [[1], [2]])
     assert stream.names == (["a"] if header else [])
-    assert [it.what for it in report.left_out] == ["imu: comments"]
+    assert [omission.what for omission in report.left_out] == ["imu: comments"]
     assert "# left out: imu: comments" in preview(tmp_path / "log").mapping
 
 
@@ -628,20 +634,22 @@ def test_a_file_is_scanned_once_for_all_its_empty_columns(tmp_path, monkeypatch)
 
     names = ["t", *(f"empty_{column}" for column in range(8))]
     for run in range(3):
-        write(tmp_path / f"logs/run_{run}/imu.csv", ",".join(names), "0.0" + "," * 8, "0.5" + "," * 8)
-    looked = []
+        write_lines(tmp_path / f"logs/run_{run}/imu.csv", ",".join(names), "0.0" + "," * 8, "0.5" + "," * 8)
+    files_read = []
     read_cells = reader.read_cells
     monkeypatch.setattr(
-        reader, "read_cells", lambda begin, *more: (looked.append(begin.file), read_cells(begin, *more))[1]
+        reader,
+        "read_cells",
+        lambda begin, *arguments: (files_read.append(begin.file), read_cells(begin, *arguments))[1],
     )
     robocache.ingest(tmp_path / "logs", tmp_path / "cache")
-    assert sorted(looked) == sorted((tmp_path / "logs").rglob("*.csv"))
+    assert sorted(files_read) == sorted((tmp_path / "logs").rglob("*.csv"))
 
 
 def test_an_empty_column_has_the_type_of_its_name(tmp_path):
     """Files may have the columns in another order, so the index does not decide."""
-    write(tmp_path / "logs/1/imu.csv", "t,a,note,x", "0.0,1,,2")
-    write(tmp_path / "logs/2/imu.csv", "t,note,a,x", "0.0,go,1,2")
+    write_lines(tmp_path / "logs/1/imu.csv", "t,a,note,x", "0.0,1,,2")
+    write_lines(tmp_path / "logs/2/imu.csv", "t,note,a,x", "0.0,go,1,2")
     robocache.ingest(tmp_path / "logs", tmp_path / "cache", time_unit="s")
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.streams["imu"].names == ["a", "x"]
@@ -664,9 +672,9 @@ def test_an_empty_column_has_the_type_of_its_name(tmp_path):
     ],
 )
 def test_a_file_that_cannot_be_read(lines, words, tmp_path):
-    write(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
+    write_lines(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
     refuse_csv(tmp_path, lines, *words, time_unit="s")
-    report = skipped(tmp_path / "log", tmp_path / "cache", "imu.csv", time_unit="s")
+    report = assert_skipped(tmp_path / "log", tmp_path / "cache", "imu.csv", time_unit="s")
     assert report.rows == {"good": 2}
 
 
@@ -687,8 +695,8 @@ def test_an_unreadable_row_is_left_out_by_its_line(end, bad, words, tmp_path):
     source = tmp_path / "log/imu.csv"
     source.parent.mkdir()
     source.write_text(f"t,a\n0.1,1\n0.2,2\n{bad}{end}")
-    refused(source, tmp_path / "cache", "imu.csv", *words, time_unit="s")
-    skipped(source, tmp_path / "cache", "imu.csv: line 4", time_unit="s")
+    assert_refused(source, tmp_path / "cache", "imu.csv", *words, time_unit="s")
+    assert_skipped(source, tmp_path / "cache", "imu.csv: line 4", time_unit="s")
     time_ns, values = robocache.open(tmp_path / "cache").episode(0)["imu"]
     rows = [1, 2, *([4, 5] if "5" in end else [])]
     assert (time_ns // 10**8).tolist() == rows and values[:, 0].tolist() == rows
@@ -699,9 +707,11 @@ def test_all_rows_after_unreadable_ones_are_kept(tmp_path):
     rows[700], rows[30_000], rows[40_000] = "7.0,1", "300.0,x,1,go,true", "400.0,1,1,go,maybe"
     dataset, report = ingest_csv(tmp_path, "t,a,b,note,on", *rows, on_error="skip", time_unit="s")
     assert [omission.what for omission in report.skipped] == ["imu.csv: lines 702, 30002, 40002"]
-    kept = np.delete(np.arange(50_000), [700, 30_000, 40_000])
-    np.testing.assert_array_equal(dataset["imu"].values, np.stack([kept, kept + 0.5, np.ones(len(kept))], 1))
-    np.testing.assert_array_equal(dataset["imu"].time_ns, kept * 10**7)
+    readable_rows = np.delete(np.arange(50_000), [700, 30_000, 40_000])
+    np.testing.assert_array_equal(
+        dataset["imu"].values, np.stack([readable_rows, readable_rows + 0.5, np.ones(len(readable_rows))], 1)
+    )
+    np.testing.assert_array_equal(dataset["imu"].time_ns, readable_rows * 10**7)
 
 
 # ---- a file that was cut off ----
@@ -709,7 +719,7 @@ def test_all_rows_after_unreadable_ones_are_kept(tmp_path):
 
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_a_file_that_may_be_cut_off_is_noted(cut, tmp_path):
-    """It may be cut within its last number, or after it: the file does not show which."""
+    """The file does not show whether its last number is complete."""
     text = "t,a\n0.1,1.25\n0.2,2.125\n0.3,3.5625\n"
     source = tmp_path / "log/imu.csv"
     source.parent.mkdir()
@@ -734,7 +744,7 @@ def test_a_file_that_ends_with_a_line_end_is_complete(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "beyond", "in_a_second"),
+    ("seconds", "fraction", "per_second"),
     [
         ("header.stamp.secs", "header.stamp.nsecs", 10**9),
         ("header.stamp.sec", "header.stamp.nanosec", 10**9),
@@ -747,16 +757,16 @@ def test_a_file_that_ends_with_a_line_end_is_complete(tmp_path):
         ("stamp [s]", "stamp [ms]", 10**3),
     ],
 )
-@pytest.mark.parametrize("turned", [False, True])
-def test_seconds_and_nanoseconds_in_two_columns_are_one_clock(turned, seconds, beyond, in_a_second, tmp_path):
-    stamps = [1_700_000_000 * in_a_second + k * in_a_second // 8 + k for k in range(30)]
-    rows = [(stamp // in_a_second, stamp % in_a_second) for stamp in stamps]
-    if turned:
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_seconds_and_nanoseconds_in_two_columns_are_one_clock(is_swapped, seconds, fraction, per_second, tmp_path):
+    stamps = [1_700_000_000 * per_second + k * per_second // 8 + k for k in range(30)]
+    rows = [(stamp // per_second, stamp % per_second) for stamp in stamps]
+    if is_swapped:
         rows = [(b, a) for a, b in rows]
-        seconds, beyond = beyond, seconds.lstrip("%")
+        seconds, fraction = fraction, seconds.lstrip("%")
     lines = [f"{a},{b},{k}" for k, (a, b) in enumerate(rows)]
-    time_ns, values = ingest_lines(tmp_path, f"{seconds},{beyond},x", *lines)
-    assert time_ns == [stamp * (10**9 // in_a_second) for stamp in stamps]
+    time_ns, values = ingest_lines(tmp_path, f"{seconds},{fraction},x", *lines)
+    assert time_ns == [stamp * (10**9 // per_second) for stamp in stamps]
     assert values.tolist() == [[k] for k in range(30)]
     assert "and" in robocache.open(tmp_path / "cache").streams["imu"].attributes["clock_source"]
 
@@ -798,17 +808,17 @@ def test_a_pair_with_an_invalid_row_is_refused_by_its_line(tmp_path):
     refuse_csv(tmp_path, ["secs,nsecs,note", *lines], "line 15002", "less than one in ns", "1000000000")
 
 
-def test_text_far_down_a_column_of_numbers(tmp_path):
+def test_text_far_down_a_column_of_numbers_is_refused(tmp_path):
     rows = [f"{row / 100},{row}" for row in range(150_000)]
     rows[100_000] = "1000.0,broken"
     refuse_csv(tmp_path, rows, "Row #100001", "broken")
 
 
-def test_columns_that_change_between_episodes(tmp_path):
+def test_other_columns_in_a_later_episode_are_refused(tmp_path):
     for number, header in ((1, "t,a,b"), (2, "t,b,a")):
-        write(tmp_path / f"log/{number}/imu.csv", header, "0.0,1,2", "0.1,1,2")
-    refused(tmp_path / "log", tmp_path / "cache", "2/imu.csv", "'b', 'a'")
-    assert skipped(tmp_path / "log", tmp_path / "cache", "2/imu.csv").episodes == 1
+        write_lines(tmp_path / f"log/{number}/imu.csv", header, "0.0,1,2", "0.1,1,2")
+    assert_refused(tmp_path / "log", tmp_path / "cache", "2/imu.csv", "'b', 'a'")
+    assert assert_skipped(tmp_path / "log", tmp_path / "cache", "2/imu.csv").episodes == 1
 
 
 def test_an_unknown_clock_is_refused(tmp_path):
@@ -818,47 +828,47 @@ def test_an_unknown_clock_is_refused(tmp_path):
 
 def test_without_readable_rows_no_cache_is_written(tmp_path):
     refuse_csv(tmp_path, [], "empty", on_error="skip")
-    write(tmp_path / "log/imu.csv", "0.0", "0.1")
-    refused(tmp_path / "log", tmp_path / "cache", "nothing")
+    write_lines(tmp_path / "log/imu.csv", "0.0", "0.1")
+    assert_refused(tmp_path / "log", tmp_path / "cache", "nothing")
 
 
 # ---- the call itself ----
 
 
 def test_arguments_are_checked(tmp_path):
-    source = write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
-    for word, options in {
+    source = write_lines(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
+    for message, options in {
         "format": {"format": "hdf5"},
         "format: expected": {"format": ["csv"]},
         "on_error": {"on_error": "ignore"},
         "time_unit": {"time_unit": "h"},
         "colour": {"colour": "red"},
     }.items():
-        with pytest.raises(robocache.ArgumentError, match=word):
+        with pytest.raises(robocache.ArgumentError, match=message):
             robocache.ingest(source, tmp_path / "cache", **options)
-    refused(tmp_path / "nowhere", tmp_path / "cache", "nowhere")
+    assert_refused(tmp_path / "nowhere", tmp_path / "cache", "nowhere")
     (tmp_path / "bare").mkdir()
-    refused(tmp_path / "bare", tmp_path / "cache", "known format", "an empty folder")
-    refused(source, tmp_path / "cache", "meta/info.json", format="lerobot")
+    assert_refused(tmp_path / "bare", tmp_path / "cache", "known format", "an empty folder")
+    assert_refused(source, tmp_path / "cache", "meta/info.json", format="lerobot")
 
 
 def test_an_existing_cache_stays_without_overwrite(tmp_path):
-    source = write(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
+    source = write_lines(tmp_path / "log/imu.csv", "0.0,1", "0.1,2").parent
     robocache.ingest(source, tmp_path / "cache")
     with pytest.raises(robocache.FileError, match="cache"):
         robocache.ingest(source, tmp_path / "cache")
-    write(source / "imu.csv", "0.0,1", "oops,2")
+    write_lines(source / "imu.csv", "0.0,1", "oops,2")
     with pytest.raises(robocache.FileError, match="oops"):
         robocache.ingest(source, tmp_path / "cache", overwrite=True)
     assert len(robocache.open(tmp_path / "cache").streams["imu"].time_ns) == 2
-    write(source / "imu.csv", "0.0,1")
+    write_lines(source / "imu.csv", "0.0,1")
     assert robocache.ingest(source, tmp_path / "cache", overwrite=True, time_unit="s").rows == {"imu": 1}
 
 
 def test_progress_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "_REPORT_EVERY_S", math.inf)  # on a slow machine more steps would be shown
     for number in range(3):
-        write(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
+        write_lines(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
     lines = []
     robocache.ingest(tmp_path / "log", tmp_path / "cache", progress=lambda *step: lines.append(step))
     assert lines == [(0, 3, "0"), (1, 3, "1"), (2, 3, "2")]
@@ -924,7 +934,7 @@ def test_euroc_imu(real_data, tmp_path):
 def test_euroc_camera(real_data, tmp_path):
     """The log has 95 stamps, the folder 10 images."""
     source = real_data("logs_csv/euroc_micro/mav0/cam0")
-    refused(source, tmp_path / "cache", "data/14037152737", "No such file")
+    assert_refused(source, tmp_path / "cache", "data/14037152737", "No such file")
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
     assert report.rows == {"data.filename": 10}
     stream = robocache.open(tmp_path / "cache").streams["data.filename"]
@@ -937,7 +947,7 @@ def test_euroc_camera(real_data, tmp_path):
 
 def test_unusual_gtsam_logs(real_data, tmp_path):
     source = real_data("logs_csv/gtsam")
-    refused(source, tmp_path / "cache", "imuAndGPSdata.csv", "Expected 11 columns")
+    assert_refused(source, tmp_path / "cache", "imuAndGPSdata.csv", "Expected 11 columns")
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
     assert [Path(omission.what).name for omission in report.skipped] == ["imuAndGPSdata.csv"]
     stream = robocache.open(tmp_path / "cache").streams["quadraped_imu_data"]
@@ -945,7 +955,7 @@ def test_unusual_gtsam_logs(real_data, tmp_path):
     assert stream.findings["duplicates"] == 248
 
 
-def test_an_unparseable_first_line(tmp_path):
+def test_a_first_line_that_is_too_long_is_refused(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/blob.csv").write_text("a" * 200_000)
     with pytest.raises(robocache.FileError, match=r"blob\.csv: line 1: field larger"):
@@ -1006,17 +1016,17 @@ def test_an_invalid_part_of_a_second_is_named(bad, words, tmp_path):
     assert "below 0, more" not in message
 
 
-@pytest.mark.parametrize(("rows", "named"), [(12, True), (4, False)])
-def test_mostly_repeated_stamps_are_named(rows, named, tmp_path):
+@pytest.mark.parametrize(("rows", "is_named"), [(12, True), (4, False)])
+def test_mostly_repeated_stamps_are_named(rows, is_named, tmp_path):
     stamps = [1_732_340_000] * rows + [1_732_340_000 + k for k in range(1, 8)]
     _, report = ingest_csv(tmp_path, "timestamp,x", *(f"{stamp},{k}" for k, stamp in enumerate(stamps)))
-    assert named == any(omission.what.startswith("imu: ") for omission in report.left_out)
+    assert is_named == any(omission.what.startswith("imu: ") for omission in report.left_out)
 
 
 # ---- several clocks, several subjects ----
 
 
-def between(dataset, stream, offset_s):
+def values_after(dataset, stream, offset_s):
     """Returns the values of a stream `offset_s` after each of its rows."""
     loader = robocache.Loader(
         dataset,
@@ -1042,25 +1052,27 @@ def test_columns_of_further_clocks_are_separate_streams(layout, dates, tmp_path)
     for name, times in clocks.items():
         cells, values = [""] * rows, [""] * rows
         for k, time in enumerate(times.tolist()):
-            at = first + k if layout == "interleaved" else k
-            cells[at] = f"{base + np.timedelta64(round(time * 1e9), 'ns')}Z" if dates else f"{time:.6f}"
-            values[at] = f"{math.sin(7 * time):.9f}"
+            row = first + k if layout == "interleaved" else k
+            cells[row] = f"{base + np.timedelta64(round(time * 1e9), 'ns')}Z" if dates else f"{time:.6f}"
+            values[row] = f"{math.sin(7 * time):.9f}"
         columns |= {name: cells, f"of {name}": values}
         first += len(times)
-    write(tmp_path / "log/run.csv", ",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True)))
+    write_lines(
+        tmp_path / "log/run.csv", ",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True))
+    )
     robocache.ingest(tmp_path / "log", tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     assert set(dataset.streams) == {"run", "run.t_acc", "run.pose.timestamp"}
     for stream, (name, times) in zip(("run", "run.t_acc", "run.pose.timestamp"), clocks.items(), strict=True):
-        found = dataset.streams[stream]
-        assert found.names == [f"of {name}"]
-        begin = base.astype(np.int64) if dates else 0
-        np.testing.assert_allclose((found.time_ns - begin) / 1e9, times, atol=1e-9)
-        exact = np.interp(times + 0.004, times, np.sin(7 * times))
-        np.testing.assert_allclose(between(dataset, stream, 0.004)[:-1, 0], exact[:-1], atol=1e-6)
+        sensor = dataset.streams[stream]
+        assert sensor.names == [f"of {name}"]
+        start_ns = base.astype(np.int64) if dates else 0
+        np.testing.assert_allclose((sensor.time_ns - start_ns) / 1e9, times, atol=1e-9)
+        expected = np.interp(times + 0.004, times, np.sin(7 * times))
+        np.testing.assert_allclose(values_after(dataset, stream, 0.004)[:-1, 0], expected[:-1], atol=1e-6)
 
 
-def test_texts_have_the_clock_before_them(tmp_path):
+def test_texts_have_the_clock_of_the_nearest_column_before_them(tmp_path):
     lines = ["t,x,t_events,event,flag"]
     lines += [f"{k / 10},{k},{f'{k / 2},e{k},{str(k % 2 == 0).lower()}' if k < 4 else ',,'}" for k in range(20)]
     dataset, _ = ingest_csv(tmp_path, *lines)
@@ -1095,7 +1107,7 @@ def test_a_duration_is_no_clock(name, sparse, tmp_path):
     dataset, report = ingest_csv(tmp_path, f"t,a,{name},gain", *lines)
     (stream,) = dataset.streams.values()
     assert stream.names == ["a", name, "gain"] and stream.time_ns.tolist() == [k * 10**8 for k in range(60)]
-    if name not in ("moving_time_s", "exposureTime"):  # these words name no clock
+    if name not in ("moving_time_s", "exposureTime"):  # by their words, these are known not to be clocks
         assert reasons(report.assumed)[f"column {name!r}"] == "a value, not a clock of the columns behind it"
 
 
@@ -1135,8 +1147,8 @@ def test_a_quantity_that_rises_is_no_clock(header, tmp_path):
 )
 @pytest.mark.parametrize("others", ["x", "x,cam_timestamp,imu_timestamp"])
 def test_a_row_counter_alone_is_refused_as_a_clock(header, cell, others, tmp_path):
-    behind = ",".join(["1"] * (1 + others.count(",")))
-    lines = [f"{header},{others}", *(f"{cell.format(k)},{behind}" for k in range(9))]
+    other_cells = ",".join(["1"] * (1 + others.count(",")))
+    lines = [f"{header},{others}", *(f"{cell.format(k)},{other_cells}" for k in range(9))]
     refuse_csv(tmp_path, lines, repr(header), "counts rows", "time_column", "time_unit")
     time_ns, _ = ingest_lines(tmp_path, *lines, time_unit="ms")
     assert time_ns == [round(Fraction(cell.format(k)) * 10**6) for k in range(9)]
@@ -1162,7 +1174,7 @@ def test_rows_of_alternating_subjects_are_held_if_numbers_jump(header, subjects,
     values = [levels[distinct.index(subjects[k % len(subjects)])] + k / 1000 for k in range(60)]
     lines = [f"{k / 100},{subjects[k % len(subjects)]},{value}" for k, value in enumerate(values)]
     dataset, report = ingest_csv(tmp_path, f"t,{header},range", *lines)
-    np.testing.assert_array_equal(between(dataset, "imu", 0.005)[:, -1], values)
+    np.testing.assert_array_equal(values_after(dataset, "imu", 0.005)[:, -1], values)
     reason = reasons(report.left_out)["imu: values between rows"]
     assert reason.startswith(f"{header} says that rows are of several subjects") and "a file for each subject" in reason
     assert any(note.what == f"column {header!r}" and note.streams == ["imu"] for note in report.assumed)
@@ -1181,8 +1193,8 @@ def test_rows_of_alternating_subjects_are_held_if_numbers_jump(header, subjects,
 def test_rows_of_one_subject_stay_interpolated(header, cells, value, tmp_path):
     values = np.array([value(k) for k in range(60)])
     lines = [f"{k / 100},{cells[k % len(cells)]},{values[k]}" for k in range(60)]
-    found = between(ingest_csv(tmp_path, f"t,{header},x", *lines)[0], "imu", 0.005)[:-1, -1]
-    np.testing.assert_allclose(found, (values[1:] + values[:-1]) / 2)
+    interpolated = values_after(ingest_csv(tmp_path, f"t,{header},x", *lines)[0], "imu", 0.005)[:-1, -1]
+    np.testing.assert_allclose(interpolated, (values[1:] + values[:-1]) / 2)
 
 
 @pytest.mark.parametrize("name", ["gripper_current", "tag"])
@@ -1200,7 +1212,7 @@ def test_rows_of_alternating_ids_are_held(tmp_path):
     ranges = [(2, 8, 5)[k % 3] for k in range(30)]
     lines = [f"{1.7e9 + k / 100:.2f},{value}.0,10,{k % 3}" for k, value in enumerate(ranges)]
     dataset, report = ingest_csv(tmp_path, "timestamp,range,from_id,to_id", *lines)
-    np.testing.assert_array_equal(between(dataset, "imu", 0.005)[:, 0], ranges)
+    np.testing.assert_array_equal(values_after(dataset, "imu", 0.005)[:, 0], ranges)
     reason = reasons(report.left_out)["imu: values between rows"]
     assert reason.startswith("to_id says that rows are of several subjects")
 
@@ -1210,7 +1222,7 @@ def test_rows_of_alternating_ids_are_held(tmp_path):
 )
 def test_other_integers_are_no_subjects(name, ids, tmp_path):
     lines = [f"t,x,{name}", *(f"{k / 100},{k}.5,{value}" for k, value in enumerate(ids))]
-    values = between(ingest_csv(tmp_path, *lines)[0], "imu", 0.005)
+    values = values_after(ingest_csv(tmp_path, *lines)[0], "imu", 0.005)
     np.testing.assert_allclose(values[:-1, 0], np.arange(29) + 1.0)
 
 
@@ -1219,8 +1231,12 @@ def test_a_longitude_that_crosses_180_degrees_is_noted(header, crosses, tmp_path
     last = -179.9995 if crosses else 179.9996
     lines = [f"time_s,latitude,{header}", "1000.0,5,179.9990", "1000.1,5,179.9995", f"1000.2,5,{last}"]
     _, report = ingest_csv(tmp_path, *lines)
-    found = [note.reason for note in report.assumed if "from 180 to -180 at row 2 of episode 0" in note.reason]
-    assert len(found) == crosses and all(one.endswith('.methods = [[1, 2, "previous"]]') for one in found)
+    crossing_reasons = [
+        note.reason for note in report.assumed if "from 180 to -180 at row 2 of episode 0" in note.reason
+    ]
+    assert len(crossing_reasons) == crosses and all(
+        reason.endswith('.methods = [[1, 2, "previous"]]') for reason in crossing_reasons
+    )
 
 
 @pytest.mark.parametrize("header", ["yaw (deg)", "yaw [deg]", "yaw[degrees]", "yaw (\N{DEGREE SIGN})"])

@@ -3,9 +3,9 @@
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import image_file, write_hdf5
+from hdf5_files import encode_image, write_hdf5
 from lerobot_files import Episode, write_lerobot
-from outcomes import ingested, reasons
+from outcomes import ingest_and_open, reasons
 from robocache.ingest.declared import EpisodeFacts
 from robocache.ingest.recording import Notes, Rows
 from zarr_files import write_zarr
@@ -18,9 +18,9 @@ ROWS = 40
 def write_npz(folder, count=1, **arrays):
     folder.mkdir()
     for number in range(count):
-        own = {name: values[number] if isinstance(values, list) else values for name, values in arrays.items()}
+        file_arrays = {name: values[number] if isinstance(values, list) else values for name, values in arrays.items()}
         rows = np.arange(ROWS * 2.0).reshape(ROWS, 2)
-        np.savez(folder / f"e{number}.npz", state=rows, action=rows, **own)
+        np.savez(folder / f"e{number}.npz", state=rows, action=rows, **file_arrays)
     return folder
 
 
@@ -45,15 +45,15 @@ def ingest_array(form, name, values, attributes, tmp_path):
     return robocache.open(tmp_path / "cache")[stream], report
 
 
-MARKS = np.arange(ROWS) % 20 == 19
-COUNTS = np.r_[:25, :15]
+EPISODE_ENDS = np.arange(ROWS) % 20 == 19
+STEP_COUNTS = np.r_[:25, :15]
 
 
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("dones", MARKS, "set in 1 rows before others (row 19)"),
-        ("timeouts", MARKS.astype("float32"), "set in 1 rows before others (row 19)"),
+        ("dones", EPISODE_ENDS, "set in 1 rows before others (row 19)"),
+        ("timeouts", EPISODE_ENDS.astype("float32"), "set in 1 rows before others (row 19)"),
         ("is_first", np.arange(ROWS) % 10 == 0, "set in 3 rows behind the first (row 10)"),
         ("episode_index", np.arange(ROWS) // 10, "4 values, and changes first at row 10"),
         ("mask", np.arange(ROWS) < 30, "changes once, at row 30 of 40"),
@@ -68,9 +68,12 @@ COUNTS = np.r_[:25, :15]
         *((name, 30, "says 30, but e0.npz has 40 rows") for name in ("seq_len", "valid_len", "T", "horizon", "length")),
         ("horizon", 16, "those behind are padding if it is a length and no setting of a policy or simulator"),
         ("num_valid_frames", 30.0, "says 30, but e0.npz has 40 rows"),
-        *((name, COUNTS, "begins again in 1 rows (row 25)") for name in ("step", "frame_index", "t", "env/timestep")),
-        ("frame_idx", COUNTS.astype("float32") + 1, "begins again in 1 rows (row 25)"),
-        ("time", COUNTS / 10, "begins again in 1 rows (row 25)"),
+        *(
+            (name, STEP_COUNTS, "begins again in 1 rows (row 25)")
+            for name in ("step", "frame_index", "t", "env/timestep")
+        ),
+        ("frame_idx", STEP_COUNTS.astype("float32") + 1, "begins again in 1 rows (row 25)"),
+        ("time", STEP_COUNTS / 10, "begins again in 1 rows (row 25)"),
         *(
             (name, np.arange(ROWS) // 10, "4 values, and changes first at row 10")
             for name in ("trial", "ep_idx", "demo_num")
@@ -84,8 +87,8 @@ COUNTS = np.r_[:25, :15]
 )
 def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
     report = ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache")
-    ((subject, reason),) = notes_of(report).items()
-    assert repr(name) in subject and words in reason
+    ((what, reason),) = notes_of(report).items()
+    assert repr(name) in what and words in reason
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
         ("is_first", np.arange(ROWS) == 0),
         ("episode_index", np.full(ROWS, 3)),
         ("mask", np.ones(ROWS)),
-        ("mask", MARKS),  # no episode ends early
+        ("mask", EPISODE_ENDS),  # no episode ends early
         ("episode_id", np.random.default_rng(0).integers(0, 9, ROWS)),  # not consecutive
         ("lengths", np.array([15, 26])),
         ("num_steps", ROWS),
@@ -114,9 +117,9 @@ def test_agreeing_declarations_have_no_note(name, values, tmp_path):
 def test_columns_of_a_log_declare_episodes(tmp_path):
     lines = [f"{k / 10},{'ab'[k // 20]},{int(k % 20 == 19)},{k}" for k in range(ROWS)]
     (tmp_path / "log.csv").write_text("\n".join(["time_s,episode,done,x", *lines, ""]))
-    found = notes_of(robocache.ingest(tmp_path / "log.csv", tmp_path / "cache"))
-    assert "2 values, and changes first at row 20" in found["episodes of 'log.episode'"]
-    assert "set in 1 rows before others (row 19)" in found["episodes of 'done'"]
+    notes = notes_of(robocache.ingest(tmp_path / "log.csv", tmp_path / "cache"))
+    assert "2 values, and changes first at row 20" in notes["episodes of 'log.episode'"]
+    assert "set in 1 rows before others (row 19)" in notes["episodes of 'done'"]
 
 
 @pytest.mark.parametrize("second", [["b", "a"], ["a", "c"]])
@@ -156,7 +159,7 @@ def test_other_objects_in_a_later_file_are_accepted(tmp_path):
 STAMPS = np.arange(ROWS) / 10.0
 
 
-def write_beside(folder, form, name, stamps, fps):
+def write_with_stamps(folder, form, name, stamps, fps):
     """Writes a recording with a declared rate and stamps."""
     rows = np.zeros((ROWS, 2))
     if form == "npz":
@@ -185,15 +188,15 @@ def write_beside(folder, form, name, stamps, fps):
     ],
 )
 def test_a_rate_that_stamps_contradict_is_refused_or_noted(form, name, stamps, tmp_path):
-    source = write_beside(tmp_path / "s", form, name, stamps, 25)
+    source = write_with_stamps(tmp_path / "s", form, name, stamps, 25)
     with pytest.raises(robocache.FileError, match=rf"10 rows a second by '.*{name}'.*25 by the rate.*rate-hz"):
         robocache.ingest(source, tmp_path / "cache")
     report = robocache.ingest(source, tmp_path / "cache", rate_hz=25)
     assert [note.reason for note in report.assumed if "clock beside" in note.what]
-    near = write_beside(tmp_path / "near", form, name, stamps, 11)
-    report = robocache.ingest(near, tmp_path / "cache2")
-    (why,) = [note.reason for note in report.assumed if "clock beside" in note.what]
-    assert "10 rows a second" in why and "11 by the rate" in why
+    near_source = write_with_stamps(tmp_path / "near", form, name, stamps, 11)
+    report = robocache.ingest(near_source, tmp_path / "cache2")
+    (reason,) = [note.reason for note in report.assumed if "clock beside" in note.what]
+    assert "10 rows a second" in reason and "11 by the rate" in reason
 
 
 @pytest.mark.parametrize(
@@ -206,28 +209,28 @@ def test_a_rate_that_stamps_contradict_is_refused_or_noted(form, name, stamps, t
     ],
 )
 def test_stamps_that_agree_with_the_rate_have_no_note(name, stamps, tmp_path):
-    report = robocache.ingest(write_beside(tmp_path / "s", "npz", name, stamps, 10), tmp_path / "cache")
+    report = robocache.ingest(write_with_stamps(tmp_path / "s", "npz", name, stamps, 10), tmp_path / "cache")
     assert not notes_of(report)
 
 
 def test_stamps_with_a_pause_are_noted(tmp_path):
     stamps = STAMPS + 9.0 * (np.arange(ROWS) > 20)
-    report = robocache.ingest(write_beside(tmp_path / "s", "npz", "timestamps", stamps, 10), tmp_path / "cache")
+    report = robocache.ingest(write_with_stamps(tmp_path / "s", "npz", "timestamps", stamps, 10), tmp_path / "cache")
     assert "mean 3.023" in notes_of(report)["clock beside 'timestamps'"]
 
 
 # ---- names of features ----
 
 
-def write_aloha(path, names, at="file", word="joint_names", count=2):
+def write_aloha(path, names, holder="file", attribute="joint_names", count=2):
     """Writes ALOHA's layout. The names are an attribute of the file, a group or the dataset, or a dataset."""
     qpos, zeros = np.arange(10.0 * count).reshape(10, count), np.zeros((10, count))
     datasets = {"observations/qpos": qpos, "observations/eef_pose": zeros, "action": zeros}
     attributes = {"/": {"fps": 50}, "observations": {}, "observations/qpos": {}}
-    if at == "a dataset beside":
-        datasets[word] = names
+    if holder == "a dataset beside":
+        datasets[attribute] = names
     else:
-        attributes[{"file": "/", "group": "observations", "dataset": "observations/qpos"}[at]][word] = names
+        attributes[{"file": "/", "group": "observations", "dataset": "observations/qpos"}[holder]][attribute] = names
     return write_hdf5(path, datasets, attributes)
 
 
@@ -245,33 +248,34 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("names", TEXTS, ids=map(str, range(len(TEXTS))))
-@pytest.mark.parametrize("at", ["file", "group", "dataset", "a dataset beside"])
-def test_names_in_attributes_become_feature_names(at, names, tmp_path):
-    streams = ingested(write_aloha(tmp_path / "episode_0.hdf5", names, at), tmp_path / "cache")[0].streams
+@pytest.mark.parametrize("holder", ["file", "group", "dataset", "a dataset beside"])
+def test_names_in_attributes_become_feature_names(holder, names, tmp_path):
+    streams = ingest_and_open(write_aloha(tmp_path / "episode_0.hdf5", names, holder), tmp_path / "cache")[0].streams
     assert streams["observations/qpos"].names == ["a", "b"]
     assert streams["observations/eef_pose"].names == []
 
 
 @pytest.mark.parametrize(
-    "word", ["labels", "names", "columns", "keys", "fields", "joints", "motor_names", "qpos_names", "Feature_Names"]
+    "attribute",
+    ["labels", "names", "columns", "keys", "fields", "joints", "motor_names", "qpos_names", "Feature_Names"],
 )
-def test_other_attributes_with_names(word, tmp_path):
-    source = write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", word)
+def test_other_attributes_with_names(attribute, tmp_path):
+    source = write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", attribute)
     report = robocache.ingest(source, tmp_path / "cache")
     assert robocache.open(tmp_path / "cache")["observations/qpos"].names == ["a", "b"]
-    assert any("observations/qpos" in note.streams for note in report.assumed if repr(word) in note.what)
+    assert any("observations/qpos" in note.streams for note in report.assumed if repr(attribute) in note.what)
 
 
-@pytest.mark.parametrize("at", ["file", "group", "dataset"])
-@pytest.mark.parametrize("word", ["joint_names", "labels"])
+@pytest.mark.parametrize("holder", ["file", "group", "dataset"])
+@pytest.mark.parametrize("attribute", ["joint_names", "labels"])
 @pytest.mark.parametrize("names", [(["a", "b"], ["b", "a"]), ("a,b", "b,a")])
 @pytest.mark.parametrize("append", [False, True])
-def test_files_with_differently_ordered_names_are_refused(append, names, word, at, tmp_path):
-    for number, own in enumerate(names):
-        write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", own, at, word)
+def test_files_with_differently_ordered_names_are_refused(append, names, attribute, holder, tmp_path):
+    for number, file_names in enumerate(names):
+        write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", file_names, holder, attribute)
     with pytest.raises(robocache.Error, match=r"episode_1.hdf5|expected the names that it has"):
         robocache.ingest(tmp_path / "s0", tmp_path / "cache")
-        assert append
+        assert append  # otherwise both files are in s0, and ingest has raised
         robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
 
 
@@ -287,7 +291,9 @@ def test_files_with_and_without_names_go_together(first, tmp_path):
 
 def test_names_of_components_declare_a_rotation(tmp_path):
     source = write_aloha(tmp_path / "episode_0.hdf5", "x y z qx qy qz qw", "dataset", "columns", 7)
-    assert ingested(source, tmp_path / "cache")[0]["observations/qpos"].attributes["methods"] == [[3, 7, "slerp"]]
+    assert ingest_and_open(source, tmp_path / "cache")[0]["observations/qpos"].attributes["methods"] == [
+        [3, 7, "slerp"]
+    ]
 
 
 @pytest.mark.parametrize("names", ["a,b", np.array(["a b"]), np.array(["a", "b"])])
@@ -298,17 +304,17 @@ def test_npz_names_its_features(names, tmp_path):
 
 @pytest.mark.parametrize("key", ["", "data", "data/state"])
 def test_zarr_names_its_features(key, tmp_path):
-    own = {"joint_names": "a b", "units": "deg", "note": "x"}
-    write_zarr(tmp_path / "z.zarr", {"state": np.ones((10, 2))}, [5, 10], {key: own})
-    stream = ingested(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)[0]["state"]
+    attributes = {"joint_names": "a b", "units": "deg", "note": "x"}
+    write_zarr(tmp_path / "z.zarr", {"state": np.ones((10, 2))}, [5, 10], {key: attributes})
+    stream = ingest_and_open(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)[0]["state"]
     assert stream.names == ["a", "b"]
     assert (stream.attributes.get("units") == "deg") == ("state" in key)
 
 
-@pytest.mark.parametrize("word", ["name", "label", "order", "task", "object_names", "state_name"])
-def test_texts_about_other_things_are_no_feature_names(word, tmp_path):
-    """For example an episode's name of two words beside two features."""
-    source = write_npz(tmp_path / "s", 2, **{word: [np.array("run 1"), np.array("1 run")]})
+@pytest.mark.parametrize("attribute", ["name", "label", "order", "task", "object_names", "state_name"])
+def test_texts_about_other_things_are_no_feature_names(attribute, tmp_path):
+    """For example, an episode's name has two words, and the state has two features."""
+    source = write_npz(tmp_path / "s", 2, **{attribute: [np.array("run 1"), np.array("1 run")]})
     ingest_npz(source, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     assert dataset["state"].names == []
@@ -329,7 +335,7 @@ def test_differently_ordered_joints_in_another_shard_are_refused(tmp_path):
 
 @pytest.mark.parametrize("append", [False, True])
 @pytest.mark.parametrize(
-    ("word", "values"),
+    ("attribute", "values"),
     [
         ("units", ("rad", "deg")),
         ("angle_unit", ("rad", "deg")),
@@ -337,23 +343,25 @@ def test_differently_ordered_joints_in_another_shard_are_refused(tmp_path):
         ("meta", ('{"unit": "rad"}', '{"unit": "degrees"}')),
     ],
 )
-def test_another_unit_than_before_is_refused(word, values, append, tmp_path):
+def test_another_unit_than_before_is_refused(attribute, values, append, tmp_path):
     for number, value in enumerate(values):
         (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
         rows = np.zeros((ROWS, 2))
-        np.savez(tmp_path / f"s{number * append}/e{number}.npz", state=rows, action=rows, **{word: np.array(value)})
+        np.savez(
+            tmp_path / f"s{number * append}/e{number}.npz", state=rows, action=rows, **{attribute: np.array(value)}
+        )
     with pytest.raises(robocache.FileError, match=r"e1.npz: .*'deg', but 'rad' in"):
         ingest_npz(tmp_path / "s0", tmp_path / "cache")
-        assert append
+        assert append  # otherwise both files are in s0, and ingest has raised
         ingest_npz(tmp_path / "s1", tmp_path / "cache", append=True)
 
 
-@pytest.mark.parametrize("at", ["dataset", "file"])
-def test_units_of_hdf5_become_attributes_and_others_are_refused(at, tmp_path):
+@pytest.mark.parametrize("holder", ["dataset", "file"])
+def test_units_of_hdf5_become_attributes_and_others_are_refused(holder, tmp_path):
     for number, unit in enumerate(("rad", "deg")):
-        write_aloha(tmp_path / f"s{number}/episode_0.hdf5", unit, at, "units")
-    attributes = ingested(tmp_path / "s0", tmp_path / "cache")[0]["observations/qpos"].attributes
-    assert attributes == ({"units": "rad"} if at == "dataset" else {})
+        write_aloha(tmp_path / f"s{number}/episode_0.hdf5", unit, holder, "units")
+    attributes = ingest_and_open(tmp_path / "s0", tmp_path / "cache")[0]["observations/qpos"].attributes
+    assert attributes == ({"units": "rad"} if holder == "dataset" else {})
     with pytest.raises(robocache.Error, match="rad"):
         robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
 
@@ -375,13 +383,13 @@ def test_units_and_names_in_attributes_are_used_or_noted(name, value, units, for
     assert (f"{stream.name}: attribute {name}" in reasons(report.left_out)) == (units is None)
 
 
-@pytest.mark.parametrize("own", [{}, {"units": "rad"}])
-def test_units_of_a_group_are_noted_unless_its_streams_have_their_own(own, tmp_path):
+@pytest.mark.parametrize("own_units", [{}, {"units": "rad"}])
+def test_units_of_a_group_are_noted_unless_its_streams_have_their_own(own_units, tmp_path):
     datasets = {"action": np.zeros((3, 2)), "observations/qpos": np.zeros((3, 6))}
-    attributes = {"observations": {"joint_units": "rad"}, "observations/qpos": own}
+    attributes = {"observations": {"joint_units": "rad"}, "observations/qpos": own_units}
     source = write_hdf5(tmp_path / "episode_0.hdf5", datasets, attributes)
     report = robocache.ingest(source, tmp_path / "cache", rate_hz=10)
-    assert ("attribute joint_units of a group" in reasons(report.left_out)) == (not own)
+    assert ("attribute joint_units of a group" in reasons(report.left_out)) == (not own_units)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -440,11 +448,11 @@ def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stored", "more", "expected"),
+    ("stored", "attributes", "expected"),
     [
         *(
-            (np.array([0, 127, -128, -1], np.int8), more, expected)
-            for more, expected in (
+            (np.array([0, 127, -128, -1], np.int8), attributes, expected)
+            for attributes, expected in (
                 ({}, [0, 127, 128, 255]),
                 ({"_FillValue": -1}, [0, 127, 128, np.nan]),
                 ({"scale_factor": 0.5}, [0, 63.5, 64, 127.5]),
@@ -455,9 +463,9 @@ def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
     ],
 )
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
-def test_signed_integers_that_are_declared_unsigned(form, stored, more, expected, tmp_path):
+def test_signed_integers_that_are_declared_unsigned(form, stored, attributes, expected, tmp_path):
     """netCDF's convention: -1 of 8 bits is 255, also as a fill value."""
-    stream, _ = ingest_array(form, "qpos", stored, {"_Unsigned": "true", **more}, tmp_path)
+    stream, _ = ingest_array(form, "qpos", stored, {"_Unsigned": "true", **attributes}, tmp_path)
     np.testing.assert_array_equal(stream.values, expected)
 
 
@@ -496,25 +504,25 @@ def test_matlabs_order_of_dimensions_is_noted(tmp_path):
     assert [(note.what, note.streams) for note in report.assumed] == [("steps of action", ["action"])]
 
 
-@pytest.mark.parametrize("later", ["_FillValue", "scale_factor"])
-def test_declarations_of_a_later_recording_alone(later, tmp_path):
-    """Modes of the first episode stay integers; a number with two scales is noted."""
+@pytest.mark.parametrize("attribute", ["_FillValue", "scale_factor"])
+def test_declarations_of_the_second_recording_alone_are_applied_or_noted(attribute, tmp_path):
+    """A fill value leaves the modes held between rows, as integers are. Numbers with two scales are noted."""
     stored = [np.array([[1, 5], [3, 9], [1, 5]], np.int16), np.array([[2, -999], [4, 6], [2, 8]], np.int16)]
-    declared = {later: {"_FillValue": -999, "scale_factor": 0.5}[later]}
-    for number, (values, own) in enumerate(zip(stored, ({}, declared), strict=True)):
+    declared = {attribute: {"_FillValue": -999, "scale_factor": 0.5}[attribute]}
+    for number, (values, attributes) in enumerate(zip(stored, ({}, declared), strict=True)):
         datasets = {"action": np.zeros((3, 2)), "observations/mode": values}
-        write_hdf5(tmp_path / f"episode_{number}.hdf5", datasets, {"observations/mode": own})
+        write_hdf5(tmp_path / f"episode_{number}.hdf5", datasets, {"observations/mode": attributes})
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
     stream = robocache.open(tmp_path / "cache")["observations/mode"]
-    why = [note.reason for note in report.assumed if note.what == "values of observations/mode"]
-    if later == "scale_factor":
-        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in why)
+    value_reasons = [note.reason for note in report.assumed if note.what == "values of observations/mode"]
+    if attribute == "scale_factor":
+        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in value_reasons)
         return
     expected = np.concatenate(stored).astype(float)
     expected[3, 1] = np.nan
     np.testing.assert_array_equal(stream.values, expected)
     assert stream.attributes["methods"] == [[0, 2, "previous"]]
-    assert why == ["_FillValue -999: NaN, so float64"]
+    assert value_reasons == ["_FillValue -999: NaN, so float64"]
     assert not any("its methods" in note.what for note in report.left_out)
 
 
@@ -522,8 +530,8 @@ def test_declarations_of_a_later_recording_alone(later, tmp_path):
 def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
     words = {"OPEN": 0, "CLOSED": 1}
     types = {"same": words, "without": None, "other": {"CLOSED": 0, "OPEN": 1}}
-    for number, given in enumerate((words, types[second])):
-        dtype = np.dtype(np.uint8) if given is None else h5py.enum_dtype(given, basetype=np.uint8)
+    for number, enumeration in enumerate((words, types[second])):
+        dtype = np.dtype(np.uint8) if enumeration is None else h5py.enum_dtype(enumeration, basetype=np.uint8)
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
             file.create_dataset("observations/gripper", data=np.array([0, 1, 0], np.uint8), dtype=dtype)
@@ -540,8 +548,8 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
     assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": words}
     assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
     assert any("its words" in note.what for note in report.assumed) == (second == "without")
-    left = reasons(report.left_out)
-    assert left["first: words"] == left["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
+    left_out = reasons(report.left_out)
+    assert left_out["first: words"] == left_out["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
 
 
 def test_integers_beyond_float64_are_refused_with_a_fill_value(tmp_path):
@@ -549,15 +557,15 @@ def test_integers_beyond_float64_are_refused_with_a_fill_value(tmp_path):
         ingest_array("hdf5", "serial", np.arange(3) + 2**53 + 1, {"_FillValue": -1}, tmp_path)
 
 
-@pytest.mark.parametrize("at", ["/", "observations", "observations/images/top"])
-@pytest.mark.parametrize("word", ["encoding", "color_space", "channel_order", "image_format"])
-def test_pictures_declared_bgr_are_noted(word, at, rng, tmp_path):
+@pytest.mark.parametrize("holder", ["/", "observations", "observations/images/top"])
+@pytest.mark.parametrize("attribute", ["encoding", "color_space", "channel_order", "image_format"])
+def test_pictures_declared_bgr_are_noted(attribute, holder, rng, tmp_path):
     pixels = rng.integers(0, 255, (3, 32, 32, 3), np.uint8)
     datasets = {"action": np.zeros((3, 2)), "observations/images/top": pixels}
-    source = write_hdf5(tmp_path / "episode_0.hdf5", datasets, {at: {word: "BGR8"}})
+    source = write_hdf5(tmp_path / "episode_0.hdf5", datasets, {holder: {attribute: "BGR8"}})
     report = robocache.ingest(source, tmp_path / "cache", rate_hz=10)
-    (note_of_word,) = [note for note in report.assumed if word in note.what]
-    assert note_of_word.streams == ["observations/images/top"] and 'channels = "bgr"' in note_of_word.reason
+    (note,) = [note for note in report.assumed if attribute in note.what]
+    assert note.streams == ["observations/images/top"] and 'channels = "bgr"' in note.reason
 
 
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
@@ -575,12 +583,12 @@ def test_pictures_declared_in_another_colour_space_are_noted(attribute, is_noted
 
 
 @pytest.mark.parametrize(
-    ("shape", "is_said"), [((4, 40, 3), True), ((3, 40), True), ((40, 4, 3), False), ((40, 3), False)]
+    ("shape", "is_noted"), [((4, 40, 3), True), ((3, 40), True), ((40, 4, 3), False), ((40, 3), False)]
 )
-def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_said, tmp_path):
+def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_noted, tmp_path):
     (tmp_path / "s").mkdir()
     np.savez(tmp_path / "s/e.npz", fps=10, q=np.zeros(shape), v=np.zeros(shape))
-    assert is_said == bool(notes_of(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
+    assert is_noted == bool(notes_of(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
 
 
 # ---- 16 bits ----
@@ -609,16 +617,18 @@ def test_16_bit_arrays_are_depth_by_name_else_images_or_numbers(form, name, side
     assert stream.kind == kind
     if kind == "numbers":
         np.testing.assert_array_equal(stream.values, pixels)
-    why = [note.reason for note in report.assumed if note.what == stream.name]
-    assert len(why) == (words is not None) and all(words in one for one in why)
+    stream_reasons = [note.reason for note in report.assumed if note.what == stream.name]
+    assert len(stream_reasons) == (words is not None) and all(words in reason for reason in stream_reasons)
 
 
 def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
-    """They are no depth, so negative numbers are accepted."""
+    """The array is no depth, so negative numbers are accepted."""
     values = rng.integers(-500, 500, (12, 8, 8, 1), np.int16)
     datasets = {"data/demo_0/actions": np.zeros((12, 2)), "data/demo_0/obs/taxels": values}
     np.testing.assert_array_equal(
-        ingested(write_hdf5(tmp_path / "d.hdf5", datasets), tmp_path / "cache", rate_hz=10)[0]["obs/taxels"].values,
+        ingest_and_open(write_hdf5(tmp_path / "d.hdf5", datasets), tmp_path / "cache", rate_hz=10)[0][
+            "obs/taxels"
+        ].values,
         values,
     )
 
@@ -626,24 +636,24 @@ def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
 # ---- a name with another meaning in another dataset ----
 
 
-@pytest.mark.parametrize("degrees", [False, True])
-def test_six_numbers_with_droids_name_are_angles_within_a_turn(degrees, tmp_path):
-    turns = np.linspace(170.0, 190.0, 12) * (1 if degrees else np.pi / 180)
-    pose = np.stack([turns] * 6, axis=1).astype(np.float32)
+@pytest.mark.parametrize("in_degrees", [False, True])
+def test_six_numbers_with_droids_name_are_angles_within_a_turn(in_degrees, tmp_path):
+    angles = np.linspace(170.0, 190.0, 12) * (1 if in_degrees else np.pi / 180)
+    pose = np.stack([angles] * 6, axis=1).astype(np.float32)
     name = "observation.state.cartesian_position"
     features = {name: {"dtype": "float32", "shape": [6], "names": None}}
     write_lerobot(tmp_path / "set", [Episode({name: pose})], features=features)
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
     attributes = robocache.open(tmp_path / "cache")[name].attributes or {}
-    assert attributes.get("methods") == (None if degrees else [[3, 6, "angle"]])
+    assert attributes.get("methods") == (None if in_degrees else [[3, 6, "angle"]])
     (assumption,) = [note.reason for note in report.assumed if note.what == f"{name}: rotation"]
-    assert ("values up to 190" in assumption) == degrees
+    assert ("values up to 190" in assumption) == in_degrees
 
 
 @pytest.mark.parametrize("form", ["hdf5", "npz"])
 @pytest.mark.parametrize("kind", ["GIF", "WebP", "TIFF", "BMP", "JPEG2000", "PNG", "JPEG"])
 def test_picture_files_that_become_no_camera_are_noted(kind, form, tmp_path):
-    rows = np.tile(np.frombuffer(image_file(np.zeros((32, 32, 3), np.uint8), kind), np.uint8), (3, 1))
+    rows = np.tile(np.frombuffer(encode_image(np.zeros((32, 32, 3), np.uint8), kind), np.uint8), (3, 1))
     if form == "hdf5":
         stream, report = ingest_array("hdf5", "images/top", rows, {}, tmp_path)
     else:

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from hdf5_files import one_demo
-from outcomes import ingested
+from hdf5_files import write_one_demo
+from outcomes import ingest_and_open
 from rlds_files import example, group, image, sequence, tensor, write_rlds
 from zarr_files import write_zarr
 
@@ -15,44 +15,46 @@ from robocache import frames
 ROWS, STORED = 4, 1500
 
 
-def write_hdf5(tmp_path, pixels, own=None, above=None, of_file=None):
+def write_hdf5(tmp_path, pixels, on_dataset=None, on_group=None, on_file=None):
     def write(demo):
-        demo.create_dataset("obs/cam_depth", data=pixels).attrs.update(own or {})
-        demo["obs"].attrs.update(above or {})
-        demo.file.attrs.update(of_file or {})
+        demo.create_dataset("obs/cam_depth", data=pixels).attrs.update(on_dataset or {})
+        demo["obs"].attrs.update(on_group or {})
+        demo.file.attrs.update(on_file or {})
 
-    return one_demo(tmp_path, write), "obs/cam_depth", {}
+    return write_one_demo(tmp_path, write), "obs/cam_depth", {}
 
 
-def write_store(tmp_path, pixels, own=None, of_file=None):
+def write_store(tmp_path, pixels, on_dataset=None, on_file=None):
     arrays = {"cam_depth": pixels, "state": np.arange(float(ROWS))}
-    attributes = {"data/cam_depth": own or {}, "": of_file or {}}
+    attributes = {"data/cam_depth": on_dataset or {}, "": on_file or {}}
     return write_zarr(tmp_path / "a.zarr", arrays, attributes=attributes), "cam_depth", {"rate_hz": 10}
 
 
-def write_npz(tmp_path, pixels, of_file=None):
-    np.savez(tmp_path / "a.npz", cam_depth=pixels, state=np.arange(float(ROWS)), fps=10, **(of_file or {}))
+def write_npz(tmp_path, pixels, on_file=None):
+    np.savez(tmp_path / "a.npz", cam_depth=pixels, state=np.arange(float(ROWS)), fps=10, **(on_file or {}))
     return tmp_path / "a.npz", "cam_depth", {}
 
 
-def write_tfds(tmp_path, pixels, of_file=None):
-    of_file = of_file or {}
+def write_tfds(tmp_path, pixels, on_file=None):
+    on_file = on_file or {}
     is_image = pixels.dtype == np.uint16
     values = (
         [bytes(frames.encode(image[None], codec="png").data) for image in pixels] if is_image else pixels.reshape(-1)
     )
-    of_pixels = image(*pixels.shape[1:], dtype="uint16") if is_image else tensor(str(pixels.dtype), *pixels.shape[1:])
+    pixel_feature = (
+        image(*pixels.shape[1:], dtype="uint16") if is_image else tensor(str(pixels.dtype), *pixels.shape[1:])
+    )
     features = group(
-        steps=sequence(group(observation=group(cam_depth=of_pixels), is_first=tensor("bool"))),
-        episode_metadata=group(**{name: tensor("float32") for name in of_file}),
+        steps=sequence(group(observation=group(cam_depth=pixel_feature), is_first=tensor("bool"))),
+        episode_metadata=group(**{name: tensor("float32") for name in on_file}),
     )
     lists = {"steps/observation/cam_depth": values, "steps/is_first": np.arange(ROWS) == 0}
-    lists |= {f"episode_metadata/{name}": np.array([value], np.float32) for name, value in of_file.items()}
+    lists |= {f"episode_metadata/{name}": np.array([value], np.float32) for name, value in on_file.items()}
     write_rlds(tmp_path / "a", {"train": [[example(lists)]]}, features)
     return tmp_path / "a", "observation/cam_depth", {"rate_hz": 10}
 
 
-def uint16(side=32):
+def depth_pixels(side=32):
     pixels = np.full((ROWS, side, side, 1), STORED, np.uint16)
     pixels[:, 0, 0] = 0  # no measurement
     return pixels
@@ -61,34 +63,34 @@ def uint16(side=32):
 @pytest.mark.parametrize(
     ("write", "unit", "metres"),
     [
-        (write_hdf5, {"own": {"depth_scale": 0.001}}, 1.5),
-        (write_hdf5, {"own": {"depth_unit": "mm"}}, 1.5),
-        (write_hdf5, {"own": {"depth_units": [0.0001]}}, 0.15),
-        (write_hdf5, {"own": {"scale_factor": 0.002}}, 3.0),
-        (write_hdf5, {"own": {"scale_factor": 2.0, "units": "mm"}}, 3.0),
-        (write_hdf5, {"own": {"scale_factor": 0.001, "add_offset": 0.25, "_FillValue": 0}}, 1.75),
-        (write_hdf5, {"above": {"depth_scale": 0.001}}, 1.5),
-        (write_hdf5, {"own": {"units": "cm"}, "above": {"depth_scale": 0.001}}, 15.0),
-        (write_hdf5, {"of_file": {"depth_scale": 0.00025}}, 0.375),
-        (write_hdf5, {"of_file": {"cam_depth_scale": 0.001, "wrist_depth_scale": 0.0001}}, 1.5),
-        (write_store, {"own": {"depth_scale": 0.001}}, 1.5),
-        (write_store, {"own": {"scale_factor": 0.001}}, 1.5),
-        (write_store, {"own": {"units": "mm"}}, 1.5),
-        (write_store, {"of_file": {"depth_scale": 0.001}}, 1.5),
-        (write_npz, {"of_file": {"depth_scale": 0.001}}, 1.5),
-        (write_npz, {"of_file": {"depth_unit": "mm"}}, 1.5),
-        (write_tfds, {"of_file": {"depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"on_dataset": {"depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"on_dataset": {"depth_unit": "mm"}}, 1.5),
+        (write_hdf5, {"on_dataset": {"depth_units": [0.0001]}}, 0.15),
+        (write_hdf5, {"on_dataset": {"scale_factor": 0.002}}, 3.0),
+        (write_hdf5, {"on_dataset": {"scale_factor": 2.0, "units": "mm"}}, 3.0),
+        (write_hdf5, {"on_dataset": {"scale_factor": 0.001, "add_offset": 0.25, "_FillValue": 0}}, 1.75),
+        (write_hdf5, {"on_group": {"depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"on_dataset": {"units": "cm"}, "on_group": {"depth_scale": 0.001}}, 15.0),
+        (write_hdf5, {"on_file": {"depth_scale": 0.00025}}, 0.375),
+        (write_hdf5, {"on_file": {"cam_depth_scale": 0.001, "wrist_depth_scale": 0.0001}}, 1.5),
+        (write_store, {"on_dataset": {"depth_scale": 0.001}}, 1.5),
+        (write_store, {"on_dataset": {"scale_factor": 0.001}}, 1.5),
+        (write_store, {"on_dataset": {"units": "mm"}}, 1.5),
+        (write_store, {"on_file": {"depth_scale": 0.001}}, 1.5),
+        (write_npz, {"on_file": {"depth_scale": 0.001}}, 1.5),
+        (write_npz, {"on_file": {"depth_unit": "mm"}}, 1.5),
+        (write_tfds, {"on_file": {"depth_scale": 0.001}}, 1.5),
     ],
 )
 def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_path):
-    source, stream, options = write(tmp_path, uint16(), **unit)
+    source, stream, options = write(tmp_path, depth_pixels(), **unit)
     robocache.ingest(source, tmp_path / "cache", **options)
-    got = metres_of(tmp_path / "cache", stream)
-    np.testing.assert_allclose(got[:, 1:], metres, rtol=1e-6)
-    if "_FillValue" in unit.get("own", {}):
-        assert np.isnan(got[:, 0, 0]).all()
-    elif "add_offset" not in unit.get("own", {}):
-        assert (got[:, 0, 0] == 0).all()
+    depth_m = metres_of(tmp_path / "cache", stream)
+    np.testing.assert_allclose(depth_m[:, 1:], metres, rtol=1e-6)
+    if "_FillValue" in unit.get("on_dataset", {}):
+        assert np.isnan(depth_m[:, 0, 0]).all()
+    elif "add_offset" not in unit.get("on_dataset", {}):
+        assert (depth_m[:, 0, 0] == 0).all()
 
 
 def metres_of(cache, stream):
@@ -99,10 +101,10 @@ def metres_of(cache, stream):
 
 @pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
 @pytest.mark.parametrize("write", [write_hdf5, write_store])
-def test_integers_declared_absent_are_no_measurement(write, name, tmp_path):
-    pixels = uint16()
+def test_integers_declared_as_fill_values_are_no_measurement(write, name, tmp_path):
+    pixels = depth_pixels()
     pixels[:, 1, 1] = 65535
-    source, stream, options = write(tmp_path, pixels, own={"units": "mm", name: 65535})
+    source, stream, options = write(tmp_path, pixels, on_dataset={"units": "mm", name: 65535})
     report = robocache.ingest(source, tmp_path / "cache", **options)
     assert [note.what for note in report.assumed if f"{name} 65535" in note.reason] == [f"depth of {stream}"]
     expected = np.where(pixels[:2, ..., 0] == STORED, 1.5, 0)
@@ -112,7 +114,7 @@ def test_integers_declared_absent_are_no_measurement(write, name, tmp_path):
 @pytest.mark.parametrize("write", [write_hdf5, write_store, write_npz, write_tfds])
 @pytest.mark.parametrize("scale", [1000.0, 5000.0, 0.1])
 def test_an_ambiguous_unit_is_refused_by_name(write, scale, tmp_path):
-    source, stream, options = write(tmp_path, uint16(), of_file={"depth_scale": scale})
+    source, stream, options = write(tmp_path, depth_pixels(), on_file={"depth_scale": scale})
     report = robocache.ingest(source, tmp_path / "cache", **options)
     (reason,) = [note.reason for note in report.assumed if note.what.startswith("depth beside")]
     assert float(re.search("it is ([0-9.]+)", reason)[1]) == pytest.approx(scale)
@@ -122,9 +124,12 @@ def test_an_ambiguous_unit_is_refused_by_name(write, scale, tmp_path):
 
 @pytest.mark.parametrize("write", [write_hdf5, write_store, write_npz, write_tfds])
 def test_a_mapping_gives_the_unit_if_the_file_does_not(write, tmp_path):
-    source, stream, options = write(tmp_path, uint16())
+    source, stream, options = write(tmp_path, depth_pixels())
     mapping = {"streams": {stream: {"units": "mm"}}}
-    assert ingested(source, tmp_path / "cache", mapping=mapping, **options)[0].streams[stream].frames.unit_m == 0.001
+    assert (
+        ingest_and_open(source, tmp_path / "cache", mapping=mapping, **options)[0].streams[stream].frames.unit_m
+        == 0.001
+    )
 
 
 def test_images_of_other_quantities_keep_their_numbers(tmp_path):
@@ -132,9 +137,9 @@ def test_images_of_other_quantities_keep_their_numbers(tmp_path):
 
     def write(demo):
         for name, attributes in others.items():
-            demo.create_dataset(f"obs/{name}", data=uint16()).attrs.update(attributes)
+            demo.create_dataset(f"obs/{name}", data=depth_pixels()).attrs.update(attributes)
 
-    report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+    report = robocache.ingest(write_one_demo(tmp_path, write), tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").streams
     assert streams["obs/thermal"].frames.unit_m is streams["obs/mask"].frames.unit_m is None
     assert [note.reason for note in report.left_out if note.what == "obs/thermal: scale_factor"]
@@ -143,19 +148,19 @@ def test_images_of_other_quantities_keep_their_numbers(tmp_path):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("units", [None, "mm"])
 def test_float_depth_of_hdf5_is_a_camera_in_metres(dtype, units, tmp_path):
-    source, stream, _ = write_hdf5(tmp_path, uint16().astype(dtype), {"units": units} if units else {})
+    source, stream, _ = write_hdf5(tmp_path, depth_pixels().astype(dtype), {"units": units} if units else {})
     report = robocache.ingest(source, tmp_path / "cache")
-    got = metres_of(tmp_path / "cache", stream)
-    np.testing.assert_allclose(got[:, 1:], 1.5 if units else 1500.0, rtol=1e-6)
-    why = [note.reason for note in report.assumed if note.what == stream]
-    assert len(why) == (units is None)
-    assert all("the middle pixel is at 1500, as in millimetres" in one for one in why)
+    depth_m = metres_of(tmp_path / "cache", stream)
+    np.testing.assert_allclose(depth_m[:, 1:], 1.5 if units else 1500.0, rtol=1e-6)
+    reasons = [note.reason for note in report.assumed if note.what == stream]
+    assert len(reasons) == (units is None)
+    assert all("the middle pixel is at 1500, as in millimetres" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("write", [write_store, write_npz, write_tfds])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_float_depth_kept_as_numbers_is_noted(write, dtype, tmp_path):
-    source, _, options = write(tmp_path, uint16(8).astype(dtype))
+    source, _, options = write(tmp_path, depth_pixels(8).astype(dtype))
     report = robocache.ingest(source, tmp_path / "cache", **options)
     (assumption,) = [note.reason for note in report.assumed if note.what.endswith("cam_depth: depth by its name")]
     assert "in no declared unit: the middle one is 1500, the largest 1500" in assumption

@@ -73,7 +73,7 @@ def test_packets_of_a_lidar_are_refused_by_name(real_data, tmp_path):
     source = Path(real_data("lidar/ouster_pcap"))
     with pytest.raises(robocache.FileError, match=r"ouster_pcap: expected recordings of a known format, .*\.pcap"):
         robocache.ingest(source, tmp_path / "cache")
-    # Also refused if the user calls them clouds.
+    # The user names the format.
     with pytest.raises(robocache.FileError, match="ouster_pcap: expected point clouds"):
         robocache.ingest(source, tmp_path / "cache", format="clouds")
 
@@ -97,8 +97,8 @@ def test_a_bag_without_messages(real_data):
     source = Path(real_data("rosbag2/ros2_empty_bag"))
     with AnyReader([source], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as reader:
         assert reader.message_count == 0
-    found = Yields("rosbag2", source)
-    assert found.only() == {} and set(found.left_out.values()) == {"no messages"} and not found.skipped
+    yields = Yields("rosbag2", source)
+    assert yields.only() == {} and set(yields.left_out.values()) == {"no messages"} and not yields.skipped
     with pytest.raises(robocache.FileError, match=r"ros2_empty_bag: nothing to keep; ros2_empty_bag: /.*: no messages"):
         robocache.ingest(source, "unused")
     with pytest.raises(robocache.FileError, match=r"test_303bytes\.mcap: nothing to keep$"):  # a file without topics
@@ -108,20 +108,20 @@ def test_a_bag_without_messages(real_data):
 @pytest.mark.parametrize("storage", ["mcap", "db3"])
 def test_events_and_services_are_read_by_their_stamps(storage, real_data):
     source = Path(real_data("rosbag2/ros2_topics_and_services")) / f"topics_and_services.{storage}"
-    found = Yields("rosbag2", source, stamp="log")
+    yields = Yields("rosbag2", source, stamp="log")
     expected = {}
-    for topic, time_ns in recorded(source):
+    for topic, time_ns in stored_messages(source):
         expected.setdefault(topic, []).append(time_ns)
-    assert expected and not found.skipped
+    assert expected and not yields.skipped
     for topic, stamps in expected.items():
-        streams = [rows for name, rows in found.only().items() if name == topic or name.startswith(f"{topic}/")]
-        assert streams or any(topic in what for what in found.left_out), topic
+        streams = [rows for name, rows in yields.only().items() if name == topic or name.startswith(f"{topic}/")]
+        assert streams or any(topic in what for what in yields.left_out), topic
         assert all(rows[0].tolist() == stamps for rows in streams), topic
     assert sum(map(len, expected.values())) == 13
 
 
-def recorded(source):
-    """(topic, log time) of all messages, by the storage's own library, in order."""
+def stored_messages(source):
+    """Returns (topic, log time) of all messages in order, by the storage's own library."""
     if source.suffix == ".mcap":
         with source.open("rb") as file:
             return [(channel.topic, result.log_time) for _, channel, result in make_reader(file).iter_messages()]
@@ -150,8 +150,8 @@ def test_the_table_has_every_format_and_its_tests():
         for pattern in tests:
             files = list(TESTS.glob(pattern)) + list(TESTS.parent.glob(pattern))
             assert files, f"{name}: {pattern}"
-        text = "".join(file.read_text() for pattern in tests for file in TESTS.glob(pattern) if file.is_file())
-        assert re.search(rf"[\"'/]{name}[\"'/]", text) or f"import {name}" in text, f"{name}: no test of it in {tests}"
+        code = "".join(file.read_text() for pattern in tests for file in TESTS.glob(pattern) if file.is_file())
+        assert re.search(rf"[\"'/]{name}[\"'/]", code) or f"import {name}" in code, f"{name}: no test of it in {tests}"
         # Its page, and the anchor in it.
         for page, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", " ".join(cells)):
             content = (ROOT / "docs" / page).read_text()
@@ -165,11 +165,11 @@ def test_the_table_has_every_format_and_its_tests():
 
 def test_the_readme_names_every_family():
     text = (ROOT / "README.md").read_text().lower()
-    words = {
+    phrases = {
         "mcap": "mcap",
         "rosbag1": "ros 1 and 2 bags",
         "rosbag2": "ros 1 and 2 bags",
         "clouds": "point clouds",
         "zarr": "zarr stores",
     }
-    assert [name for name in lines_of_the_table() if words.get(name, name) not in text] == []
+    assert [name for name in lines_of_the_table() if phrases.get(name, name) not in text] == []

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from hdf5_files import SERIALS, left_out, make_droid, read_all, refused, skipped, write_droid
-from outcomes import ingested, reasons
+from hdf5_files import SERIALS, assert_refused, left_out_reasons, make_droid, read_all, skipped_reasons, write_droid
+from outcomes import ingest_and_open, reasons
 from video_files import number_of, write_video
 
 import robocache
@@ -49,7 +49,7 @@ def test_droid_has_real_clocks(rng, tmp_path):
     assert (metadata["building"], metadata["wrist_cam_serial"]) == ("lab", SERIALS["wrist"])
     assert metadata["wrist_cam_extrinsics"] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert not notes.left_out and not notes.skipped
-    dataset, _ = ingested(folder, tmp_path / "cache")
+    dataset, _ = ingest_and_open(folder, tmp_path / "cache")
     action = dataset.streams["action/gripper_position"]
     assert action.clock == "recorded"
     assert action.attributes == {"clock_source": "observation/timestamp/control/control_start"}
@@ -60,10 +60,11 @@ def test_droid_cameras_are_recognised_without_metadata(rng, tmp_path):
     [(recording, streams)], notes = read_all(folder)
     assert {f"observation/camera_type/{role}" for role in SERIALS} < set(streams)
     assert recording.metadata["success"] is True  # from the file itself
-    assert "a: metadata" in left_out(notes)
+    assert "a: metadata" in left_out_reasons(notes)
 
 
-def droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None, times=None, **options):
+def read_droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None, times=None, **options):
+    """Reads a trajectory with a video. `listed`: the rows whose stamps a list beside it has, -1 for a stamp of no row."""
     trajectory = make_droid(rng, rows)
     folder = write_droid(tmp_path / "a", trajectory)
     write_video(folder / f"recordings/MP4/{name}.mp4", frames, fps=60, times=times)
@@ -71,18 +72,18 @@ def droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None
         received = trajectory[f"observation/timestamp/cameras/{SERIALS['ext1']}_frame_received"]
         stamps = [int(received[row]) if row >= 0 else 1 for row in listed]
         (folder / f"recordings/MP4/{SERIALS['ext1']}_timestamps.json").write_text(json.dumps(stamps))
-    found, notes = read_all(folder, jobs=1, **options)
+    recordings, notes = read_all(folder, jobs=1, **options)
     captured = trajectory[f"observation/timestamp/cameras/{SERIALS['ext1']}_estimated_capture"] * 1_000_000
-    return found[0][1], notes, captured.tolist()
+    return recordings[0][1], notes, captured.tolist()
 
 
-def shown(stream):
+def times_and_numbers(stream):
     time_ns, encoded = stream
     return time_ns.tolist(), [number_of(image) for image in pixels(encoded)]
 
 
 @pytest.mark.parametrize(
-    ("frames", "name", "note"),
+    ("frames", "suffix", "note"),
     [
         ([3, 1, 4, 1, 5, 9], "", None),
         (range(6), "-stereo", None),  # both eyes side by side are a stream of their own
@@ -90,80 +91,89 @@ def shown(stream):
         (range(8), "", ("a: observation/image/ext1: frames", "2 are no row's")),
     ],
 )
-def test_droid_frame_k_is_row_k(frames, name, note, rng, tmp_path):
-    streams, notes, captured = droid_video(rng, tmp_path, frames, name=f"{SERIALS['ext1']}{name}")
-    stream = streams[f"observation/image/ext1{name.replace('-', '_')}"]
-    assert shown(stream) == (captured[: len(frames)], list(frames)[:6])
-    assert not notes.skipped and [*left_out(notes)] == ([note[0]] if note else [])
-    assert note is None or note[1] in left_out(notes)[note[0]]
+def test_droid_frame_k_is_row_k(frames, suffix, note, rng, tmp_path):
+    streams, notes, captured = read_droid_video(rng, tmp_path, frames, name=f"{SERIALS['ext1']}{suffix}")
+    stream = streams[f"observation/image/ext1{suffix.replace('-', '_')}"]
+    assert times_and_numbers(stream) == (captured[: len(frames)], list(frames)[:6])
+    assert not notes.skipped and [*left_out_reasons(notes)] == ([note[0]] if note else [])
+    assert note is None or note[1] in left_out_reasons(notes)[note[0]]
 
 
 def test_droid_missing_frames_are_named(rng, tmp_path):
     with pytest.raises(robocache.FileError, match="6 rows and 3 frames"):
-        droid_video(rng, tmp_path, range(3))
-    streams, notes, _ = droid_video(rng, tmp_path, range(3), on_error="skip")
+        read_droid_video(rng, tmp_path, range(3))
+    streams, notes, _ = read_droid_video(rng, tmp_path, range(3), on_error="skip")
     assert "observation/image/ext1" not in streams  # missing frames may be the first three or the last three
-    ((what, why),) = skipped(notes).items()
+    ((what, reason),) = skipped_reasons(notes).items()
     assert what == "a: observation/image/ext1"
-    assert "3 rows have none, and no time, hole or list of stamps shows which" in why
+    assert "3 rows have none, and no time, hole or list of stamps shows which" in reason
 
 
 def test_droid_rows_at_gaps_of_the_video_have_no_frame(rng, tmp_path):
-    left, all_but_2 = [0, 1, 3, 4, 5], [0, 1, 3, 4, 5, 6]
+    kept_frames, all_but_2 = [0, 1, 3, 4, 5], [0, 1, 3, 4, 5, 6]
     with pytest.raises(robocache.FileError, match="no frame: 6 rows and 5 frames"):
-        droid_video(rng, tmp_path / "stop", left, times=[k / 60 for k in left])
-    streams, notes, captured = droid_video(rng, tmp_path / "a", left, times=[k / 60 for k in left], on_error="skip")
-    assert shown(streams["observation/image/ext1"]) == ([captured[k] for k in left], left)
-    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
-    streams, notes, captured = droid_video(rng, tmp_path / "b", all_but_2, times=[k / 60 for k in all_but_2])
-    assert shown(streams["observation/image/ext1"]) == (captured, all_but_2)
-    why = reasons(notes.assumed)
-    assert "holes (1, the first after frame 1)" in why["a: observation/image/ext1"]
+        read_droid_video(rng, tmp_path / "stop", kept_frames, times=[k / 60 for k in kept_frames])
+    streams, notes, captured = read_droid_video(
+        rng, tmp_path / "a", kept_frames, times=[k / 60 for k in kept_frames], on_error="skip"
+    )
+    assert times_and_numbers(streams["observation/image/ext1"]) == ([captured[k] for k in kept_frames], kept_frames)
+    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
+    streams, notes, captured = read_droid_video(rng, tmp_path / "b", all_but_2, times=[k / 60 for k in all_but_2])
+    assert times_and_numbers(streams["observation/image/ext1"]) == (captured, all_but_2)
+    assumed = reasons(notes.assumed)
+    assert "holes (1, the first after frame 1)" in assumed["a: observation/image/ext1"]
 
 
 def test_droid_a_list_of_stamps_matches_frames_and_rows(rng, tmp_path):
-    streams, notes, captured = droid_video(rng, tmp_path, range(7), listed=[-1, 0, 1, 2, 4, 5, -1], on_error="skip")
-    assert shown(streams["observation/image/ext1"]) == ([captured[row] for row in (0, 1, 2, 4, 5)], [1, 2, 3, 4, 5])
-    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 3"]
-    assert left_out(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
-    assert "*.json" not in left_out(notes)  # the list was read
+    streams, notes, captured = read_droid_video(
+        rng, tmp_path, range(7), listed=[-1, 0, 1, 2, 4, 5, -1], on_error="skip"
+    )
+    assert times_and_numbers(streams["observation/image/ext1"]) == (
+        [captured[row] for row in (0, 1, 2, 4, 5)],
+        [1, 2, 3, 4, 5],
+    )
+    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1: rows 3"]
+    assert left_out_reasons(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
+    assert "*.json" not in left_out_reasons(notes)  # the list was read
 
 
 def test_droid_more_stamps_than_frames_need_gaps_or_one_frame_less(rng, tmp_path):
-    left = [0, 1, 3, 4, 5]
-    times = [k / 60 for k in left]
-    streams, notes, captured = droid_video(rng, tmp_path / "holes", left, listed=range(6), times=times, on_error="skip")
-    assert shown(streams["observation/image/ext1"]) == ([captured[row] for row in left], left)
-    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 2"]
-    streams, notes, captured = droid_video(rng, tmp_path / "end", range(5), listed=range(6))
-    assert shown(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
-    streams, notes, _ = droid_video(rng, tmp_path / "unknown", range(2, 6), listed=range(6), on_error="skip")
+    kept_frames = [0, 1, 3, 4, 5]
+    times = [k / 60 for k in kept_frames]
+    streams, notes, captured = read_droid_video(
+        rng, tmp_path / "holes", kept_frames, listed=range(6), times=times, on_error="skip"
+    )
+    assert times_and_numbers(streams["observation/image/ext1"]) == ([captured[row] for row in kept_frames], kept_frames)
+    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1: rows 2"]
+    streams, notes, captured = read_droid_video(rng, tmp_path / "end", range(5), listed=range(6))
+    assert times_and_numbers(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
+    streams, notes, _ = read_droid_video(rng, tmp_path / "unknown", range(2, 6), listed=range(6), on_error="skip")
     assert "observation/image/ext1" not in streams  # missing frames may be the first two or the last two
-    assert list(skipped(notes)) == ["a: observation/image/ext1"]
+    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1"]
 
 
 def test_droid_without_video(rng, tmp_path):
-    streams, notes, _ = droid_video(rng, tmp_path, range(6), video=False)
+    streams, notes, _ = read_droid_video(rng, tmp_path, range(6), video=False)
     assert "observation/image/ext1" not in streams
-    assert left_out(notes)["observation/image/ext1"] == "video; left out with video=False (--no-video)"
+    assert left_out_reasons(notes)["observation/image/ext1"] == "video; left out with video=False (--no-video)"
 
 
 def test_droid_faults_are_named(rng, tmp_path):
     trajectory = make_droid(rng, 4)
     folder = write_droid(tmp_path / "raw/a", trajectory)
     (metadata,) = folder.glob("metadata_*")
-    good = metadata.read_text()
-    for bad in ("{", "[]", '{"a": "\\ud800"}', "[" * 100_000, "\xff"):
-        metadata.write_bytes(bad.encode("latin-1"))
-        refused(folder, str(metadata))
-    metadata.write_text(json.dumps(json.loads(good) | {"trajectory_length": 9, "nested": {}, "mixed": [1, None]}))
+    original = metadata.read_text()
+    for content in ("{", "[]", '{"a": "\\ud800"}', "[" * 100_000, "\xff"):
+        metadata.write_bytes(content.encode("latin-1"))
+        assert_refused(folder, str(metadata))
+    metadata.write_text(json.dumps(json.loads(original) | {"trajectory_length": 9, "nested": {}, "mixed": [1, None]}))
     _, notes = read_all(folder)
-    assert {"metadata: nested", "metadata: mixed", "a: trajectory_length"} == set(left_out(notes))
-    metadata.write_text(good)
-    step = "observation/timestamp/control/control_start"
-    write_droid(folder, trajectory | {step: trajectory[step] // 1000})
-    refused(folder, f"/{step}", "expected milliseconds since 1970")
+    assert {"metadata: nested", "metadata: mixed", "a: trajectory_length"} == set(left_out_reasons(notes))
+    metadata.write_text(original)
+    clock_key = "observation/timestamp/control/control_start"
+    write_droid(folder, trajectory | {clock_key: trajectory[clock_key] // 1000})
+    assert_refused(folder, f"/{clock_key}", "expected milliseconds since 1970")
     write_droid(folder, trajectory | {"action/cartesian_position": np.zeros((3, 6))})
-    refused(folder, "/action/cartesian_position: 3 rows, expected 4")
+    assert_refused(folder, "/action/cartesian_position: 3 rows, expected 4")
     write_droid(folder, {key: values for key, values in trajectory.items() if "/timestamp/" not in key})
-    refused(folder, "no stamps for")
+    assert_refused(folder, "no stamps for")

@@ -24,15 +24,15 @@ def write(path, text):
     path.write_text(text)
 
 
-def sensor(folder, calibration, log):
+def write_sensor(folder, calibration, log):
     write(folder / "sensor.yaml", f"%YAML:1.0\n{calibration}")
     write(folder / "data.csv", log)
 
 
-def camera(folder, picture, count=3, calibration=CAMERA, missing=()):
-    """A camera whose images are `picture`."""
+def write_camera(folder, picture, count=3, calibration=CAMERA, missing=()):
+    """Writes a camera whose images are all `picture`; rows in `missing` have none. Returns its stamps."""
     stamps = range(1403715273262142976, 1403715273262142976 + count * 50_000_000, 50_000_000)
-    sensor(folder, calibration, "#timestamp [ns],filename\n" + "".join(f"{t},{t}.png\n" for t in stamps))
+    write_sensor(folder, calibration, "#timestamp [ns],filename\n" + "".join(f"{t},{t}.png\n" for t in stamps))
     for row, t in enumerate(stamps):
         if row not in missing:
             (folder / "data").mkdir(exist_ok=True)
@@ -49,29 +49,31 @@ def picture(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(("unit", "digits"), [("[s]", -9), ("[ms]", -6), ("[us]", -3), ("(ns)", 0), ("", 0)])
-def test_stamps_have_the_unit_of_the_header(unit, digits, tmp_path):
+@pytest.mark.parametrize(("unit", "exponent"), [("[s]", -9), ("[ms]", -6), ("[us]", -3), ("(ns)", 0), ("", 0)])
+def test_stamps_have_the_unit_of_the_header(unit, exponent, tmp_path):
     stamps = [1403715273262000000 + 5_000_000 * k for k in range(4)]
-    cells = [f"{stamp // 10**-digits}.{stamp % 10**-digits:0{-digits}}" if digits else str(stamp) for stamp in stamps]
+    cells = [
+        f"{stamp // 10**-exponent}.{stamp % 10**-exponent:0{-exponent}}" if exponent else str(stamp) for stamp in stamps
+    ]
     log = f"#timestamp {unit},w_x [rad s^-1]\n" + "".join(f"{cell},{k}\n" for k, cell in enumerate(cells))
-    sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
+    write_sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
     yields = Yields("euroc", tmp_path)
     assert yields.episodes["mav0"]["imu0"][0].tolist() == stamps
 
 
 def test_stamps_that_can_be_no_nanoseconds_are_refused(tmp_path):
     log = "#timestamp,w_x [rad s^-1]\n" + "".join(f"{1403715273262000 + 5000 * k},{k}\n" for k in range(4))
-    sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
+    write_sensor(tmp_path / "mav0/imu0", "rate_hz: 200\n", log)
     with pytest.raises(robocache.FileError, match=r"4 rows lie within 15000 ns.*name it in the header"):
         robocache.ingest(tmp_path / "mav0", tmp_path / "cache", progress=None)
 
 
 def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
     mav = tmp_path / "MH_01/mav0"
-    stamps = camera(mav / "cam0", picture)
+    stamps = write_camera(mav / "cam0", picture)
     imu = "#timestamp [ns],w_x [rad s^-1],a_x [m s^-2]\n1403715273262142976,0.25,-1\n1403715273267142911,0.5,2\n"
-    sensor(mav / "imu0", f"rate_hz: 200\nT_BS: {MATRIX}\nnoise: 1.5e-4\n", imu)
-    sensor(mav / "state_groundtruth_estimate0", f"T_BS: {MATRIX}\n", POSES)
+    write_sensor(mav / "imu0", f"rate_hz: 200\nT_BS: {MATRIX}\nnoise: 1.5e-4\n", imu)
+    write_sensor(mav / "state_groundtruth_estimate0", f"T_BS: {MATRIX}\n", POSES)
     write(mav / "body.yaml", "comment: x\n")
     yields = Yields("euroc", tmp_path / "MH_01")
     assert list(yields.episodes) == ["mav0"]
@@ -99,9 +101,9 @@ def test_sensors_are_the_streams_of_one_episode(picture, tmp_path):
     assert attributes["methods"] == [[3, 7, "slerp"]]
 
 
-def test_a_cache(picture, tmp_path):
+def test_recordings_become_episodes_in_natural_order(picture, tmp_path):
     for number in (10, 9):
-        camera(tmp_path / f"set/V1_{number}/mav0/cam0", picture, count=number)
+        write_camera(tmp_path / f"set/V1_{number}/mav0/cam0", picture, count=number)
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
     cache = robocache.open(tmp_path / "cache")
     assert (report.format, report.rows) == ("euroc", {"cam0": 19})
@@ -114,7 +116,7 @@ def test_a_cache(picture, tmp_path):
 def test_names_of_images_with_spaces_in_and_around_them(cell, picture, tmp_path):
     folder, stamps = tmp_path / "mav0/cam 0", [1403715273262142976, 1403715273312142976]
     lines = [cell.format(stamp, stamp) for stamp in stamps]
-    sensor(folder, CAMERA, "\n".join(["#timestamp [ns], filename", *lines]) + "\n")
+    write_sensor(folder, CAMERA, "\n".join(["#timestamp [ns], filename", *lines]) + "\n")
     (folder / "data").mkdir()
     for stamp in stamps:
         shutil.copy(picture, folder / f"data/frame {stamp}.png")
@@ -124,28 +126,28 @@ def test_names_of_images_with_spaces_in_and_around_them(cell, picture, tmp_path)
 
 
 def test_calibrations_that_differ_stay_with_their_recordings(picture, tmp_path):
-    camera(tmp_path / "a/mav0/cam0", picture)
-    camera(tmp_path / "b/mav0/cam0", picture, calibration=CAMERA.replace("40.5", "41"))
+    write_camera(tmp_path / "a/mav0/cam0", picture)
+    write_camera(tmp_path / "b/mav0/cam0", picture, calibration=CAMERA.replace("40.5", "41"))
     yields = Yields("euroc", tmp_path)
     assert yields.facts["cam0"]["intrinsics"] is None
     assert yields.facts["cam0"]["attributes"]["sensor"] == {"sensor_type": "camera", "camera_model": "pinhole"}
     assert yields.left_out["cam0: intrinsics"].startswith("differs between recordings")
-    assert [camera["cam0"]["intrinsics"][0] for camera in yields.source_facts["sensors"].values()] == [40.5, 41]
+    assert [sensors["cam0"]["intrinsics"][0] for sensors in yields.source_facts["sensors"].values()] == [40.5, 41]
 
 
-@pytest.mark.parametrize(("model", "is_kept"), [("PinHole", True), ("omni", False)])
-def test_names_of_camera_models(model, is_kept, picture, tmp_path):
-    camera(tmp_path / "mav0/cam0", picture, calibration=CAMERA.replace("pinhole", model))
+@pytest.mark.parametrize(("model", "has_intrinsics"), [("PinHole", True), ("omni", False)])
+def test_only_pinhole_cameras_have_intrinsics(model, has_intrinsics, picture, tmp_path):
+    write_camera(tmp_path / "mav0/cam0", picture, calibration=CAMERA.replace("pinhole", model))
     yields = Yields("euroc", tmp_path)
-    assert (yields.facts["cam0"]["intrinsics"] is not None) == is_kept
-    assert yields.left_out.get("cam0: intrinsics", "").startswith("" if is_kept else "of camera_model 'omni'")
+    assert (yields.facts["cam0"]["intrinsics"] is not None) == has_intrinsics
+    assert yields.left_out.get("cam0: intrinsics", "").startswith("" if has_intrinsics else "of camera_model 'omni'")
 
 
 def test_a_declared_rate_that_stamps_contradict_is_noted(tmp_path):
     rates = {"imu0": (200, 200), "imu1": (20, 200), "imu2": (200, 190)}
     for name, (declared, hz) in rates.items():
         rows = "".join(f"{1403715273262142976 + k * 10**9 // hz},{k}\n" for k in range(20))
-        sensor(tmp_path / "mav0" / name, f"rate_hz: {declared}\n", f"#timestamp [ns],a\n{rows}")
+        write_sensor(tmp_path / "mav0" / name, f"rate_hz: {declared}\n", f"#timestamp [ns],a\n{rows}")
     reasons = {
         note.what: note.reason for note in Yields("euroc", tmp_path).notes.assumed if note.what.startswith("clock of")
     }
@@ -156,7 +158,7 @@ def test_a_declared_rate_that_stamps_contradict_is_noted(tmp_path):
 
 
 def test_frames_of_another_size_have_no_intrinsics(picture, tmp_path):
-    camera(tmp_path / "mav0/cam0", picture)
+    write_camera(tmp_path / "mav0/cam0", picture)
     yields = Yields("euroc", tmp_path, image_size="4x4")
     assert yields.facts["cam0"]["intrinsics"] is None
     assert yields.facts["cam0"]["resized"]["from"] == [6, 8]
@@ -164,8 +166,8 @@ def test_frames_of_another_size_have_no_intrinsics(picture, tmp_path):
 
 
 def test_missing_listed_images_are_refused_or_named(picture, tmp_path):
-    stamps = camera(tmp_path / "mav0/cam0", picture, count=4, missing=(0, 2))
-    camera(tmp_path / "mav0/cam1", picture, count=4, missing=range(4))
+    stamps = write_camera(tmp_path / "mav0/cam0", picture, count=4, missing=(0, 2))
+    write_camera(tmp_path / "mav0/cam1", picture, count=4, missing=range(4))
     assert f"{stamps[0]}.png" in outcome("euroc", tmp_path)
     yields = Yields("euroc", tmp_path, on_error="skip")
     assert yields.only()["cam0"][0].tolist() == [stamps[1], stamps[3]]
@@ -174,21 +176,21 @@ def test_missing_listed_images_are_refused_or_named(picture, tmp_path):
     assert yields.left_out["cam1"] == reason and len(yields.only()["cam1.filename"][0]) == 4
 
 
-@pytest.mark.parametrize("filled", [0, 1])
-def test_a_column_empty_in_one_recording_has_the_type_of_others(filled, tmp_path):
+@pytest.mark.parametrize("filled_run", [0, 1])
+def test_a_column_empty_in_one_recording_has_the_type_of_others(filled_run, tmp_path):
     for run in (0, 1):
-        note = "grasp" if run == filled else ""
+        note = "grasp" if run == filled_run else ""
         log = f"#timestamp [ns],a,note\n1403715273262142976,{run},{note}\n"
-        sensor(tmp_path / f"run_{run}/mav0/imu0", "rate_hz: 200\n", log)
+        write_sensor(tmp_path / f"run_{run}/mav0/imu0", "rate_hz: 200\n", log)
     robocache.ingest(tmp_path, tmp_path / "cache", format="euroc")
     dataset = robocache.open(tmp_path / "cache")
     for run in (0, 1):
         assert dataset.episode(run)["imu0"][1].tolist() == [[run]]
-        assert list(dataset.episode(run)["imu0.note"][1]) == ["grasp"] * (run == filled)
+        assert list(dataset.episode(run)["imu0.note"][1]) == ["grasp"] * (run == filled_run)
 
 
 def test_an_image_outside_its_folder_is_refused(picture, tmp_path):
-    camera(tmp_path / "mav0/cam0", picture)
+    write_camera(tmp_path / "mav0/cam0", picture)
     file = tmp_path / "mav0/cam0/data.csv"
     for name in ("../../../picture.png", str(picture)):
         file.write_text(file.read_text() + f"1403715274000000000,{name}\n")
@@ -213,7 +215,7 @@ def test_an_image_outside_its_folder_is_refused(picture, tmp_path):
     ],
 )
 def test_a_calibration_that_cannot_be_read_is_refused_or_named(text, words, tmp_path):
-    sensor(tmp_path / "mav0/pose0", text, POSES)
+    write_sensor(tmp_path / "mav0/pose0", text, POSES)
     assert words in outcome("euroc", tmp_path)
     yields = Yields("euroc", tmp_path, on_error="skip")
     assert list(yields.skipped) == ["mav0/pose0/sensor.yaml"]
@@ -221,7 +223,7 @@ def test_a_calibration_that_cannot_be_read_is_refused_or_named(text, words, tmp_
 
 
 def test_yaml_values_without_a_json_type_become_text(tmp_path):
-    sensor(
+    write_sensor(
         tmp_path / "mav0/pose0", "on: 2020-01-01\nno: .nan\nbig: 99999999999999999999\n2: null\nnoise: 1e-3\n", POSES
     )
     report = robocache.ingest(tmp_path, tmp_path / "cache", on_error="stop")
@@ -231,7 +233,7 @@ def test_yaml_values_without_a_json_type_become_text(tmp_path):
 
 
 def test_euroc_is_recognised_by_its_sensors(tmp_path):
-    sensor(tmp_path / "set/mav0/imu0", "a: 1\n", POSES)
+    write_sensor(tmp_path / "set/mav0/imu0", "a: 1\n", POSES)
     assert registry.find_format(tmp_path / "set").name == "euroc"
     assert registry.find_format(tmp_path / "set/mav0").name == "euroc"
     assert registry.find_format(tmp_path / "set/mav0/imu0").name == "csv"  # a single sensor is a log
@@ -252,10 +254,10 @@ def test_the_real_slice(real_data):
     images = sorted((source / "mav0/cam0/data").iterdir())
     assert streams["cam0"][0].tolist() == [int(image.stem) for image in images]
     assert blobs(streams["cam0"][1]) == [image.read_bytes() for image in images]
-    known = ruamel.YAML(typ="safe", pure=True).load(
+    expected = ruamel.YAML(typ="safe", pure=True).load(
         (source / "mav0/cam0/sensor.yaml").read_text().removeprefix("%YAML:1.0")
     )
     sensor = yields.facts["cam0"]["attributes"]["sensor"]
-    assert np.array_equal(sensor["T_BS"], np.reshape(known["T_BS"]["data"], (4, 4)))
-    assert sensor["distortion_coefficients"] == known["distortion_coefficients"]
+    assert np.array_equal(sensor["T_BS"], np.reshape(expected["T_BS"]["data"], (4, 4)))
+    assert sensor["distortion_coefficients"] == expected["distortion_coefficients"]
     assert "its 99 rows are the text cam1.filename" in yields.left_out["cam1"]

@@ -51,14 +51,14 @@ def linear(values):
 
 
 def check(dataset, stream, columns, step=STEP):
-    """columns: {name: the oracle's values between rows}."""
-    found, names = rows_between(dataset, stream, step), dataset.streams[stream].names
+    """Asserts that a stream has these columns: {name: expected values between rows}."""
+    actual, names = rows_between(dataset, stream, step), dataset.streams[stream].names
     assert names == list(columns)
-    for number, (name, wanted) in enumerate(columns.items()):
-        np.testing.assert_allclose(found[..., number], wanted, rtol=1e-6, atol=1e-6, err_msg=name)
+    for number, (name, expected) in enumerate(columns.items()):
+        np.testing.assert_allclose(actual[..., number], expected, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-def ingested(source, tmp_path, **options):
+def ingest_and_open(source, tmp_path, **options):
     robocache.ingest(source, tmp_path / "cache", **options)
     return robocache.open(tmp_path / "cache")
 
@@ -88,29 +88,29 @@ def write_ros(tmp_path, encoding):
 
 @pytest.mark.parametrize("encoding", ["cdr", "ros1", "bag"])
 def test_ros_messages(encoding, tmp_path):
-    dataset = ingested(write_ros(tmp_path, encoding), tmp_path)
+    dataset = ingest_and_open(write_ros(tmp_path, encoding), tmp_path)
     (stream,) = (name for name in dataset.streams if "/" not in name.strip("/"))
     gain = np.float32(LEVEL)
     columns = {"level": linear(LEVEL), "mode": held(MODES), "armed": held(ARMED), "load": linear(LEVEL / 2)}
     check(dataset, stream, columns | {"other.gain": linear(gain), "other.step": held(MODES), "other.on": held(ARMED)})
     assert dataset.streams[stream].attributes["methods"] == [[1, 3, "previous"], [5, 7, "previous"]]
     for name, first in (("codes", MODES), ("flags", ARMED)):
-        found = rows_between(dataset, f"{stream}/{name}")
-        np.testing.assert_array_equal(found[..., 0], held(first))
+        actual = rows_between(dataset, f"{stream}/{name}")
+        np.testing.assert_array_equal(actual[..., 0], held(first))
     requested = rows_between(dataset, stream, method="linear")  # a requested method is used
     np.testing.assert_allclose(requested[..., 1], linear(MODES))
 
 
 def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
     file = descriptor_pb2.FileDescriptorProto(name="s.proto", package="p", syntax="proto3")
-    kind = file.enum_type.add(name="Mode")
+    enum = file.enum_type.add(name="Mode")
     for number in (0, 1, 2, 4):
-        kind.value.add(name=f"M{number}", number=number)
+        enum.value.add(name=f"M{number}", number=number)
     file.message_type.add(name="Flag").field.add(name="value", number=1, type=8, label=1)
     state = file.message_type.add(name="State")
     types = {"level": (1, ""), "mode": (14, ".p.Mode"), "armed": (8, ""), "count": (5, ""), "flag": (11, ".p.Flag")}
-    for number, (name, (type, kind_of)) in enumerate(types.items(), 1):
-        state.field.add(name=name, number=number, type=type, label=1, type_name=kind_of or None)
+    for number, (name, (type, type_name)) in enumerate(types.items(), 1):
+        state.field.add(name=name, number=number, type=type, label=1, type_name=type_name or None)
     pool = DescriptorPool()
     pool.Add(file)
     make = GetMessageClass(pool.FindMessageTypeByName("p.State"))
@@ -119,7 +119,7 @@ def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
         result = make(level=LEVEL[k], mode=mode, armed=armed, count=mode, flag={"value": armed})
         payloads.append((stamp(k), result.SerializeToString()))
     schema = ("p.State", "protobuf", descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
-    dataset = ingested(write_channel(tmp_path / "a.mcap", "protobuf", schema, payloads), tmp_path)
+    dataset = ingest_and_open(write_channel(tmp_path / "a.mcap", "protobuf", schema, payloads), tmp_path)
     check(
         dataset,
         "data",
@@ -149,16 +149,16 @@ def test_whole_numbers_that_a_json_schema_lists_are_held(mode, tmp_path):
     schema = {"type": "object", "properties": {"mode": mode}, "$defs": {"Mode": {"enum": [0, 1, 2, 4]}}}
     rows = [{"level": level, "mode": number} for level, number in zip(LEVEL.tolist(), MODES.tolist(), strict=True)]
     rows += [{"level": 0.5}]  # mode is NaN there, after all compared rows
-    dataset = ingested(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
+    dataset = ingest_and_open(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
     check(dataset, "data", {"level": linear(LEVEL), "mode": held(MODES)})
 
 
 def test_bools_in_json_and_what_its_schema_declares(tmp_path):
     """In JSON, integers with gaps become floats. They are interpolated unless the schema declares integer or boolean."""
-    nothing = {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}  # like pydantic's optional enum
+    optional_mode = {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}  # like pydantic's optional enum
     schema = {
         "type": "object",
-        "properties": {"mode": nothing, "code": {"type": ["integer", "null"]}, "n": {"type": "number"}},
+        "properties": {"mode": optional_mode, "code": {"type": ["integer", "null"]}, "n": {"type": "number"}},
         "$defs": {"Mode": {"enum": [0, 1, 2, 4], "type": "integer"}},
     }
     rows = [
@@ -166,7 +166,7 @@ def test_bools_in_json_and_what_its_schema_declares(tmp_path):
         for level, armed, mode in zip(LEVEL.tolist(), ARMED.tolist(), MODES.tolist(), strict=True)
     ]
     rows += [{"level": 0.5, "armed": True}]  # other fields are NaN there, after all compared rows
-    dataset = ingested(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
+    dataset = ingest_and_open(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
     columns = {"level": linear(LEVEL), "armed": held(ARMED), "ready": held(ARMED), "mode": held(MODES)}
     check(dataset, "data", columns | {"code": held(MODES), "n": linear(MODES), "plain": linear(MODES)})
 
@@ -175,14 +175,14 @@ def test_lists_in_json_with_gaps(tmp_path):
     schema = {"properties": {"codes": {"items": {"type": "integer"}}, "plain": {"items": {"type": "number"}}}}
     rows = [{"codes": [m, 1], "plain": [m, 1], "flags": [m == 0, True]} for m in MODES.tolist()]
     rows += [{"codes": [None, 1], "plain": [None, 1], "flags": [None, True]}]
-    dataset = ingested(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
-    for name, wanted in (("codes", held(MODES)), ("plain", linear(MODES)), ("flags", held(MODES == 0))):
-        np.testing.assert_allclose(rows_between(dataset, f"data/{name}")[..., 0], wanted)
+    dataset = ingest_and_open(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
+    for name, expected in (("codes", held(MODES)), ("plain", linear(MODES)), ("flags", held(MODES == 0))):
+        np.testing.assert_allclose(rows_between(dataset, f"data/{name}")[..., 0], expected)
 
 
 def test_recordings_with_other_declarations_are_kept_and_noted(tmp_path):
     for name, on in (("a", ARMED), ("b", MODES + 0.5)):
-        rows = [{"level": float(level), "on": one} for level, one in zip(LEVEL, on.tolist(), strict=True)]
+        rows = [{"level": float(level), "on": value} for level, value in zip(LEVEL, on.tolist(), strict=True)]
         write_json(tmp_path / f"bags/{name}.mcap", rows, step=STEP)
     report = robocache.ingest(tmp_path / "bags", tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
@@ -194,7 +194,7 @@ def test_recordings_with_other_declarations_are_kept_and_noted(tmp_path):
 def test_a_rotation_beside_a_flag_and_a_scattered_one(tmp_path):
     custom = CustomType("own_msgs/msg/Turn", "float64 qx\nfloat64 qy\nfloat64 qz\nfloat64 qw\nuint8 mode\n")
     turns = [custom.Turn(0.0, 0.0, 0.6, 0.8, int(mode)) for mode in MODES]
-    dataset = ingested(custom.write(tmp_path / "a.mcap", turns, STEP), tmp_path)
+    dataset = ingest_and_open(custom.write(tmp_path / "a.mcap", turns, STEP), tmp_path)
     assert dataset.streams["data"].attributes["methods"] == [[0, 4, "slerp"], [4, 5, "previous"]]
     rows = [{"qx": 0.0, "qy": 0.0, "on": True, "qz": 0.6, "qw": 0.8}] * ROWS
     (tmp_path / "json").mkdir()
@@ -214,12 +214,12 @@ def test_px4_logs(tmp_path):
     def message(kind, payload):
         return struct.pack("<HB", len(payload), ord(kind)) + payload
 
-    forms = {
+    formats = {
         "mixed": "uint64_t timestamp;float level;uint8_t mode;bool armed;double load;int16_t[2] codes;uint64_t counter;",
         "whole": "uint64_t timestamp;uint8_t mode;bool armed;",
     }
-    parts = [message("F", f"{name}:{form}".encode()) for name, form in forms.items()]
-    parts += [message("A", struct.pack("<BH", 0, number) + name.encode()) for number, name in enumerate(forms)]
+    parts = [message("F", f"{name}:{format}".encode()) for name, format in formats.items()]
+    parts += [message("A", struct.pack("<BH", 0, number) + name.encode()) for number, name in enumerate(formats)]
     for k, (mode, armed) in enumerate(zip(MODES.tolist(), ARMED.tolist(), strict=True)):
         us = 1000 + k * STEP // 1000
         row = struct.pack("<HQfB?dhhQ", 0, us, LEVEL[k], mode, armed, LEVEL[k], mode, -mode, 2**60 + mode)
@@ -227,7 +227,7 @@ def test_px4_logs(tmp_path):
     log = tmp_path / "log.ulg"
     head = b"ULog\x01\x12\x35\x01" + struct.pack("<Q", 1000) + message("B", bytes(40))
     log.write_bytes(head + b"".join(parts))
-    dataset = ingested(log, tmp_path)
+    dataset = ingest_and_open(log, tmp_path)
     columns = {"level": linear(LEVEL), "mode": held(MODES), "armed": held(ARMED), "load": linear(LEVEL)}
     check(dataset, "mixed", columns | {"codes[0]": held(MODES), "codes[1]": held(-MODES)})
     check(dataset, "whole", {"mode": held(MODES), "armed": held(ARMED)})
@@ -242,7 +242,7 @@ def test_true_and_false_in_csv(tmp_path):
     lines += [f"{100 + k / 10:.1f},{LEVEL[k]:.6f},{ARMED[k]},{MODES[k]}" for k in range(ROWS)]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     check(
-        ingested(tmp_path / "log.csv", tmp_path),
+        ingest_and_open(tmp_path / "log.csv", tmp_path),
         "log",
         {"level": linear(LEVEL), "armed": held(ARMED), "mode": linear(MODES)},
     )
@@ -259,7 +259,7 @@ def test_types_declared_in_lerobots_info(dtype, tmp_path, rng):
     for file in (root / "data").rglob("*.parquet"):
         rows = pq.read_table(file)
         pq.write_table(rows.append_column("mode", pa.array(np.arange(len(rows)) % 2, pa.float64())), file)
-    stream = ingested(root, tmp_path).streams["mode"]
+    stream = ingest_and_open(root, tmp_path).streams["mode"]
     assert stream.dtype == "float64" and stream.attributes["methods"] == [[0, 1, "previous"]]
 
 
@@ -269,13 +269,13 @@ def test_types_declared_in_lerobots_info(dtype, tmp_path, rng):
 def test_a_mapping_of_some_features_leaves_the_others_held(tmp_path):
     source = write_ros(tmp_path, "cdr")
     mapping = {"streams": {"data": {"methods": [[0, 1, "pchip"], [1, 2, "nearest"]]}}}
-    dataset = ingested(source, tmp_path, mapping=mapping)
-    wanted = [[0, 1, "pchip"], [1, 2, "nearest"], [2, 3, "previous"], [5, 7, "previous"]]
-    assert dataset.streams["data"].attributes["methods"] == wanted
-    cut = {
+    dataset = ingest_and_open(source, tmp_path, mapping=mapping)
+    expected = [[0, 1, "pchip"], [1, 2, "nearest"], [2, 3, "previous"], [5, 7, "previous"]]
+    assert dataset.streams["data"].attributes["methods"] == expected
+    slices = {
         "streams": {"data": {"slices": [{"name": "a", "start": 0, "stop": 2}, {"name": "b", "start": 2, "stop": 7}]}}
     }
-    robocache.ingest(source, tmp_path / "cut", mapping=cut)
+    robocache.ingest(source, tmp_path / "cut", mapping=slices)
     parts = robocache.open(tmp_path / "cut").streams
     assert parts["a"].attributes["methods"] == [[1, 2, "previous"]]
     assert parts["b"].attributes["methods"] == [[0, 1, "previous"], [3, 5, "previous"]]
@@ -288,15 +288,15 @@ def test_a_gr00t_modality_that_declares_a_dtype(tmp_path, rng):
         "action": {"all": {"start": 0, "end": 2, "dtype": "float32"}},
     }
     (root / "meta/modality.json").write_text(json.dumps(modality))
-    parts = ingested(root, tmp_path, mapping=root / "meta/modality.json").streams
+    parts = ingest_and_open(root, tmp_path, mapping=root / "meta/modality.json").streams
     assert parts["state.mode"].attributes["methods"] == [[0, 1, "previous"]]
     assert "methods" not in parts["state.arm"].attributes and "methods" not in parts["action.all"].attributes
 
 
 def test_appending_keeps_the_caches_methods_with_a_note(tmp_path, monkeypatch):
     source = write_ros(tmp_path, "cdr")
-    with monkeypatch.context() as before:
-        before.setattr(streams, "with_held", lambda methods, is_whole: methods)
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "with_held", lambda methods, is_whole: methods)
         robocache.ingest(source, tmp_path / "cache")
     report = robocache.ingest(source, tmp_path / "cache", append=True)
     dataset = robocache.open(tmp_path / "cache")
@@ -306,20 +306,20 @@ def test_appending_keeps_the_caches_methods_with_a_note(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("method", [None, "linear", "pchip"])
-def test_an_export_to_lerobot_holds_such_columns(method, tmp_path):
-    dataset = ingested(write_ros(tmp_path, "cdr"), tmp_path)
+def test_an_export_to_lerobot_holds_modes_and_bools(method, tmp_path):
+    dataset = ingest_and_open(write_ros(tmp_path, "cdr"), tmp_path)
     methods = None if method is None else {"data": method}
     rename = {"data": "observation.state"}
     robocache.export(dataset, tmp_path / "out", to="lerobot", fps=40, streams=["data"], methods=methods, rename=rename)
     (file,) = (tmp_path / "out/data").rglob("*.parquet")
     state = np.array(pq.read_table(file)["observation.state"].to_pylist())
-    before = np.arange(len(state)) * 25 // 100
-    np.testing.assert_array_equal(state[:, 1], MODES[before])
-    np.testing.assert_array_equal(state[:, 2], ARMED[before])
-    np.testing.assert_array_equal(state[:, 5], MODES[before])
+    rows_before = np.arange(len(state)) * 25 // 100
+    np.testing.assert_array_equal(state[:, 1], MODES[rows_before])
+    np.testing.assert_array_equal(state[:, 2], ARMED[rows_before])
+    np.testing.assert_array_equal(state[:, 5], MODES[rows_before])
     if method != "pchip":
-        wanted = np.interp(np.arange(len(state)) * 25e6, np.arange(ROWS) * STEP, LEVEL)
-        np.testing.assert_allclose(state[:, 0], wanted, rtol=1e-6, atol=1e-6)
+        expected = np.interp(np.arange(len(state)) * 25e6, np.arange(ROWS) * STEP, LEVEL)
+        np.testing.assert_allclose(state[:, 0], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_many_alternating_columns_load_and_export(tmp_path):
@@ -327,11 +327,11 @@ def test_many_alternating_columns_load_and_export(tmp_path):
     motor_fields = {"own_msgs/Motor": "float32 torque\nuint8 mode\n"}
     custom = CustomType("own_msgs/msg/Hand", "Motor[80] motors\n", motor_fields)
     rows = [[custom.Motor(float(LEVEL[k]) + j, int(MODES[k])) for j in range(80)] for k in range(ROWS)]
-    dataset = ingested(custom.write(tmp_path / "a.mcap", map(custom.Hand, rows), STEP), tmp_path)
-    found = rows_between(dataset, "data")
-    np.testing.assert_array_equal(found[..., 1::2], np.repeat(held(MODES)[..., None], 80, axis=2))
+    dataset = ingest_and_open(custom.write(tmp_path / "a.mcap", map(custom.Hand, rows), STEP), tmp_path)
+    actual = rows_between(dataset, "data")
+    np.testing.assert_array_equal(actual[..., 1::2], np.repeat(held(MODES)[..., None], 80, axis=2))
     torques = linear(np.float32(LEVEL))[..., None] + np.arange(80)
-    np.testing.assert_allclose(found[..., ::2], torques, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(actual[..., ::2], torques, rtol=1e-6, atol=1e-5)
     robocache.export(dataset, tmp_path / "out", to="lerobot", fps=40, streams=["data"])
     (file,) = (tmp_path / "out/data").rglob("*.parquet")
     state = np.array(pq.read_table(file)["data"].to_pylist())

@@ -36,7 +36,7 @@ def test_invalid_paths_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(write_logs(tmp_path / "logs"))
     for argument in ("source", "cache"):
         paths = {"source": ".", "cache": str(tmp_path / "cache")}
-        for bad, error in {
+        for path, error in {
             "": robocache.ArgumentError,
             "a\0b": robocache.ArgumentError,
             None: robocache.ArgumentTypeError,
@@ -44,7 +44,7 @@ def test_invalid_paths_are_refused(tmp_path, monkeypatch):
             b"logs": robocache.ArgumentTypeError,
         }.items():
             with pytest.raises(error, match=f"^{argument}: expected .* got "):
-                robocache.ingest(**{**paths, argument: bad})
+                robocache.ingest(**{**paths, argument: path})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
 
 
@@ -63,14 +63,14 @@ def test_a_cache_within_its_source_is_not_read(tmp_path):
     for number, cloud in enumerate(clouds):
         np.save(source / f"{number}.npy", cloud)
     caches_left_out = []
-    for name, more in (
+    for name, options in (
         ("a", {}),
         ("b", {}),
         ("b", {"overwrite": True}),
         ("c", {"workers": 2}),
         ("a", {"append": True}),
     ):
-        report = robocache.ingest(source, source / name, format="clouds", rate_hz=10, **more)
+        report = robocache.ingest(source, source / name, format="clouds", rate_hz=10, **options)
         assert (report.episodes, report.rows) == (1, {"points": 2})
         caches_left_out.append(
             [(omission.what, omission.reason) for omission in report.left_out if omission.reason == "a cache"]
@@ -120,9 +120,9 @@ def test_a_url_is_refused_with_a_hint(argument, call, url, tmp_path, monkeypatch
     (tmp_path / "source/arm.csv").write_text("time_s,x\n0,1\n1,2\n")
     robocache.ingest("source", "made")
     before = sorted(tmp_path.iterdir())
-    for given in (url, Path(url)):  # pathlib keeps one of the two slashes
+    for path in (url, Path(url)):  # pathlib keeps one of the two slashes
         with pytest.raises(robocache.ArgumentError, match=f"^{argument}: expected a path .*aws s3 sync.*fsspec"):
-            call(given)
+            call(path)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -177,7 +177,7 @@ def test_the_help_lists_every_format_and_its_files(capsys):
         assert f"{entry.name} " in text and f"{entry.title}: {entry.sign}" in text
 
 
-def run(code):
+def run_python(code):
     without_torch = "import sys; sys.modules['torch'] = None\n"  # importing torch would take most of the time
     return subprocess.run(
         [sys.executable, "-c", without_torch + code], capture_output=True, text=True, check=True
@@ -187,7 +187,7 @@ def run(code):
 def test_finding_the_format_imports_nothing(rng, tmp_path):
     logs, dataset = write_logs(tmp_path / "logs"), write_lerobot(tmp_path / "lerobot", make_episodes(rng, (3,)))
     assert (
-        run(
+        run_python(
             "import sys, pathlib\n"
             "from robocache.ingest import registry\n"
             f"names = [registry.find_format(pathlib.Path(p)).name for p in ({str(logs)!r}, {str(dataset)!r})]\n"
@@ -198,7 +198,7 @@ def test_finding_the_format_imports_nothing(rng, tmp_path):
 
 
 def test_a_missing_package_is_named_with_its_install_command(tmp_path):
-    output = run(
+    output = run_python(
         "import sys, robocache\n"
         "sys.modules['pyarrow'] = None\n"
         f"try: robocache.ingest({str(write_logs(tmp_path / 'logs'))!r}, {str(tmp_path / 'cache')!r})\n"
@@ -217,29 +217,29 @@ def test_an_error_inside_a_package_is_no_missing_package():
 # ---- the driver, with toy readers ----
 
 
-def rows(n, **more):
-    return Rows(np.arange(n), np.zeros((n, 2)), **more)
+def make_rows(n, **options):
+    return Rows(np.arange(n), np.zeros((n, 2)), **options)
 
 
 def test_recordings_are_written_while_they_are_read(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "_REPORT_EVERY_S", math.inf)  # on a slow machine more steps would be shown
-    seen = []
+    events = []
 
     def streams(number):
         for part in range(2):
-            seen.append((number, part))
+            events.append((number, part))
             yield "a", Rows(np.arange(3) + 3 * part, np.full((3, 2), 10.0 * number + part), names=["x", "y"])
 
     def recordings(options, notes):
         notes.total = options.episodes
         for number in range(options.episodes):
-            seen.append(number)
+            events.append(number)
             yield Recording(f"episode {number}", "here", {"number": number}, streams(number))
         notes.tell("here", colour="red")
 
     steps = []
-    report = toy(recordings, episodes=3, progress=lambda *step: steps.append((*step, seen[-1])))
-    assert seen == [0, (0, 0), (0, 1), 1, (1, 0), (1, 1), 2, (2, 0), (2, 1)]
+    report = toy(recordings, episodes=3, progress=lambda *step: steps.append((*step, events[-1])))
+    assert events == [0, (0, 0), (0, 1), 1, (1, 0), (1, 1), 2, (2, 0), (2, 1)]
     assert steps == [(number, 3, f"episode {number}", number) for number in range(3)]
     dataset = robocache.open(tmp_path / "cache")
     assert (report.format, report.episodes, report.rows) == ("toy", 3, {"a": 18})
@@ -266,9 +266,9 @@ def test_progress_of_a_long_recording_counts_rows(toy, monkeypatch):
 
 def test_a_stream_is_nominal_if_it_is_in_every_kept_episode(toy, tmp_path):
     def recordings(options, notes):
-        yield Recording("0", "here", {}, [("a", rows(2, clock="nominal")), ("b", rows(2, clock="nominal"))])
-        yield Recording("1", "here", {}, [("a", rows(2)), ("b", rows(2, clock="nominal"))])
-        yield Recording("2", "here", {}, [("b", rows(2)), ("a", Rows(np.arange(3), np.zeros(2)))])
+        yield Recording("0", "here", {}, [("a", make_rows(2, clock="nominal")), ("b", make_rows(2, clock="nominal"))])
+        yield Recording("1", "here", {}, [("a", make_rows(2)), ("b", make_rows(2, clock="nominal"))])
+        yield Recording("2", "here", {}, [("b", make_rows(2)), ("a", Rows(np.arange(3), np.zeros(2)))])
 
     report = toy(recordings, on_error="skip")
     assert [omission.what for omission in report.skipped] == ["2"]
@@ -279,17 +279,17 @@ def test_a_stream_is_nominal_if_it_is_in_every_kept_episode(toy, tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "streams"),
     [
-        ({"operator": "ann"}, [("a", rows(2))]),
-        ({"operator": object()}, [("a", rows(2))]),
-        ({0: 1}, [("a", rows(2))]),
+        ({"operator": "ann"}, [("a", make_rows(2))]),
+        ({"operator": object()}, [("a", make_rows(2))]),
+        ({0: 1}, [("a", make_rows(2))]),
         ({}, [("a", Rows(np.array([1, 0]), np.zeros((2, 2))))]),
         ({}, [("a", Rows(np.arange(2), np.zeros((2, 3))))]),
-        ({}, [("a", rows(2, names=["y", "x"]))]),
-        ({}, [("b", rows(2, names=["x", ""]))]),
-        ({}, [("b", rows(2, names=["x"]))]),
-        ({}, [("b", rows(2, names=[3, 4]))]),
-        ({}, [("", rows(2))]),
-        ({}, [("\udcff", rows(2))]),
+        ({}, [("a", make_rows(2, names=["y", "x"]))]),
+        ({}, [("b", make_rows(2, names=["x", ""]))]),
+        ({}, [("b", make_rows(2, names=["x"]))]),
+        ({}, [("b", make_rows(2, names=[3, 4]))]),
+        ({}, [("", make_rows(2))]),
+        ({}, [("\udcff", make_rows(2))]),
         ({}, [("b", Rows(np.arange(2), np.array([object()] * 2)))]),
         ({}, (1 / 0 for _ in range(2))),
         ({}, None),
@@ -301,7 +301,7 @@ def test_unexpected_errors_skip_one_episode(metadata, streams, toy, tmp_path):
             if number == 1:
                 yield Recording("odd", "FILE", metadata, streams)
             else:
-                yield Recording(str(number), "here", {"operator": 1}, [("a", rows(2, names=["x", "y"]))])
+                yield Recording(str(number), "here", {"operator": 1}, [("a", make_rows(2, names=["x", "y"]))])
 
     with pytest.raises(SourceError, match=r"^FILE: ") as caught:
         toy(recordings)
@@ -316,7 +316,7 @@ def test_unexpected_errors_skip_one_episode(metadata, streams, toy, tmp_path):
 
 def test_an_error_between_recordings_ends_the_ingest(toy, tmp_path):
     def recordings(options, notes):
-        yield Recording("0", "here", {}, [("a", rows(2))])
+        yield Recording("0", "here", {}, [("a", make_rows(2))])
         raise KeyError("lost")
 
     with pytest.raises(SourceError, match=r"source\.toy: KeyError: 'lost'") as caught:
@@ -327,7 +327,7 @@ def test_an_error_between_recordings_ends_the_ingest(toy, tmp_path):
 
 def test_an_error_of_the_progress_is_not_attributed_to_the_reader(toy, tmp_path):
     def recordings(options, notes):
-        yield Recording("0", "here", {}, [("a", rows(2))])
+        yield Recording("0", "here", {}, [("a", make_rows(2))])
 
     with pytest.raises(ZeroDivisionError):
         toy(recordings, on_error="skip", progress=lambda *_: 1 / 0)
@@ -346,25 +346,25 @@ def test_notes_take_constant_time():
 
 def test_an_episode_without_rows_is_left_out_by_name(toy, tmp_path):
     def recordings(options, notes):
-        yield Recording("0", "here", {}, [("a", rows(2))])
+        yield Recording("0", "here", {}, [("a", make_rows(2))])
         yield Recording("1", "here", {}, [])
 
     report = toy(recordings)
     assert report.episodes == 1
-    assert [(o.what, o.reason) for o in report.left_out] == [("1", "nothing in it to keep")]
+    assert [(omission.what, omission.reason) for omission in report.left_out] == [("1", "nothing in it to keep")]
 
 
 def test_a_readers_invalid_provenance_is_refused_at_once(toy, tmp_path):
-    read = []
+    reads = []
 
     def recordings(options, notes):
         notes.tell("FILE", size=float("inf"))
-        read.append(1)
-        yield Recording("0", "here", {}, [("a", rows(2))])
+        reads.append(1)
+        yield Recording("0", "here", {}, [("a", make_rows(2))])
 
     with pytest.raises(robocache.FileError, match=r"^FILE: .*finite"):
         toy(recordings)
-    assert not read
+    assert not reads
 
 
 def test_without_kept_episodes_the_error_has_the_most_frequent_reason(tmp_path):
@@ -411,8 +411,8 @@ def test_the_command_line_has_the_options(capsys):
         return make_options(ToyOptions, "toy", vars(parser.parse_args(arguments)))
 
     assert parse() == ToyOptions()
-    given = parse("--episodes", "3", "--rate-hz", "2", "--unit", "mm", "--column", "4", "--loud")
-    assert given == ToyOptions(3, 2.0, "mm", 4, True)
+    parsed = parse("--episodes", "3", "--rate-hz", "2", "--unit", "mm", "--column", "4", "--loud")
+    assert parsed == ToyOptions(3, 2.0, "mm", 4, True)
     assert parse("--column", "stamp") == replace(ToyOptions(), column="stamp")
     for bad in (["--episodes", "x"], ["--unit", "h"], ["--rate-hz", "fast"]):
         with pytest.raises(SystemExit):
@@ -448,7 +448,7 @@ def test_every_real_source_is_recognised(real_data):
 # ---- declarations of one stream in several recordings ----
 
 
-def test_of_many_different_names_the_first_is_noted(toy):
+def test_of_many_different_names_the_first_is_reported(toy):
     names = [f"state[{i}]" for i in range(100)]
 
     def read(options, notes):
@@ -463,7 +463,7 @@ def test_of_many_different_names_the_first_is_noted(toy):
     assert str(caught.value) == f"FILE 1: stream 'status': {expected}; {advice}"
 
 
-def test_fewer_names_and_other_attributes_are_all_noted(toy):
+def test_fewer_names_and_other_attributes_are_all_reported(toy):
     def read(options, notes):
         for number, (declared, units) in enumerate(((["a", "b"], "m"), (["a"], "mm"))):
             rows = Rows(np.arange(2), np.zeros((2, len(declared))), declared, attributes={"units": units})
@@ -478,8 +478,8 @@ def test_fewer_names_and_other_attributes_are_all_noted(toy):
 
 def test_the_oldest_python_reads_every_formats_options():
     """Python 3.10 does not evaluate a ClassVar without a type."""
-    for known in registry.FORMATS.values():
-        assert get_type_hints(known.options)["title"] == ClassVar[str], known.name
+    for entry in registry.FORMATS.values():
+        assert get_type_hints(entry.options)["title"] == ClassVar[str], entry.name
 
 
 # ---- recordings of different dtypes ----
@@ -488,7 +488,7 @@ TIMES = np.arange(3, dtype=np.int64) * 10**8
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "wanted"),
+    ("first", "second", "expected"),
     [
         ([1, 2, 3], [0.5, 1.5, 2.5], "float64"),
         ([0.5, 1.5, 2.5], [1, 2, 3], "float64"),
@@ -503,31 +503,31 @@ TIMES = np.arange(3, dtype=np.int64) * 10**8
     ],
 )
 @pytest.mark.parametrize("ragged", [False, True])
-def test_recordings_of_two_dtypes_get_one_that_holds_both(first, then, wanted, ragged, toy, tmp_path):
+def test_recordings_of_two_dtypes_get_one_that_holds_both(first, second, expected, ragged, toy, tmp_path):
     def read(options, notes):
-        for name, values in (("a", first), ("b", then), ("c", first)):
+        for name, values in (("a", first), ("b", second), ("c", first)):
             values = np.asarray(values)
             rows = Ragged(TIMES, values, np.arange(4)) if ragged else Rows(TIMES, values)
             yield Recording(name, "FILE", {}, [("x", rows)])
 
     report = toy(read)
     stream = robocache.open(tmp_path / "cache").streams["x"]
-    assert stream.dtype == wanted and report.episodes == 3
+    assert stream.dtype == expected and report.episodes == 3
     values = stream.values.elements if ragged and hasattr(stream.values, "elements") else stream.values
     if not ragged:
-        np.testing.assert_array_equal(values, np.concatenate([first, then, first]).astype(wanted))
+        np.testing.assert_array_equal(values, np.concatenate([first, second, first]).astype(expected))
     reasons = [omission.reason for omission in report.left_out if omission.what == "x: its own type"]
-    differ = {np.asarray(some).dtype.newbyteorder("=").name for some in (first, then)} - {wanted}
-    assert sorted(why.split()[0] for why in reasons) == sorted(differ)
+    differ = {np.asarray(values).dtype.newbyteorder("=").name for values in (first, second)} - {expected}
+    assert sorted(reason.split()[0] for reason in reasons) == sorted(differ)
 
 
 @pytest.mark.parametrize(
-    ("first", "then"),
+    ("first", "second"),
     [([2**53 + 1, 0, 1], [0.5, 1, 2]), ([0.5, 1, 2], [2**53 + 1, 0, 1]), ([1, 2, 3], [1, 2, 2.0**64])],
 )
-def test_recordings_without_a_common_dtype_are_refused_by_name(first, then, toy, tmp_path):
+def test_recordings_without_a_common_dtype_are_refused_by_name(first, second, toy, tmp_path):
     def read(options, notes):
-        for name, values in (("a", first), ("b", then)):
+        for name, values in (("a", first), ("b", second)):
             yield Recording(name, "FILE", {}, [("x", Rows(TIMES, np.asarray(values)))])
 
     if first[0] == 1:  # float64 holds both: integers up to 2^53
@@ -568,13 +568,13 @@ def test_files_of_two_dtypes_are_one_stream_with_any_workers(workers, tmp_path):
         *("a.zarr.zip", "a.tfrecord-00000-of-00001", "a.mcap.zstd", "a.db3.zstd", "a.jpg", "a.mp4", "a.parquet"),
     ],
 )
-@pytest.mark.parametrize("alone", [True, False])
-def test_a_git_lfs_pointer_of_any_name_is_named(name, alone, tmp_path):
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_git_lfs_pointer_of_any_name_is_named(name, is_file, tmp_path):
     file = tmp_path / "source" / name
     file.parent.mkdir()
     file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:41250ae0\nsize 582\n")
     with pytest.raises(robocache.FileError, match=rf"{re.escape(str(file))}: a Git LFS pointer.*git lfs pull"):
-        robocache.ingest(file if alone else file.parent, tmp_path / "cache")
+        robocache.ingest(file if is_file else file.parent, tmp_path / "cache")
 
 
 @pytest.mark.parametrize(("missing", "name"), [("laspy", "a.las"), ("laspy", "a.laz"), ("lazrs", "a.laz")])

@@ -27,7 +27,7 @@ from lerobot_files import (
     write_lerobot,
     write_table,
 )
-from outcomes import ingested, reasons, refused, skipped
+from outcomes import assert_refused, assert_skipped, ingest_and_open, reasons
 
 import robocache
 
@@ -48,7 +48,7 @@ def read_back(cache, episode):
 def test_every_numeric_feature_becomes_a_stream(version, rng, tmp_path):
     episodes = make_episodes(rng)
     source = write_lerobot(tmp_path / "source", episodes, version)
-    dataset, report = ingested(source, tmp_path / "cache")
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
     assert (report.format, report.episodes, len(dataset), report.skipped) == ("lerobot", 3, 3, [])
     assert set(dataset.streams) == {*episodes[0].columns, "task_index"}
     assert report.rows == dict.fromkeys(dataset.streams, 20)
@@ -109,7 +109,9 @@ def test_feature_names_are_kept_if_each_feature_has_one(rng, tmp_path):
         "action": {"dtype": "float64", "shape": [2], "names": [["x", "y"]]},
         "observation.touch": {"dtype": "float32", "shape": [2, 4], "names": ["row", "column"]},
     }
-    streams = ingested(write_lerobot(tmp_path / "source", episodes, features=features), tmp_path / "cache")[0].streams
+    streams = ingest_and_open(write_lerobot(tmp_path / "source", episodes, features=features), tmp_path / "cache")[
+        0
+    ].streams
     assert list(streams["observation.state"].names) == ["a", "b", "c"]
     assert list(streams["action"].names) == ["x", "y"]
     assert not streams["observation.touch"].names
@@ -118,25 +120,25 @@ def test_feature_names_are_kept_if_each_feature_has_one(rng, tmp_path):
 # ---- texts ----
 
 
-def texts_of(cache, task_text=True):
-    """The loader's task text of each row of `action`, by episode."""
+def read_texts(cache, task_text=True):
+    """Returns the loader's task texts of the rows of `action`, a list for each episode."""
     dataset = robocache.open(cache)
-    found = [[] for _ in range(len(dataset))]
+    texts = [[] for _ in range(len(dataset))]
     stream = "action" if "action" in dataset.streams else "action.whole"
     options = {"batch_size": 9, "delta_timestamps": {stream: None}, "shuffle": False, "device": "cpu"}
     for batch in robocache.Loader(dataset, task_text=task_text, **options):
         for episode, text in zip(batch["episode_index"].tolist(), batch["task"], strict=True):
-            found[episode].append(text)
-    return found
+            texts[episode].append(text)
+    return texts
 
 
-def write_tasks(root, tables, version, numbers, **more):
-    """Writes episodes whose `task_index` and other indices change. tables: {name in meta/: table}."""
+def write_tasks(root, tables, version, numbers, **index_columns):
+    """Writes episodes with these `task_index` and `index_columns`, a list each. tables: {name in meta/: {number: text}}."""
     episodes = []
-    for number, of_rows in enumerate(numbers):
-        n = len(of_rows)
-        columns = {"action": np.arange(2.0 * n).reshape(n, 2), "task_index": np.array(of_rows)}
-        columns |= {name: np.array(values[number]) for name, values in more.items()}
+    for number, task_indices in enumerate(numbers):
+        n = len(task_indices)
+        columns = {"action": np.arange(2.0 * n).reshape(n, 2), "task_index": np.array(task_indices)}
+        columns |= {name: np.array(values[number]) for name, values in index_columns.items()}
         episodes.append(Episode(columns, tasks=list(tables["task"].values())))
     write_lerobot(root, episodes, version)
     for name, texts in tables.items():
@@ -165,19 +167,19 @@ def test_rule_47_each_row_has_its_task_under_any_mapped_name(version, tmp_path):
         "modality": modality,
         "own": {"streams": {"task_index": {"name": "goal"}, "subtask_index": {"name": "part"}}},
     }
-    expected = [[{**tables["task"], -1: None}[k] for k in of_rows] for of_rows in numbers]
+    expected = [[{**tables["task"], -1: None}[k] for k in indices] for indices in numbers]
     for name, mapping in mappings.items():
         report = robocache.ingest(source, tmp_path / name, mapping=mapping)
         assert not [omission for omission in report.left_out if "texts of" in omission.what]
-        assert texts_of(tmp_path / name) == expected
-        assert texts_of(tmp_path / name, task_text="annotation.human.validity") == [["valid"] * 5, ["valid"] * 3]
+        assert read_texts(tmp_path / name) == expected
+        assert read_texts(tmp_path / name, task_text="annotation.human.validity") == [["valid"] * 5, ["valid"] * 3]
         part = "part" if name == "own" else "subtask_index"
-        of_parts = [[{**tables["subtask"], -1: None}[k] for k in of_rows] for of_rows in subtasks]
-        assert texts_of(tmp_path / name, task_text=part) == of_parts
+        expected_parts = [[{**tables["subtask"], -1: None}[k] for k in indices] for indices in subtasks]
+        assert read_texts(tmp_path / name, task_text=part) == expected_parts
     provenance = robocache.open(tmp_path / "none").provenance["lerobot"]
     assert provenance["subtasks"] == {"0": "reach", "1": "lift"}
     with pytest.raises(robocache.ArgumentError, match="expected a stream 'action' of texts, or of numbers"):
-        texts_of(tmp_path / "none", task_text="action")
+        read_texts(tmp_path / "none", task_text="action")
 
 
 def test_rule_47_numbers_that_the_table_lacks_are_named(tmp_path):
@@ -185,16 +187,16 @@ def test_rule_47_numbers_that_the_table_lacks_are_named(tmp_path):
     tables = {"task": {0: "pick", 1: "pour"}}
     source = write_tasks(tmp_path / "source", tables, "v2.1", numbers, annotation=annotation)
     report = robocache.ingest(source, tmp_path / "cache")
-    why = reasons(report.left_out)
-    assert why["task_index: texts of 7, 9"] == "the table in meta/ has no such numbers; 3 rows of episodes 1-2"
-    assert texts_of(tmp_path / "cache") == [["pick"] * 2, ["pour", None, None], [None, None, "pick"]]
+    left_out = reasons(report.left_out)
+    assert left_out["task_index: texts of 7, 9"] == "the table in meta/ has no such numbers; 3 rows of episodes 1-2"
+    assert read_texts(tmp_path / "cache") == [["pick"] * 2, ["pour", None, None], [None, None, "pick"]]
     findings = robocache.doctor(tmp_path / "cache", save=False).findings
     (unknown,) = [finding for finding in findings if finding.code == "unknown-task"]
     assert (unknown.severity, unknown.stream) == ("error", "task_index")
     assert (unknown.episode, unknown.row, unknown.count) == (1, 1, 3)
     assert unknown.message == "7, 9 have no text: 3 rows of 2 episodes, 1-2"
-    again = robocache.ingest(source, tmp_path / "shards", workers=2)
-    assert reasons(again.left_out) == why
+    sharded_report = robocache.ingest(source, tmp_path / "shards", workers=2)
+    assert reasons(sharded_report.left_out) == left_out
 
 
 def test_rule_47_language_columns_are_streams_of_text(tmp_path):
@@ -202,31 +204,33 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     episodes = [Episode({"action": np.arange(50.0)}), Episode({"action": np.arange(3.0)})]
     source = write_lerobot(tmp_path / "source", episodes, "v3.0")
 
-    def said(role, content, style, camera=None, tool_calls=None, **stamp):
+    def make_text(role, content, style, camera=None, tool_calls=None, **stamp):
         texts = {"role": role, "content": content, "style": style, "camera": camera, "tool_calls": tool_calls}
         return texts | stamp
 
     annotations = [(0, "reach", "subtask"), (40, "lift", "subtask"), (7, "reach, then lift", "plan")]
-    persistent = [said("assistant", text, style, timestamp=np.float32(row / 30)) for row, text, style in annotations]
-    events = [[] for _ in range(53)]
-    events[5] = [said("user", "stop", "interjection")]
-    events[6] = [
-        said("assistant", None, None, tool_calls=["{}"]),
-        said("user", "where?", "vqa", "top"),
-        said("assistant", "there", "vqa", "top"),
+    persistent = [
+        make_text("assistant", text, style, timestamp=np.float32(row / 30)) for row, text, style in annotations
     ]
-    events[7] = [said("user", "and now?", "vqa", "top")]
-    events[49] = [said("user", "go", "interjection")]
+    events = [[] for _ in range(53)]
+    events[5] = [make_text("user", "stop", "interjection")]
+    events[6] = [
+        make_text("assistant", None, None, tool_calls=["{}"]),
+        make_text("user", "where?", "vqa", "top"),
+        make_text("assistant", "there", "vqa", "top"),
+    ]
+    events[7] = [make_text("user", "and now?", "vqa", "top")]
+    events[49] = [make_text("user", "go", "interjection")]
     fields = [(name, pa.string()) for name in ("role", "content", "style", "camera")]
     fields.append(("tool_calls", pa.list_(pa.string())))
-    kind = pa.list_(pa.struct([*fields, ("timestamp", pa.float32())]))
-    append_column(source, "language_persistent", [persistent] * 50 + [[]] * 3, kind)
+    list_type = pa.list_(pa.struct([*fields, ("timestamp", pa.float32())]))
+    append_column(source, "language_persistent", [persistent] * 50 + [[]] * 3, list_type)
     append_column(source, "language_events", events, pa.list_(pa.struct(fields)))
     report = robocache.ingest(source, tmp_path / "cache")
     assert not [omission for omission in report.left_out if "language" in omission.what]
     streams = robocache.open(tmp_path / "cache").episode(0)
-    found = {name: list(texts) for name, (_, texts) in streams.items() if name.startswith("language")}
-    assert found == {
+    stream_texts = {name: list(texts) for name, (_, texts) in streams.items() if name.startswith("language")}
+    assert stream_texts == {
         "language_persistent/subtask": ["reach", "lift"],
         "language_persistent/plan": ["reach, then lift"],
         "language_events/interjection": ["stop", "", "go"],
@@ -236,11 +240,11 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     }
     asked_ns = streams["language_events/vqa/user/top"][0]
     assert np.flatnonzero(np.isin(streams["action"][0], asked_ns)).tolist() == [6, 7, 8]
-    interjections = texts_of(tmp_path / "cache", "language_events/interjection")[0]
+    interjections = read_texts(tmp_path / "cache", "language_events/interjection")[0]
     assert {row: text for row, text in enumerate(interjections) if text} == {5: "stop", 49: "go"}
-    subtasks = texts_of(tmp_path / "cache", "language_persistent/subtask")
+    subtasks = read_texts(tmp_path / "cache", "language_persistent/subtask")
     assert subtasks == [["reach"] * 40 + ["lift"] * 10, [None] * 3]
-    assert texts_of(tmp_path / "cache")[0] == ["pick the cup"] * 50
+    assert read_texts(tmp_path / "cache")[0] == ["pick the cup"] * 50
 
 
 @pytest.mark.parametrize("name", ["task_index", "annotation.human.action"])
@@ -253,16 +257,16 @@ def test_text_indices_stored_as_floats(name, tmp_path):
 
     def store(file, numbers):
         table = pq.read_table(file)
-        rest = table.drop_columns([name]) if name in table.column_names else table
-        pq.write_table(rest.append_column(name, pa.array(np.array(numbers, np.float64))), file)
+        other_columns = table.drop_columns([name]) if name in table.column_names else table
+        pq.write_table(other_columns.append_column(name, pa.array(np.array(numbers, np.float64))), file)
 
     for file, numbers in zip(data_files(source), ([0, 1, np.nan, 1], [1, 0, 0]), strict=True):
         store(file, numbers)
-    dataset, _ = ingested(source, tmp_path / "cache")
-    assert texts_of(tmp_path / "cache", name) == [["a", "b", None, "b"], ["b", "a", "a"]]
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
+    assert read_texts(tmp_path / "cache", name) == [["a", "b", None, "b"], ["b", "a", "a"]]
     assert dataset[name].values.tolist() == [0, 1, -1, 1, 1, 0, 0]
     store(file, [0.5, 0, 0])
-    refused(source, tmp_path / "cache2", f"column {name}: row 0 is 0.5, expected the number of a text")
+    assert_refused(source, tmp_path / "cache2", f"column {name}: row 0 is 0.5, expected the number of a text")
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -271,16 +275,16 @@ def test_texts_of_tasks_with_another_name(version, tmp_path):
     source = write_lerobot(tmp_path / "source", episodes, version)
     file = source / ("meta/tasks.jsonl" if version == "v2.1" else "meta/tasks.parquet")
 
-    def write(*columns):
+    def write_table_of_tasks(*columns):
         rows = [{"task_index": number} | {name: texts[number] for name, texts in columns} for number in range(2)]
         write_json_lines(file, rows) if version == "v2.1" else pq.write_table(pa.Table.from_pylist(rows), file)
 
-    write(("instruction", "ab"), ("times", [3, 4]))
+    write_table_of_tasks(("instruction", "ab"), ("times", [3, 4]))
     report = robocache.ingest(source, tmp_path / "cache")
-    assert texts_of(tmp_path / "cache") == [["a", "a"], ["b", "b"]]
+    assert read_texts(tmp_path / "cache") == [["a", "a"], ["b", "b"]]
     assert reasons(report.assumed)["meta/tasks"] == "its texts are those of instruction: it has no task"
-    write(("instruction", "ab"), ("other", "cd"))
-    refused(source, tmp_path / "cache2", "tasks: expected texts as task, got instruction, other")
+    write_table_of_tasks(("instruction", "ab"), ("other", "cd"))
+    assert_refused(source, tmp_path / "cache2", "tasks: expected texts as task, got instruction, other")
 
 
 def test_replaced_texts_of_a_row_are_counted(rng, tmp_path):
@@ -289,7 +293,7 @@ def test_replaced_texts_of_a_row_are_counted(rng, tmp_path):
     append_column(source, "language_persistent", [texts] * 4)
     report = robocache.ingest(source, tmp_path / "cache")
     assert "language_persistent/task_aug: 2 texts" in reasons(report.left_out)
-    assert texts_of(tmp_path / "cache", "language_persistent/task_aug") == [["c"] * 4]
+    assert read_texts(tmp_path / "cache", "language_persistent/task_aug") == [["c"] * 4]
 
 
 @pytest.mark.parametrize("is_category", [False, True])
@@ -300,8 +304,8 @@ def test_a_text_column_is_the_task_without_task_index(is_category, tmp_path):
     for name, values in {"language_instruction": [None, "a", None, "b"], "gain": [2.5, None, 7.0, 2.5]}.items():
         column = pa.array(values)
         append_column(source, name, column.dictionary_encode() if is_category else column)
-    dataset, _ = ingested(source, tmp_path / "cache")
-    assert texts_of(tmp_path / "cache") == [[None, "a", None, "b"]]
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
+    assert read_texts(tmp_path / "cache") == [[None, "a", None, "b"]]
     np.testing.assert_array_equal(dataset["gain"].values, [2.5, np.nan, 7.0, 2.5])
 
 
@@ -314,8 +318,10 @@ def test_text_columns_are_streams_of_text(rng, tmp_path):
             kind = pa.list_(pa.large_string()) if name == "steps" else pa.string()
             table = table.append_column(name, pa.array([*texts, *texts[:number]], kind))
         pq.write_table(table, file)
-    dataset, report = ingested(source, tmp_path / "cache")
-    assert "never" not in dataset.streams and not {"instruction", "steps"} & {it.what for it in report.left_out}
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
+    assert "never" not in dataset.streams and not {"instruction", "steps"} & {
+        omission.what for omission in report.left_out
+    }
     for number in range(2):
         streams = dataset.episode(number)
         time_ns, texts = streams["instruction"]  # a null after a text ends it
@@ -346,7 +352,9 @@ def test_frame_counts_become_the_exact_nominal_clock(fps, length, first, dtype):
 def test_summed_rounded_steps_are_frame_counts(rng, tmp_path):
     episodes = make_episodes(rng, (300,))
     episodes[0].timestamp = np.arange(1, 301) * 0.04999995231628418
-    stream = ingested(write_lerobot(tmp_path / "source", episodes, fps=20), tmp_path / "cache")[0].streams["action"]
+    stream = ingest_and_open(write_lerobot(tmp_path / "source", episodes, fps=20), tmp_path / "cache")[0].streams[
+        "action"
+    ]
     assert stream.clock == "nominal"
     assert stream.time_ns.tolist() == [50_000_000 * k for k in range(300)]
 
@@ -366,7 +374,7 @@ def test_stamps_too_coarse_for_rows_become_the_nominal_clock(stamps, rng, tmp_pa
     """For example float32 seconds since 1970, with steps of 128 s."""
     episodes = make_episodes(rng, (40, 9))
     episodes[0].timestamp = stamps
-    dataset, report = ingested(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
+    dataset, report = ingest_and_open(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
     assert [dataset.episode(e)["action"][0].tolist() for e in (0, 1)] == [nominal_ns(range(n), 30) for n in (40, 9)]
     assert dataset.provenance["lerobot"]["episodes_by_clock"] == {"nominal_of_rounded": 1, "nominal": 1}
     assert "timestamp as recorded" in reasons(report.left_out)
@@ -376,7 +384,7 @@ def test_stamps_too_coarse_for_rows_without_frame_counts_are_refused(rng, tmp_pa
     episodes = make_episodes(rng, (40,))
     episodes[0].timestamp = (1.7e9 + np.arange(40) * 20.0).astype(np.float32)
     source = write_lerobot(tmp_path / "source", episodes)
-    refused(source, tmp_path / "cache", "episode 0: column timestamp: float32 of 1700000000 has steps")
+    assert_refused(source, tmp_path / "cache", "episode 0: column timestamp: float32 of 1700000000 has steps")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -385,7 +393,7 @@ def test_a_real_clock_stays_recorded(dtype, rng, tmp_path):
     for episode in episodes:
         episode.timestamp = (np.arange(len(episode)) / 30 + rng.uniform(0, 0.01, len(episode))).astype(dtype)
     source = write_lerobot(tmp_path / "source", episodes)
-    dataset, _ = ingested(source, tmp_path / "cache")
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
     assert {stream.clock for stream in dataset.streams.values()} == {"recorded"}
     for number, episode in enumerate(episodes):
         expected = [round(Fraction(float(t)) * 10**9) for t in episode.timestamp]
@@ -396,7 +404,7 @@ def test_a_real_clock_stays_recorded(dtype, rng, tmp_path):
 def test_one_recorded_episode_makes_the_stream_recorded(rng, tmp_path):
     episodes = make_episodes(rng, (10, 10))
     episodes[1].timestamp = np.arange(10) / 30 + rng.uniform(0, 0.01, 10)
-    dataset, _ = ingested(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
+    dataset, _ = ingest_and_open(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
     assert dataset.streams["action"].clock == "recorded"
     assert dataset.episode(0)["action"][0].tolist() == nominal_ns(range(10), 30)
     assert dataset.provenance["lerobot"]["episodes_by_clock"] == {"nominal": 1, "recorded": 1}
@@ -407,7 +415,7 @@ def test_dropped_frames_leave_gaps(rng, tmp_path):
     frames = np.array([0, 1, 5, 6])
     rewrite(source / FIRST, with_column("frame_index", frames))
     rewrite(source / FIRST, with_column("timestamp", (frames / 30).astype(np.float32)))
-    dataset, _ = ingested(source, tmp_path / "cache")
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
     assert dataset["action"].time_ns.tolist() == nominal_ns(frames, 30)
 
 
@@ -417,7 +425,7 @@ def test_dropped_frames_leave_gaps(rng, tmp_path):
 def test_null_among_floats_is_nan(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (4,)))
     rewrite(source / FIRST, with_column("next.reward", [0.5, None, 1.5, None]))
-    dataset, _ = ingested(source, tmp_path / "cache")
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
     np.testing.assert_array_equal(dataset["next.reward"].values, [0.5, np.nan, 1.5, np.nan])
 
 
@@ -434,27 +442,27 @@ def test_null_among_integers_makes_a_float_column_with_nan(version, rng, tmp_pat
     rewrite(file, with_column("flag", pa.array([True, False, None, False, True])))
     rewrite(file, with_column("task_index", pa.array([0, 0, None, 0, 0], pa.int64())))
     rewrite(file, with_column("action", [[1.0, 2.0], None, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]))
-    dataset, report = ingested(source, tmp_path / "cache")
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
     nan = np.nan
     for name, expected in {"count": [0, 1, 2, 3, 0, nan, 2, 3, nan], "flag": [1, 0, 1, 0, 1, 0, nan, 0, 1]}.items():
         assert dataset[name].dtype == np.float64 and dataset[name].attributes["methods"] == [[0, 1, "previous"]]
         np.testing.assert_array_equal(np.ravel(dataset[name].values), expected)
     assert np.ravel(dataset.episode(1)["task_index"][1]).tolist() == [0, 0, -1, 0, 0]
     np.testing.assert_array_equal(np.asarray(dataset.episode(1)["action"][1])[:2], [[1, 2], [nan, nan]])
-    why = reasons(report.left_out)
-    assert why["count: values of 2 rows"] == why["flag: values of 1 rows"] == "null: NaN there"
-    assert why["action: values of 1 rows"] == "null: NaN there"
-    assert why["task_index: values of 1 rows"] == "null: -1 there"
+    left_out = reasons(report.left_out)
+    assert left_out["count: values of 2 rows"] == left_out["flag: values of 1 rows"] == "null: NaN there"
+    assert left_out["action: values of 1 rows"] == "null: NaN there"
+    assert left_out["task_index: values of 1 rows"] == "null: -1 there"
 
 
 def test_null_among_integers_beyond_float64_leaves_out_the_column(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     rewrite(source / SECOND, with_column("observation.count", [2**60 + 1, None, 3, 4]))
-    dataset, report = ingested(source, tmp_path / "cache")
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
     assert dataset["observation.count"].values.dtype == np.int64
     assert [len(dataset.episode(number)["observation.count"][1]) for number in range(2)] == [3, 0]
-    why = reasons(report.left_out)["observation.count: values of 1 rows"]
-    assert why == "null: no rows in its episode there"
+    reason = reasons(report.left_out)["observation.count: values of 1 rows"]
+    assert reason == "null: no rows in its episode there"
 
 
 def test_stamps_of_another_rate_than_declared_are_noted(rng, tmp_path):
@@ -490,12 +498,12 @@ def test_extension_arrays_are_read_by_their_storage(rng, tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_lists_of_no_numbers_hide_nothing_else(version, rng, tmp_path):
-    """pyarrow cannot read those of fixed size: it says that the file is damaged."""
+def test_lists_of_length_0_are_left_out_alone(version, rng, tmp_path):
+    """pyarrow cannot read lists of the fixed size 0, and says that the file is damaged."""
     episodes = make_episodes(rng, (7,))
     source = write_lerobot(tmp_path / "source", episodes, version)
     append_column(source, "observation.none", [[]] * 7, pa.list_(pa.float32(), 0))
-    dataset, report = ingested(source, tmp_path / "cache")
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
     assert reasons(report.left_out)["observation.none"] == "not numeric: lists of no numbers"
     np.testing.assert_array_equal(dataset["action"].values, episodes[0].columns["action"])
 
@@ -506,11 +514,11 @@ def test_columns_of_other_types_are_left_out_by_name(rng, tmp_path):
     append_column(source, "observation.images.eye", [b"x"] * 2)
     eye, force = {"dtype": "image", "shape": [8, 8, 3]}, {"dtype": "float32", "shape": [3]}
     declare(source, {"observation.images.eye": eye, "observation.force": force})
-    dataset, report = ingested(source, tmp_path / "cache")
-    why = reasons(report.left_out)
-    assert "binary" in why["note"]
-    assert "images" in why["observation.images.eye"]
-    assert "no data file" in why["observation.force"]
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
+    left_out = reasons(report.left_out)
+    assert "binary" in left_out["note"]
+    assert "images" in left_out["observation.images.eye"]
+    assert "no data file" in left_out["observation.force"]
     assert report.skipped == []
     assert dataset.provenance["lerobot"]["cameras"]["observation.images.eye"]["dtype"] == "image"
 
@@ -528,7 +536,7 @@ def test_left_out_videos_are_recorded(version, folder, rng, tmp_path):
         name = f"chunk-000/{key}/episode_{number:06d}" if version == "v2.1" else f"{key}/chunk-000/file-{number:03d}"
         (source / folder / f"{name}.mp4").parent.mkdir(parents=True, exist_ok=True)
         (source / folder / f"{name}.mp4").write_bytes(content)
-    dataset, report = ingested(source, tmp_path / "cache", video=False)
+    dataset, report = ingest_and_open(source, tmp_path / "cache", video=False)
     assert reasons(report.left_out)[key] == "video; files for 1 of 3 episodes"
     camera = dataset.provenance["lerobot"]["cameras"][key]
     assert camera == {"dtype": "video", "shape": [480, 640, 3], "files": 1, "episodes_found": 1, "episodes_missing": 2}
@@ -538,21 +546,21 @@ def test_left_out_videos_are_recorded(version, folder, rng, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_missing_episodes(version, rng, tmp_path):
+def test_missing_episodes_are_refused_or_skipped(version, rng, tmp_path):
     episodes = make_episodes(rng, (3, 4, 5, 6))
     source = write_lerobot(tmp_path / "source", episodes, version, per_file=1)
     for number in (1, 2):
         name = f"file-{number:03d}" if version == "v3.0" else f"episode_{number:06d}"
         (source / f"data/chunk-000/{name}.parquet").unlink()
-    refused(source, tmp_path / "cache", "2 of the 4 episodes", "1-2")
-    skipped(source, tmp_path / "cache", "episodes 1-2")
+    assert_refused(source, tmp_path / "cache", "2 of the 4 episodes", "1-2")
+    assert_skipped(source, tmp_path / "cache", "episodes 1-2")
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 3]
     np.testing.assert_array_equal(dataset.episode(1)["action"][1], episodes[3].columns["action"])
 
 
 @pytest.mark.parametrize(
-    ("damage", "word"),
+    ("damage", "message"),
     [
         (lambda file: file.write_text(LFS_POINTER), "git lfs pull"),
         (lambda file: file.write_bytes(file.read_bytes()[:-20]), "not a Parquet file"),
@@ -567,11 +575,11 @@ def test_missing_episodes(version, rng, tmp_path):
         (lambda file: rewrite(file, with_column("episode_index", [[1], [1, 1], [1], [1]])), "row 1 has 2 values"),
     ],
 )
-def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
+def test_a_data_file_that_cannot_be_read(damage, message, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     damage(source / SECOND)
-    refused(source, tmp_path / "cache", SECOND, word)
-    skipped(source, tmp_path / "cache", SECOND, "episodes 1")
+    assert_refused(source, tmp_path / "cache", SECOND, message)
+    assert_skipped(source, tmp_path / "cache", SECOND, "episodes 1")
     assert robocache.open(tmp_path / "cache").episodes["source_episode_index"].to_pylist() == [0, 2]
 
 
@@ -597,8 +605,8 @@ def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
 def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     rewrite(source / SECOND, with_column(column, values))
-    refused(source, tmp_path / "cache", SECOND, *words)
-    skipped(source, tmp_path / "cache", "episode 1")
+    assert_refused(source, tmp_path / "cache", SECOND, *words)
+    assert_skipped(source, tmp_path / "cache", "episode 1")
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]
     assert len(dataset["action"].time_ns) == 8
@@ -610,7 +618,7 @@ def test_metadata_of_any_name_and_invalid_numbers(version, rng, tmp_path):
     for episode, score in zip(episodes, (float("nan"), 0.5), strict=True):
         episode.extra = {"what": "a cup", "where": "a table", "score": score, "flags": [True, False]}
     source = write_lerobot(tmp_path / "source", episodes, version, info={"quality": float("nan")})
-    dataset, report = ingested(source, tmp_path / "cache")
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
     assert "episodes.flags" in reasons(report.left_out)
     assert dataset.episodes["what"].to_pylist() == ["a cup"] * 2
     assert dataset.episodes["where"].to_pylist() == ["a table"] * 2
@@ -622,8 +630,8 @@ def test_v3_skips_only_the_broken_episode_of_a_file(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)), "v3.0", per_file=3)
     file = source / "data/chunk-000/file-000.parquet"
     rewrite(file, with_column("frame_index", [0, 1, 2, 0, 1, 1, 3, 0, 1, 2, 3, 4]))
-    refused(source, tmp_path / "cache", "file-000.parquet", "episode 1", "row 2")
-    skipped(source, tmp_path / "cache", "episode 1")
+    assert_refused(source, tmp_path / "cache", "file-000.parquet", "episode 1", "row 2")
+    assert_skipped(source, tmp_path / "cache", "episode 1")
     assert robocache.open(tmp_path / "cache").episodes["length"].to_pylist() == [3, 5]
 
 
@@ -632,8 +640,8 @@ def test_a_length_that_contradicts_meta(version, rng, tmp_path):
     episodes = make_episodes(rng, (3, 4))
     episodes[1].extra["length"] = 9
     source = write_lerobot(tmp_path / "source", episodes, version)
-    refused(source, tmp_path / "cache", "episode 1", "4 rows", "9")
-    assert skipped(source, tmp_path / "cache", "episode 1").episodes == 1
+    assert_refused(source, tmp_path / "cache", "episode 1", "4 rows", "9")
+    assert assert_skipped(source, tmp_path / "cache", "episode 1").episodes == 1
 
 
 def test_damage_found_when_values_are_read(rng, tmp_path):
@@ -646,15 +654,15 @@ def test_damage_found_when_values_are_read(rng, tmp_path):
     start = column.dictionary_page_offset or column.data_page_offset
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     file.write_bytes(content)
-    refused(source, tmp_path / "cache", "episode_000001.parquet", "damaged")
-    assert skipped(source, tmp_path / "cache", SECOND).episodes == 1
+    assert_refused(source, tmp_path / "cache", "episode_000001.parquet", "damaged")
+    assert assert_skipped(source, tmp_path / "cache", SECOND).episodes == 1
 
 
 def test_meta_with_a_line_separator_in_a_text(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "pick\u2028place"}\n', encoding="utf-8")
     write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0}])
-    assert ingested(source, tmp_path / "cache")[0].provenance["lerobot"]["tasks"] == {"0": "pick\u2028place"}
+    assert ingest_and_open(source, tmp_path / "cache")[0].provenance["lerobot"]["tasks"] == {"0": "pick\u2028place"}
 
 
 def test_unlisted_and_repeated_episodes(rng, tmp_path):
@@ -662,24 +670,24 @@ def test_unlisted_and_repeated_episodes(rng, tmp_path):
     copy = source / "data/chunk-001/episode_000000.parquet"
     copy.parent.mkdir()
     shutil.copy(source / FIRST, copy)
-    refused(source, tmp_path / "cache", "chunk-001/episode_000000.parquet", "episode 0", "chunk-000")
+    assert_refused(source, tmp_path / "cache", "chunk-001/episode_000000.parquet", "episode 0", "chunk-000")
     copy.unlink()
     write_json_lines(source / "meta/episodes.jsonl", [{"episode_index": 0, "tasks": [], "length": 3}])
-    refused(source, tmp_path / "cache", "episode 1", "not listed")
-    assert skipped(source, tmp_path / "cache", "episode 1").episodes == 1
+    assert_refused(source, tmp_path / "cache", "episode 1", "not listed")
+    assert assert_skipped(source, tmp_path / "cache", "episode 1").episodes == 1
 
 
 def test_a_file_whose_name_and_column_disagree(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     rewrite(source / SECOND, with_column("episode_index", [7] * 4))
-    refused(source, tmp_path / "cache", "episode_000001.parquet", "7")
+    assert_refused(source, tmp_path / "cache", "episode_000001.parquet", "7")
 
 
 def test_the_file_name_has_the_episode_without_a_column(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     for file in source.glob("data/*/*.parquet"):
         rewrite(file, lambda table: table.drop_columns(["episode_index", "frame_index", "timestamp"]))
-    dataset, _ = ingested(source, tmp_path / "cache")
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 1]
     assert dataset.episode(1)["action"][0].tolist() == nominal_ns(range(4), 30)
 
@@ -693,12 +701,12 @@ def test_existing_files_override_wrong_templates(rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "name", "content", "word"),
+    ("version", "name", "content", "message"),
     [
         *(
-            ("v2.1", f"{name}.jsonl", content, word)
+            ("v2.1", f"{name}.jsonl", content, message)
             for name in ("tasks", "episodes")
-            for content, word in (
+            for content, message in (
                 ("", "empty"),
                 (LFS_POINTER, "git lfs pull"),
                 ('{"a": 1}\n', "whole number"),
@@ -707,19 +715,19 @@ def test_existing_files_override_wrong_templates(rng, tmp_path):
             )
         ),
         *(
-            ("v3.0", name, content, word)
+            ("v3.0", name, content, message)
             for name in ("tasks.parquet", "episodes/chunk-000/file-000.parquet")
-            for content, word in (("", "not a Parquet file"), (LFS_POINTER, "git lfs pull"))
+            for content, message in (("", "not a Parquet file"), (LFS_POINTER, "git lfs pull"))
         ),
     ],
 )
-def test_a_table_of_meta_that_cannot_be_read(version, name, content, word, rng, tmp_path):
+def test_a_table_of_meta_that_cannot_be_read(version, name, content, message, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), version)
     (source / "meta" / name).unlink()
     if content is not None:
         (source / "meta" / name).write_text(content)
-    refused(source, tmp_path / "cache", name, word)
-    assert skipped(source, tmp_path / "cache", f"meta/{re.match('[a-z]+', name)[0]}").episodes == 2
+    assert_refused(source, tmp_path / "cache", name, message)
+    assert assert_skipped(source, tmp_path / "cache", f"meta/{re.match('[a-z]+', name)[0]}").episodes == 2
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
@@ -738,14 +746,14 @@ def test_a_table_of_meta_that_cannot_be_read(version, name, content, word, rng, 
 def test_unreadable_info_is_always_refused(content, message, on_error, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     (source / "meta/info.json").write_text(content)
-    refused(source, tmp_path / "cache", message, on_error=on_error)
+    assert_refused(source, tmp_path / "cache", message, on_error=on_error)
 
 
 def test_without_readable_episodes_no_cache_is_written(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     for file in data_files(source):
         file.write_text(LFS_POINTER)
-    refused(source, tmp_path / "cache", "git lfs pull", on_error="skip")
+    assert_refused(source, tmp_path / "cache", "git lfs pull", on_error="skip")
 
 
 # ---- real data ----
@@ -753,7 +761,7 @@ def test_without_readable_episodes_no_cache_is_written(rng, tmp_path):
 
 def test_gr00t_simulation(real_data, tmp_path):
     source = real_data("lerobot_v2/gr00t_gr1_pnp_sim")
-    dataset, report = ingested(source, tmp_path / "cache", video=False)
+    dataset, report = ingest_and_open(source, tmp_path / "cache", video=False)
     assert (report.episodes, report.skipped) == (5, [])
     assert dataset.episodes["length"].to_pylist() == [416, 470, 470, 412, 328]
     assert dataset.episodes["tasks"][0].as_py()[0].startswith("pick the pear")
@@ -776,7 +784,7 @@ def test_gr00t_simulation(real_data, tmp_path):
 def test_unitree_with_missing_episodes(real_data, tmp_path):
     source = real_data("lerobot_v2/unitree_g1_real")
     present = sorted(int(file.stem[-6:]) for file in source.glob("data/*/*.parquet"))
-    refused(source, tmp_path / "cache", f"{100 - len(present)} of the 100 episodes", "12, 14-25")
+    assert_refused(source, tmp_path / "cache", f"{100 - len(present)} of the 100 episodes", "12, 14-25")
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     assert report.episodes == len(present)
     assert [omission.what[:9] for omission in report.skipped] == ["episodes "]
@@ -840,13 +848,13 @@ def test_a_clone_without_its_lfs_files_is_refused(on_error, real_data, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("other", "warned"), [("open", True), ("place", False)])
-def test_sources_with_different_text_indices_are_warned_of(rng, tmp_path, recwarn, other, warned):
+@pytest.mark.parametrize(("other_task", "is_warned"), [("open", True), ("place", False)])
+def test_sources_with_different_text_indices_are_warned_about(rng, tmp_path, recwarn, other_task, is_warned):
     sources = []
-    for name, tasks in (("a", ["pick", "place"]), ("b", ["pick", other])):
+    for name, tasks in (("a", ["pick", "place"]), ("b", ["pick", other_task])):
         columns = {"observation.state": rng.random((6, 3)), "action": rng.random((6, 3))}
         write_lerobot(tmp_path / name, [Episode(columns, tasks=[task]) for task in tasks], "v3.0")
-        sources.append(robocache.Source(ingested(tmp_path / name, tmp_path / f"cache_{name}")[0]))
+        sources.append(robocache.Source(ingest_and_open(tmp_path / name, tmp_path / f"cache_{name}")[0]))
 
     def warnings_of(windows, **options):
         recwarn.clear()
@@ -854,11 +862,13 @@ def test_sources_with_different_text_indices_are_warned_of(rng, tmp_path, recwar
             sources, batch_size=4, delta_timestamps={"action": None} | windows, device="cpu", findings=None, **options
         )
         next(loader)
-        return [str(one.message) for one in recwarn if "number texts otherwise" in str(one.message)]
+        return [str(warning.message) for warning in recwarn if "number texts otherwise" in str(warning.message)]
 
-    found = warnings_of({"task_index": None})
-    assert len(found) == warned and all("1 is 'place' in one and 'open' in another" in one for one in found)
+    messages = warnings_of({"task_index": None})
+    assert len(messages) == is_warned and all(
+        "1 is 'place' in one and 'open' in another" in warning for warning in messages
+    )
     assert not warnings_of({"task_index": robocache.Window(texts="indices")})
-    for condition, count in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, warned)):
-        found = warnings_of({}, anchors=robocache.Anchors(where=condition))
-        assert len(found) == count and all(text.startswith("anchors.where: ") for text in found)
+    for condition, expected_count in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, is_warned)):
+        messages = warnings_of({}, anchors=robocache.Anchors(where=condition))
+        assert len(messages) == expected_count and all(text.startswith("anchors.where: ") for text in messages)

@@ -5,13 +5,13 @@ import json
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import read_all, refused, skipped
-from outcomes import ingested
+from hdf5_files import assert_refused, read_all, skipped_reasons
+from outcomes import ingest_and_open
 
 import robocache
 
 
-def make(rng, steps, size=16):
+def make_trajectory(rng, steps, size=16):
     return {
         "actions": rng.normal(size=(steps, 8)).astype(np.float32),
         "terminated": np.arange(steps) == steps - 1,
@@ -29,13 +29,13 @@ def make(rng, steps, size=16):
     }
 
 
-def write(path, trajectories, kwargs=None, json_too=True, control_mode="pd_joint_pos"):
+def write_trajectories(path, trajectories, kwargs=None, with_json=True, control_mode="pd_joint_pos"):
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         for number, datasets in trajectories.items():
             for key, values in datasets.items():
                 file.create_dataset(f"traj_{number}/{key}", data=values, compression="gzip", compression_opts=5)
-    if json_too:
+    if with_json:
         episodes = [
             {
                 "episode_id": number,
@@ -58,20 +58,26 @@ def write(path, trajectories, kwargs=None, json_too=True, control_mode="pd_joint
 
 @pytest.mark.parametrize(("mode", "is_relative"), [("pd_ee_delta_pose", True), ("pd_joint_pos", False)])
 def test_actions_are_declared_relative_by_the_control_mode(mode, is_relative, rng, tmp_path):
-    write(tmp_path / "t.h5", {0: make(rng, 6)}, {"sim_config": {"control_freq": 20}}, control_mode=mode)
-    attributes = ingested(tmp_path / "t.h5", tmp_path / "cache")[0].streams["actions"].attributes
+    write_trajectories(
+        tmp_path / "t.h5", {0: make_trajectory(rng, 6)}, {"sim_config": {"control_freq": 20}}, control_mode=mode
+    )
+    attributes = ingest_and_open(tmp_path / "t.h5", tmp_path / "cache")[0].streams["actions"].attributes
     assert attributes.get("absolute") == (False if is_relative else None)
 
 
 def test_two_files_of_trajectories(rng, tmp_path):
     files = {
-        "PickCube-v1/motionplanning/trajectory.h5": {0: make(rng, 6), 2: make(rng, 5), 10: make(rng, 7)},
-        "PickCube-v1/rl/trajectory.rgbd.pd_joint_pos.h5": {1: make(rng, 4)},
+        "PickCube-v1/motionplanning/trajectory.h5": {
+            0: make_trajectory(rng, 6),
+            2: make_trajectory(rng, 5),
+            10: make_trajectory(rng, 7),
+        },
+        "PickCube-v1/rl/trajectory.rgbd.pd_joint_pos.h5": {1: make_trajectory(rng, 4)},
     }
     kwargs = {"sim_config": {"sim_freq": 100, "control_freq": 20}}
     for name, trajectories in files.items():
-        write(tmp_path / "demos" / name, trajectories, kwargs)
-    dataset, report = ingested(tmp_path / "demos", tmp_path / "cache", image_codec="png")
+        write_trajectories(tmp_path / "demos" / name, trajectories, kwargs)
+    dataset, report = ingest_and_open(tmp_path / "demos", tmp_path / "cache", image_codec="png")
     assert (report.format, report.episodes, report.skipped) == ("maniskill", 4, [])
     expected = [trajectory for trajectories in files.values() for trajectory in trajectories.values()]
     assert dataset.episodes["name"].to_pylist() == ["traj_0", "traj_2", "traj_10", "traj_1"]
@@ -82,8 +88,8 @@ def test_two_files_of_trajectories(rng, tmp_path):
     assert dataset.episodes["episode_seed"].to_pylist() == [7, 9, 17, 8]
     for index, trajectory in enumerate(expected):
         for key, values in trajectory.items():
-            time_ns, kept = dataset.episode(index)[key]
-            np.testing.assert_array_equal(kept[:], values)
+            time_ns, values_read = dataset.episode(index)[key]
+            np.testing.assert_array_equal(values_read[:], values)
             assert time_ns.tolist() == [k * 50_000_000 for k in range(len(values))], key
     depth = dataset.streams["obs/sensor_data/base_camera/depth"].frames
     assert (depth.codec, depth.unit_m) == ("png", 0.001)
@@ -93,53 +99,61 @@ def test_two_files_of_trajectories(rng, tmp_path):
 
 
 def test_an_undeclared_rate_is_required(rng, tmp_path):
-    write(tmp_path / "trajectory.h5", {0: make(rng, 4)})
-    refused(tmp_path / "trajectory.h5", "no clock", "control_freq", "rate_hz")
+    write_trajectories(tmp_path / "trajectory.h5", {0: make_trajectory(rng, 4)})
+    assert_refused(tmp_path / "trajectory.h5", "no clock", "control_freq", "rate_hz")
     [(_, streams)], _ = read_all(tmp_path / "trajectory.h5", rate_hz=10)
     assert streams["actions"][0].tolist() == [k * 10**8 for k in range(4)]
-    write(tmp_path / "trajectory.h5", {0: make(rng, 4)}, {"control_freq": 20, "sim_config": {"control_freq": 50}})
-    refused(tmp_path / "trajectory.h5", "20 Hz", "50 Hz", "contradict")
+    write_trajectories(
+        tmp_path / "trajectory.h5",
+        {0: make_trajectory(rng, 4)},
+        {"control_freq": 20, "sim_config": {"control_freq": 50}},
+    )
+    assert_refused(tmp_path / "trajectory.h5", "20 Hz", "50 Hz", "contradict")
 
 
 def test_a_file_without_its_json_is_read_without_columns(rng, tmp_path):
-    write(tmp_path / "run.h5", {0: make(rng, 4), 1: make(rng, 3)}, json_too=False)
-    found, notes = read_all(tmp_path / "run.h5", rate_hz=20, on_error="skip")
-    assert [len(streams["obs/agent/qpos"][0]) for _, streams in found] == [5, 4]
-    assert list(skipped(notes)) == ["run.h5: metadata"]
+    write_trajectories(tmp_path / "run.h5", {0: make_trajectory(rng, 4), 1: make_trajectory(rng, 3)}, with_json=False)
+    recordings, notes = read_all(tmp_path / "run.h5", rate_hz=20, on_error="skip")
+    assert [len(streams["obs/agent/qpos"][0]) for _, streams in recordings] == [5, 4]
+    assert list(skipped_reasons(notes)) == ["run.h5: metadata"]
 
 
 def test_all_or_no_observations_have_a_last_step(rng, tmp_path):
-    trajectory = make(rng, 6)
+    trajectory = make_trajectory(rng, 6)
     short = {key: values[:6] if key.startswith("obs/") else values for key, values in trajectory.items()}
-    write(tmp_path / "all.h5", {0: short})
+    write_trajectories(tmp_path / "all.h5", {0: short})
     [(_, streams)], _ = read_all(tmp_path / "all.h5", rate_hz=20)
     assert len(streams["obs/agent/qpos"][0]) == 6 and len(streams["env_states/actors/cube"][0]) == 7
     trajectory["obs/agent/qpos"] = trajectory["obs/agent/qpos"][1:]
-    write(tmp_path / "one.h5", {0: trajectory})
+    write_trajectories(tmp_path / "one.h5", {0: trajectory})
     [(_, streams)], notes = read_all(tmp_path / "one.h5", rate_hz=20, on_error="skip")
     assert "obs/agent/qpos" not in streams and len(streams["obs/extra/is_grasped"][0]) == 7
-    assert any("obs/agent/qpos" in what and "6 rows, expected 7" in why for what, why in skipped(notes).items())
+    assert any(
+        "obs/agent/qpos" in what and "6 rows, expected 7" in reason for what, reason in skipped_reasons(notes).items()
+    )
 
 
-@pytest.mark.parametrize("odd", ["actions", "obs/agent/qpos", "rewards"])
-def test_damaged_parts_are_named_and_the_rest_kept(odd, rng, tmp_path):
-    first, second = make(rng, 8), make(rng, 8)
-    first[odd] = first[odd][:-2]
-    write(tmp_path / "trajectory.h5", {0: first, 1: second}, {"control_freq": 20})
+@pytest.mark.parametrize("damaged_key", ["actions", "obs/agent/qpos", "rewards"])
+def test_damaged_parts_are_named_and_the_rest_kept(damaged_key, rng, tmp_path):
+    first, second = make_trajectory(rng, 8), make_trajectory(rng, 8)
+    first[damaged_key] = first[damaged_key][:-2]
+    write_trajectories(tmp_path / "trajectory.h5", {0: first, 1: second}, {"control_freq": 20})
     content = json.loads((tmp_path / "trajectory.json").read_text())
     content["episodes"][0]["elapsed_steps"] = 8
     (tmp_path / "trajectory.json").write_text(json.dumps(content))
-    refused(tmp_path / "trajectory.h5", odd, "rows, expected")
-    found, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
-    assert [len(streams) for _, streams in found] == [12, 13] and list(skipped(notes)) == [f"traj_0: {odd}"]
+    assert_refused(tmp_path / "trajectory.h5", damaged_key, "rows, expected")
+    recordings, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
+    assert [len(streams) for _, streams in recordings] == [12, 13] and list(skipped_reasons(notes)) == [
+        f"traj_0: {damaged_key}"
+    ]
     content["episodes"][1]["elapsed_steps"] = 9
     (tmp_path / "trajectory.json").write_text(json.dumps(content))
-    found, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
-    assert len(found) == 1 and "says 9 steps, got 8" in skipped(notes)["traj_1"]
+    recordings, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
+    assert len(recordings) == 1 and "says 9 steps, got 8" in skipped_reasons(notes)["traj_1"]
 
 
 @pytest.mark.parametrize(
-    ("camera", "metres", "stored"),
+    ("camera", "metres", "dtype"),
     [
         ("obs/image/hand_camera/depth", 1 / 1024, np.uint16),  # ManiSkill2
         ("obs/sensor_data/hand_camera/depth", 0.001, np.uint16),
@@ -147,9 +161,9 @@ def test_damaged_parts_are_named_and_the_rest_kept(odd, rng, tmp_path):
         ("obs/image/hand_camera/depth", 1, np.float32),
     ],
 )
-def test_the_unit_of_depth(camera, metres, stored, rng, tmp_path):
-    numbers = rng.integers(0, 3000, (5, 16, 16, 1)).astype(stored)
-    write(tmp_path / "demos" / "trajectory.h5", {0: {"actions": np.zeros((4, 2)), camera: numbers}})
+def test_the_unit_of_depth(camera, metres, dtype, rng, tmp_path):
+    numbers = rng.integers(0, 3000, (5, 16, 16, 1)).astype(dtype)
+    write_trajectories(tmp_path / "demos" / "trajectory.h5", {0: {"actions": np.zeros((4, 2)), camera: numbers}})
     dataset = robocache.open(robocache.ingest(tmp_path / "demos", tmp_path / "cache", rate_hz=20).cache)
     loader = robocache.Loader(dataset, delta_timestamps={camera: [0.0]}, batch_size=5, shuffle=False, device="cpu")
     (batch,) = loader
@@ -157,9 +171,9 @@ def test_the_unit_of_depth(camera, metres, stored, rng, tmp_path):
 
 
 def test_negative_depth_is_no_depth(rng, tmp_path):
-    one = make(rng, 4)
-    one["obs/sensor_data/base_camera/depth"][2, 0, 0, 0] = -1
-    write(tmp_path / "trajectory.h5", {0: one}, {"control_freq": 20})
+    trajectory = make_trajectory(rng, 4)
+    trajectory["obs/sensor_data/base_camera/depth"][2, 0, 0, 0] = -1
+    write_trajectories(tmp_path / "trajectory.h5", {0: trajectory}, {"control_freq": 20})
     [(_, streams)], notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
     assert "obs/sensor_data/base_camera/depth" not in streams and "obs/sensor_data/base_camera/rgb" in streams
-    assert any("depth" in what for what in skipped(notes))
+    assert any("depth" in what for what in skipped_reasons(notes))

@@ -39,7 +39,7 @@ def read(options, notes):
         yield Recording(f"episode {number}", "FILE", {"length": 3, "operator": "x"}, iter(streams))
 
 
-def opened(toy, tmp_path, mapping, **options):
+def ingest_and_open(toy, tmp_path, mapping, **options):
     report = toy(read, mapping=mapping, overwrite=True, **options)
     return robocache.open(tmp_path / "cache"), report
 
@@ -51,7 +51,9 @@ SLICES = [
 
 
 def test_slices_names_and_descriptions(toy, tmp_path):
-    dataset, report = opened(toy, tmp_path, {"streams": {"state": {"slices": SLICES}, "reward": {"name": "r"}}})
+    dataset, report = ingest_and_open(
+        toy, tmp_path, {"streams": {"state": {"slices": SLICES}, "reward": {"name": "r"}}}
+    )
     assert list(dataset.streams) == ["arm", "hand", "r", "top", "task", "cloud"]
     arm, hand = dataset.streams["arm"], dataset.streams["hand"]
     for episode in range(2):
@@ -62,56 +64,60 @@ def test_slices_names_and_descriptions(toy, tmp_path):
     expected = {"frame_id": "base", "units": "rad", "norm_group": "joints", "methods": [[1, 3, "angle"]]}
     assert arm.attributes == expected
     assert hand.attributes == {"frame_id": "base", "units": list("DEFG"), "methods": [[0, 4, "slerp"]]}
-    assert [(o.what, o.reason) for o in report.left_out] == [("state[7:8]", "in no slice of the mapping")]
+    assert [(omission.what, omission.reason) for omission in report.left_out] == [
+        ("state[7:8]", "in no slice of the mapping")
+    ]
     assert dataset.provenance["mapping"]["streams"]["reward"] == {"name": "r"}
 
 
 def test_a_stream_with_several_names(toy, tmp_path):
-    dataset, _ = opened(toy, tmp_path, {"streams": {"top": {"name": ["a", "b"]}, "reward": {"name": ["r", "reward"]}}})
-    for camera in "ab":
-        assert dataset.streams[camera].values[:][:, 0, 0, 0].tolist() == [0, 80, 160] * 2
+    dataset, _ = ingest_and_open(
+        toy, tmp_path, {"streams": {"top": {"name": ["a", "b"]}, "reward": {"name": ["r", "reward"]}}}
+    )
+    for read_camera in "ab":
+        assert dataset.streams[read_camera].values[:][:, 0, 0, 0].tolist() == [0, 80, 160] * 2
     assert dataset.streams["r"].values.tolist() == dataset.streams["reward"].values.tolist()
 
 
 def test_streams_are_chosen_by_patterns(toy, tmp_path):
-    dataset, report = opened(toy, tmp_path, {"include": ["*a*", "t*"], "exclude": ["t[ao]?*", "cloud"]})
+    dataset, report = ingest_and_open(toy, tmp_path, {"include": ["*a*", "t*"], "exclude": ["t[ao]?*", "cloud"]})
     assert list(dataset.streams) == ["state", "reward"]
-    assert {o.what: o.reason for o in report.left_out} == dict.fromkeys(
+    assert {omission.what: omission.reason for omission in report.left_out} == dict.fromkeys(
         ["top", "task", "cloud"], "the mapping excludes it"
     )
 
 
 def test_a_mapping_that_excludes_all_is_named(toy):
-    def dropping(options, notes):
+    def read_with_a_note(options, notes):
         notes.leave_out("bag", "no messages")
         yield from read(options, notes)
 
     with pytest.raises(robocache.FileError, match="nothing to keep; state: the mapping excludes it"):
-        toy(dropping, mapping={"exclude": ["*"]})
+        toy(read_with_a_note, mapping={"exclude": ["*"]})
 
 
 def test_columns_of_the_episodes(toy, tmp_path):
     columns = {"rename": {"length": "frames"}, "constants": {"robot": "gr1", "site": 4}, "exclude": ["operator"]}
-    dataset, report = opened(toy, tmp_path, {"episodes": columns})
+    dataset, report = ingest_and_open(toy, tmp_path, {"episodes": columns})
     rows = dataset.episodes.to_pylist()
     assert [{key: row[key] for key in row if key[:2] not in ("ep", "st", "en")} for row in rows] == [
         {"frames": 3, "robot": "gr1", "site": 4}
     ] * 2
-    assert [o.what for o in report.left_out] == ["episodes.operator"]
+    assert [omission.what for omission in report.left_out] == ["episodes.operator"]
 
 
 def test_methods_of_features(toy, tmp_path):
     methods = [[0, 2, "angle"], [2, 6, "slerp"], [7, 8, "previous"]]
-    dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": methods}}})
+    dataset, _ = ingest_and_open(toy, tmp_path, {"streams": {"state": {"methods": methods}}})
     assert dataset.streams["state"].attributes["methods"] == methods
-    dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": "nearest"}}})
+    dataset, _ = ingest_and_open(toy, tmp_path, {"streams": {"state": {"methods": "nearest"}}})
     assert dataset.streams["state"].attributes["methods"] == [[0, 8, "nearest"]]
-    dataset, _ = opened(toy, tmp_path, {"streams": {"state": {"methods": [[0, 7, "pose"]]}}})
+    dataset, _ = ingest_and_open(toy, tmp_path, {"streams": {"state": {"methods": [[0, 7, "pose"]]}}})
     assert dataset.streams["state"].attributes["methods"] == [[0, 7, "pose"]]
 
 
 def test_offsets_use_the_new_names(toy, tmp_path):
-    dataset, _ = opened(toy, tmp_path, {"streams": {"reward": {"name": "r"}}}, offsets={"r": "0.25"})
+    dataset, _ = ingest_and_open(toy, tmp_path, {"streams": {"reward": {"name": "r"}}}, offsets={"r": "0.25"})
     assert dataset.streams["r"].time_ns.tolist() == [*(TIMES + 250_000_000)] * 2
 
 
@@ -150,11 +156,11 @@ def test_offsets_use_the_new_names(toy, tmp_path):
     ],
 )  # fmt: skip
 def test_invalid_mappings_are_refused_before_reading(mapping, message, toy, tmp_path):
-    def unread(options, notes):
+    def must_not_be_read(options, notes):
         raise AssertionError
 
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError)) as caught:
-        toy(unread, mapping=mapping)
+        toy(must_not_be_read, mapping=mapping)
     assert message in str(caught.value)
 
 
@@ -186,13 +192,13 @@ def test_mappings_that_contradict_the_streams_end_the_ingest(mapping, message, t
         assert not (tmp_path / "cache").exists()
 
 
-def test_files_of_every_form(monkeypatch, tmp_path):
-    given = {"streams": {"a/b": {"name": "c", "methods": [[0, 2, "angle"]]}}, "exclude": ["x"]}
-    (tmp_path / "m.json").write_text(json.dumps(given))
+def test_mapping_files_of_every_format(monkeypatch, tmp_path):
+    expected = {"streams": {"a/b": {"name": "c", "methods": [[0, 2, "angle"]]}}, "exclude": ["x"]}
+    (tmp_path / "m.json").write_text(json.dumps(expected))
     (tmp_path / "m.toml").write_text('exclude = ["x"]\n[streams."a/b"]\nname = "c"\nmethods = [[0, 2, "angle"]]\n')
     (tmp_path / "m.yaml").write_text("exclude: [x]\nstreams:\n  a/b: {name: c, methods: [[0, 2, angle]]}\n")
-    assert load_mapping(tmp_path / "m.json").given == load_mapping(str(tmp_path / "m.toml")).given == given
-    assert load_mapping(tmp_path / "m.yaml").given == given
+    assert load_mapping(tmp_path / "m.json").given == load_mapping(str(tmp_path / "m.toml")).given == expected
+    assert load_mapping(tmp_path / "m.yaml").given == expected
     for text, words in {
         "a = ": "expected TOML",
         "a = 2020-01-01": "expected only values that JSON has",
@@ -250,7 +256,7 @@ def test_a_dry_run_prints_an_identity_mapping(capsys, tmp_path):
     a, b = (robocache.open(tmp_path / cache).streams["imu"] for cache in "ab")
     assert (a.values.tolist(), a.names) == (b.values.tolist(), b.names)
     lines = text.replace('name = "imu"\n', "").replace("# slices", "slices").replace("imu.part", "imu.q").splitlines()
-    (tmp_path / "m.toml").write_text("\n".join(lines))  # follows the comment in the draft
+    (tmp_path / "m.toml").write_text("\n".join(lines))  # slices, as the comment in the draft says
     assert main(["ingest", str(logs), str(tmp_path / "c"), "--mapping", str(tmp_path / "m.toml")]) == 0
     assert list(robocache.open(tmp_path / "c").streams) == ["imu.q", "note.said"]
 
@@ -268,13 +274,13 @@ def test_a_dry_run_with_any_letters_is_toml(capsys, tmp_path):
 
 def test_a_dry_run_as_json(capsys, tmp_path):
     assert main(["ingest", str(write_logs(tmp_path / "logs")), "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["format"], found["recordings"], found["columns"]) == ("csv", 1, {"name": "logs"})
-    assert found["streams"]["imu"] == {
+    output = json.loads(capsys.readouterr().out)
+    assert (output["format"], output["recordings"], output["columns"]) == ("csv", 1, {"name": "logs"})
+    assert output["streams"]["imu"] == {
         "kind": "numbers", "dtype": "float64", "shape": [4], "names": list("xyzw"), "clock": "recorded",
         "attributes": {"clock_source": "t [s], s"}, "rows": 3, "rate_hz": 10.0,
     }  # fmt: skip
-    assert '[streams."imu"]' in found["mapping"]
+    assert '[streams."imu"]' in output["mapping"]
     assert main(["ingest", str(tmp_path / "logs")]) == 2
 
 
@@ -294,8 +300,8 @@ def test_a_dry_run_skips_unreadable_files_with_the_option(capsys, tmp_path):
 
 def test_every_kind_of_stream_is_in_a_preview(toy, tmp_path, monkeypatch):
     toy(read)
-    found = preview(tmp_path / "source.toy")
-    kinds = {name: (stream.kind, stream.dtype, stream.shape, stream.rate_hz) for name, stream in found.streams.items()}
+    draft = preview(tmp_path / "source.toy")
+    kinds = {name: (stream.kind, stream.dtype, stream.shape, stream.rate_hz) for name, stream in draft.streams.items()}
     assert kinds == {
         "state": ("numbers", "float32", [8], 20.0),
         "reward": ("numbers", "float32", [], 20.0),
@@ -335,10 +341,13 @@ def test_a_modality_of_an_unread_column_is_noted(real_data, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(real_data("lerobot_v2/gr00t_gr1_pnp_sim"), source)
     report = robocache.ingest(source, tmp_path / "cache", mapping=source / "meta/modality.json", video=False)
-    assert any(o.what == "observation.images.ego_view" and "modality.json" in o.reason for o in report.left_out)
-    bad = {"state": {"a": {"start": 0, "end": 7}, "b": {"start": 6, "end": 9}}}
+    assert any(
+        omission.what == "observation.images.ego_view" and "modality.json" in omission.reason
+        for omission in report.left_out
+    )
+    overlapping = {"state": {"a": {"start": 0, "end": 7}, "b": {"start": 6, "end": 9}}}
     with pytest.raises(robocache.ArgumentError, match=r"state\.b from 6 to 9 overlaps state\.a"):
-        load_mapping(bad)
+        load_mapping(overlapping)
     loaded = load_mapping({"action": {"q": {"start": 0, "end": 4, "rotation_type": "quaternion", "absolute": False}}})
     (part,) = loaded.streams["action"]
     assert part.attributes == {"rotation_type": "quaternion", "absolute": False, "methods": "slerp"}
@@ -382,17 +391,17 @@ def test_red_and_blue_are_exchanged_by_a_mapping(stored, names, toy, tmp_path):
         "encoded": frames.encode(pixels, codec="jpeg"),
     }[stored]
 
-    def camera(options, notes):
+    def read_camera(options, notes):
         notes.total = 1
         codec = "raw" if stored == "raw" else "png"
         yield Recording("episode 0", "FILE", {}, iter([("top", Frames([(TIMES, chunks)], codec=codec))]))
 
-    toy(camera, mapping={"streams": {"top": {"name": names, "channels": "bgr"}}})
+    toy(read_camera, mapping={"streams": {"top": {"name": names, "channels": "bgr"}}})
     dataset = robocache.open(tmp_path / "cache")
     for name in [names] if isinstance(names, str) else names:
-        kept = dataset.episode(0)[name][1][:].astype(int)
+        pixels_read = dataset.episode(0)[name][1][:].astype(int)
         loss = 6 if stored in ("jpeg files", "encoded") else 0
-        assert np.abs(kept - pixels[..., ::-1]).max() <= loss
+        assert np.abs(pixels_read - pixels[..., ::-1]).max() <= loss
         assert dataset.streams[name].frames.codec == {"raw": "raw", "jpeg files": "jpeg", "encoded": "jpeg"}.get(
             stored, "png"
         )
@@ -404,13 +413,13 @@ def test_channels_of_streams_without_colour_are_refused(toy, tmp_path):
     with pytest.raises(robocache.FileError, match=r"streams\.state: channels: expected a camera, got rows"):
         toy(read, mapping={"streams": {"state": {"channels": "bgr"}}})
 
-    def depth(options, notes):
+    def read_depth(options, notes):
         notes.total = 1
         image = np.zeros((3, 4, 6), np.uint16)
         yield Recording("episode 0", "FILE", {}, iter([("depth", Frames([(TIMES, image)], codec="png"))]))
 
     with pytest.raises(robocache.FileError, match="channels: expected frames of three, got 1"):
-        toy(depth, mapping={"streams": {"depth": {"channels": "bgr"}}})
+        toy(read_depth, mapping={"streams": {"depth": {"channels": "bgr"}}})
     assert toy(read, mapping={"streams": {"top": {"channels": "rgb"}}}, overwrite=True).rows["top"] == 6
 
 
@@ -422,7 +431,7 @@ def write_pose(folder, rng):
 
 
 @pytest.mark.parametrize(
-    ("mapped", "assumed"),
+    ("stream_mapping", "is_assumed"),
     [
         ({}, True),
         ({"methods": [[3, 7, "slerp"]]}, False),
@@ -440,12 +449,14 @@ def write_pose(folder, rng):
         ),
     ],
 )
-def test_methods_of_a_mapping_are_no_assumption(mapped, assumed, rng, tmp_path):
+def test_methods_of_a_mapping_are_no_assumption(stream_mapping, is_assumed, rng, tmp_path):
     source = write_pose(tmp_path / "set", rng)
     report = robocache.ingest(
-        source, tmp_path / "cache", mapping={"streams": {"observation.state": mapped}} if mapped else None
+        source,
+        tmp_path / "cache",
+        mapping={"streams": {"observation.state": stream_mapping}} if stream_mapping else None,
     )
-    assert [note.reason for note in report.assumed] == ["a quaternion, by name"] * assumed
+    assert [note.reason for note in report.assumed] == ["a quaternion, by name"] * is_assumed
 
 
 def test_methods_of_a_mapping_precede_the_subject_column(tmp_path):
@@ -466,13 +477,15 @@ def test_a_slice_that_cuts_a_rotation_is_noted(rng, tmp_path):
     assert "interpolated number by number" in reasons["a: slerp of features 3 to 7 of observation.state"]
 
 
-@pytest.mark.parametrize("degrees", [False, True])
-def test_euler_angles_of_a_modality_beyond_a_turn_are_noted(degrees, rng, tmp_path):
-    state = (np.linspace(170, 190, 9)[:, None] * (1 if degrees else np.pi / 180) + np.zeros(3)).astype(np.float32)
+@pytest.mark.parametrize("in_degrees", [False, True])
+def test_euler_angles_of_a_modality_beyond_a_turn_are_noted(in_degrees, rng, tmp_path):
+    state = (np.linspace(170, 190, 9)[:, None] * (1 if in_degrees else np.pi / 180) + np.zeros(3)).astype(np.float32)
     features = {"observation.state": {"dtype": "float32", "shape": [3], "names": None}}
     source = write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
-    of_state = {"rpy": {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy", "original_key": "observation.state"}}
-    (tmp_path / "modality.json").write_text(json.dumps({"state": of_state}))
+    state_parts = {
+        "rpy": {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy", "original_key": "observation.state"}
+    }
+    (tmp_path / "modality.json").write_text(json.dumps({"state": state_parts}))
     report = robocache.ingest(source, tmp_path / "cache", mapping=tmp_path / "modality.json")
     reasons = [note.reason for note in report.assumed if "more than a turn" in note.reason]
-    assert len(reasons) == degrees and all("up to 190" in reason for reason in reasons)
+    assert len(reasons) == in_degrees and all("up to 190" in reason for reason in reasons)

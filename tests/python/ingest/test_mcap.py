@@ -1,4 +1,4 @@
-"""MCAP files with and without an index, cut off, damaged; and messages in JSON and protobuf."""
+"""MCAP files: with and without an index, cut off, damaged, and with messages in JSON and protobuf."""
 
 import json
 import re
@@ -89,12 +89,12 @@ def test_attachments_metadata_and_topics_without_messages_are_named(tmp_path):
         writer.add_attachment(START, START, "calib.yaml", "text/yaml", b"k: 1")
         writer.add_metadata("robot", {"name": "r2"})
         writer.finish()
-    got = read(path)
-    assert set(got.only) == {"/say"}
+    readout = read(path)
+    assert set(readout.only) == {"/say"}
     assert {"a.mcap: attachment 'calib.yaml'", "a.mcap: metadata 'robot'", "a.mcap: /silent", "/other"} <= set(
-        got.left_out
+        readout.left_out
     )
-    assert "flatbuffer" in got.left_out["/other"]
+    assert "flatbuffer" in readout.left_out["/other"]
 
 
 def test_a_cut_file_gives_its_messages(tmp_path):
@@ -103,9 +103,9 @@ def test_a_cut_file_gives_its_messages(tmp_path):
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(SourceError, match=r"a.mcap: byte \d+: expected a whole record .* the file ends early"):
         read(path)
-    got = read(path, on_error="skip")
-    assert 10 < len(got.only["/imu"].rows) < 60
-    (what,) = got.skipped
+    readout = read(path, on_error="skip")
+    assert 10 < len(readout.only["/imu"].rows) < 60
+    (what,) = readout.skipped
     assert what.startswith("a.mcap: from byte ")
 
 
@@ -132,9 +132,9 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
     path.write_bytes(content)
     with pytest.raises(SourceError, match=rf"a.mcap: byte {chunk.chunk_start_offset}: "):
         read(path)
-    got = read(path, on_error="skip")
-    assert 60 < len(got.only["/imu"].rows) < 100
-    assert sorted(got.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
+    readout = read(path, on_error="skip")
+    assert 60 < len(readout.only["/imu"].rows) < 100
+    assert sorted(readout.skipped) == ["a.mcap: /imu: messages", f"a.mcap: chunk at byte {chunk.chunk_start_offset}"]
 
 
 @pytest.mark.parametrize(("opcode", "kind"), [(6, "chunk"), (5, "message")])
@@ -142,40 +142,40 @@ def test_a_damaged_chunk_is_named(compression, tmp_path):
 def test_a_record_of_impossible_size_is_skipped_alone(opcode, kind, length, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(300)}, chunk_size=4000)
     content = path.read_bytes()
-    ends, offset = [], 8
-    while len(ends) < 3:
+    chunk_ends, offset = [], 8
+    while len(chunk_ends) < 3:
         if content[offset] == 6:
-            ends.append(offset + 9 + struct.unpack_from("<Q", content, offset + 1)[0])
+            chunk_ends.append(offset + 9 + struct.unpack_from("<Q", content, offset + 1)[0])
         offset += 9 + struct.unpack_from("<Q", content, offset + 1)[0]
     with path.open("wb") as file:  # a gap after the third chunk
-        file.write(content[: ends[2]] + struct.pack("<BQ", opcode, length))
+        file.write(content[: chunk_ends[2]] + struct.pack("<BQ", opcode, length))
         file.seek(length, 1)
-        file.write(content[ends[2] :])
-    words = f"byte {ends[2]}: expected a {kind} of {40 if opcode == 6 else 22} to 268435456 bytes, got {length}"
+        file.write(content[chunk_ends[2] :])
+    words = f"byte {chunk_ends[2]}: expected a {kind} of {40 if opcode == 6 else 22} to 268435456 bytes, got {length}"
     with pytest.raises(SourceError, match=words):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["/imu"].time_ns == [START + k * 5 * MS for k in range(300)]
+    readout = read(path, on_error="skip")
+    assert readout.only["/imu"].time_ns == [START + k * 5 * MS for k in range(300)]
     assert (
-        list(got.skipped) == [f"a.mcap: {kind} at byte {ends[2]}"]
-        and words in got.skipped[f"a.mcap: {kind} at byte {ends[2]}"]
+        list(readout.skipped) == [f"a.mcap: {kind} at byte {chunk_ends[2]}"]
+        and words in readout.skipped[f"a.mcap: {kind} at byte {chunk_ends[2]}"]
     )
 
 
 def test_zeros_at_the_end_are_no_records(tmp_path):
-    whole = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
+    content = write_mcap(tmp_path / "whole.mcap", {"/imu": imus(40)}, chunk_size=4000).read_bytes()
     path = tmp_path / "a.mcap"
-    path.write_bytes(whole[: len(whole) // 2] + bytes(8_000_000))
-    got = read(path, on_error="skip")
-    ((what, _),) = got.skipped.items()
-    assert 0 < len(got.only["/imu"].rows) < 40 and int(what.split()[-1]) < len(whole)
+    path.write_bytes(content[: len(content) // 2] + bytes(8_000_000))
+    readout = read(path, on_error="skip")
+    ((what, _),) = readout.skipped.items()
+    assert 0 < len(readout.only["/imu"].rows) < 40 and int(what.split()[-1]) < len(content)
     packed = zstandard.compress(bytes(100_000_000))
     body = struct.pack("<QQQII4sQ", START, START, 100_000_000, 0, 4, b"zstd", len(packed)) + packed
-    path.write_bytes(whole[:8] + struct.pack("<BQ", 6, len(body)) + body + whole[-8:])
+    path.write_bytes(content[:8] + struct.pack("<BQ", 6, len(body)) + body + content[-8:])
     with pytest.raises(SourceError, match="a record of kind 0, 0 bytes at 0"):
         read(path)
     with path.open("wb") as file:  # a sparse file: the zeros take no space on the disk
-        file.write(whole[:8] + struct.pack("<BQ", 6, 1 << 33))
+        file.write(content[:8] + struct.pack("<BQ", 6, 1 << 33))
         file.truncate(17 + (1 << 33))
     with pytest.raises(SourceError, match=f"byte 8: expected a chunk of 40 to {256 << 20} bytes, got {1 << 33}"):
         read(path)
@@ -196,8 +196,8 @@ def test_two_types_on_one_topic_are_refused(tmp_path):
         writer.finish()
     with pytest.raises(SourceError, match="/a: messages of std_msgs/msg/Int64, but others of std_msgs/msg/String"):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["/a"].rows == ["x"] and list(got.skipped) == ["a.mcap: /a: messages of std_msgs/msg/Int64"]
+    readout = read(path, on_error="skip")
+    assert readout.only["/a"].rows == ["x"] and list(readout.skipped) == ["a.mcap: /a: messages of std_msgs/msg/Int64"]
 
 
 def test_streams_of_one_name_are_refused(tmp_path):
@@ -205,8 +205,8 @@ def test_streams_of_one_name_are_refused(tmp_path):
     path = write_mcap(tmp_path / "a.mcap", topics)
     with pytest.raises(SourceError, match="its stream /joints/position has the name of a stream of topic /joints"):
         read(path)
-    got = read(path, on_error="skip")
-    assert len(got.only["/joints/position"].rows[0]) == 3 and list(got.skipped) == ["a.mcap: /joints/position"]
+    readout = read(path, on_error="skip")
+    assert len(readout.only["/joints/position"].rows[0]) == 3 and list(readout.skipped) == ["a.mcap: /joints/position"]
 
 
 # ---- JSON and protobuf ----
@@ -214,20 +214,20 @@ def test_streams_of_one_name_are_refused(tmp_path):
 
 def test_json_messages(tmp_path):
     stamp = {"sec": START // 10**9, "nsec": START % 10**9}
-    head = {"header": {"stamp": stamp, "frame_id": "f"}}
+    header = {"header": {"stamp": stamp, "frame_id": "f"}}
     messages = [
-        head | {"x": 1, "y": {"z": 1.5}, "on": True, "s": "a", "v": [1, 2], "big": 2**60, "odd": [[1]]},
-        head | {"x": 2, "y": {"z": 2}, "on": False, "s": "b", "v": [3, 4.5], "big": 2**60 + 1, "odd": 1},
+        header | {"x": 1, "y": {"z": 1.5}, "on": True, "s": "a", "v": [1, 2], "big": 2**60, "odd": [[1]]},
+        header | {"x": 2, "y": {"z": 2}, "on": False, "s": "b", "v": [3, 4.5], "big": 2**60 + 1, "odd": 1},
     ]
-    got = read(write_json(tmp_path / "a.mcap", messages))
-    streams = got.only
+    readout = read(write_json(tmp_path / "a.mcap", messages))
+    streams = readout.only
     assert streams["data"].names == ["y.z", "on"] and streams["data"].time_ns == [START] * 2
     np.testing.assert_array_equal(streams["data"].rows, [[1.5, 1], [2, 0]])
     assert np.array(streams["data/big"].rows).tolist() == [[2**60], [2**60 + 1]]
     assert np.array(streams["data/x"].rows).tolist() == [[1], [2]]
     assert streams["data/s"].rows == ["a", "b"]
     np.testing.assert_array_equal(streams["data/v"].rows, [[1, 2], [3, 4.5]])
-    assert "data: odd" in got.left_out
+    assert "data: odd" in readout.left_out
 
 
 def test_numbers_that_json_lacks_are_nan(tmp_path):
@@ -280,8 +280,8 @@ def test_ros_1_and_idl_in_mcap(tmp_path):
 
 def test_an_integer_that_appears_late_is_nan_before():
     decoder = JsonDecoder()
-    batch, bad = decoder.decode([memoryview(b"{}"), memoryview(b'{"new": 3}')])
-    assert not bad
+    batch, faults = decoder.decode([memoryview(b"{}"), memoryview(b'{"new": 3}')])
+    assert not faults
     np.testing.assert_array_equal(batch.numbers(decoder.leaves[0]), [np.nan, 3])
 
 
@@ -289,9 +289,9 @@ def test_invalid_json_is_skipped_by_message(tmp_path):
     path = write_json(tmp_path / "a.mcap", [{"x": 1.5}, b"{", b"[1]", b"\xff", b"[" * 100_000, {"x": 2.5}])
     with pytest.raises(SourceError, match="data: message 1: thing: no JSON"):
         read(path)
-    got = read(path, on_error="skip")
-    assert np.array(got.only["data"].rows).tolist() == [[1.5], [2.5]]
-    assert list(got.skipped) == ["a.mcap: data: messages 1-4"]
+    readout = read(path, on_error="skip")
+    assert np.array(readout.only["data"].rows).tolist() == [[1.5], [2.5]]
+    assert list(readout.skipped) == ["a.mcap: data: messages 1-4"]
 
 
 def protobuf_class():
@@ -317,23 +317,23 @@ def protobuf_class():
     pool = DescriptorPool()
     pool.Add(base)
     pool.Add(file)
-    files = descriptor_pb2.FileDescriptorSet(file=[file, base])  # unordered
+    files = descriptor_pb2.FileDescriptorSet(file=[file, base])  # a file before the one that it imports
     return GetMessageClass(pool.FindMessageTypeByName("p.Thing")), files.SerializeToString()
 
 
 def test_protobuf_messages(tmp_path):
-    kind, descriptors = protobuf_class()
+    Thing, descriptors = protobuf_class()
     messages = []
     for k in range(4):
-        thing = kind(x=k / 2, v=[k, 0.5], blob=b"\0" * k, s=f"s{k}", kind=2 * (k % 2))
+        thing = Thing(x=k / 2, v=[k, 0.5], blob=b"\0" * k, s=f"s{k}", kind=2 * (k % 2))
         thing.timestamp.FromNanoseconds(START + k * MS)
         thing.inner.n = 2**60 + k
         for i in range(k):
             thing.more.add(n=i)
         messages.append(thing)
     payloads = [(START + k * MS + 1, thing.SerializeToString()) for k, thing in enumerate(messages)]
-    got = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", descriptors), payloads))
-    streams = got.only
+    readout = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", descriptors), payloads))
+    streams = readout.only
     assert streams["data"].names == ["x", "kind"] and streams["data"].time_ns == [START + k * MS for k in range(4)]
     np.testing.assert_array_equal(streams["data"].rows, [[k / 2, 2 * (k % 2)] for k in range(4)])
     np.testing.assert_array_equal(streams["data/v"].rows, [[k, 0.5] for k in range(4)])
@@ -341,7 +341,7 @@ def test_protobuf_messages(tmp_path):
     assert [row.tolist() for row in streams["data/more"].rows] == [[[i] for i in range(k)] for k in range(4)]
     assert [row.tobytes() for row in streams["data/blob"].rows] == [b"\0" * k for k in range(4)]
     assert streams["data/s"].rows == ["s0", "s1", "s2", "s3"]
-    assert "data: inner.again" in got.left_out
+    assert "data: inner.again" in readout.left_out
 
 
 def reading_class():
@@ -368,15 +368,15 @@ def reading_class():
 
 
 def test_missing_protobuf_fields_are_nan_if_the_type_has_presence(tmp_path):
-    kind, descriptors = reading_class()
+    Reading, descriptors = reading_class()
     messages = [
-        kind(force=1, range=0, count=3, turn={"w": 1}, parts=[{"turn": {"w": 1}}]),
-        kind(angle=0.5, parts=[{}]),
-        kind(range=2, count=0, turn={}),
+        Reading(force=1, range=0, count=3, turn={"w": 1}, parts=[{"turn": {"w": 1}}]),
+        Reading(angle=0.5, parts=[{}]),
+        Reading(range=2, count=0, turn={}),
     ]
-    payloads = [(START + k * MS, one.SerializeToString()) for k, one in enumerate(messages)]
-    got = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Reading", "protobuf", descriptors), payloads))
-    streams, nan = got.only, np.nan
+    payloads = [(START + k * MS, msg.SerializeToString()) for k, msg in enumerate(messages)]
+    readout = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Reading", "protobuf", descriptors), payloads))
+    streams, nan = readout.only, np.nan
     columns = dict(zip(streams["data"].names, np.array(streams["data"].rows, np.float64).T, strict=True))
     for name, values in {
         "force": [1, 0, 0],
@@ -390,14 +390,14 @@ def test_missing_protobuf_fields_are_nan_if_the_type_has_presence(tmp_path):
     parts = streams["data/parts"].rows
     np.testing.assert_array_equal(parts[0], [[0, 0, 0, 1]])
     np.testing.assert_array_equal(parts[1], [[nan] * 4])
-    absent = {name for name, why in got.left_out.items() if "absent" in str(why)}
+    absent = {name for name, reason in readout.left_out.items() if "absent" in str(reason)}
     assert absent == {f"data: {name}" for name in ("range", "count", "turn", "angle", "parts.turn")}
 
 
 def test_protobuf_without_its_descriptors_is_left_out(tmp_path):
     path = write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", b"\xff\xff"), [(START, b"")])
-    got = read(path)
-    assert not got.only and "descriptors cannot be read" in got.left_out["data"]
+    readout = read(path)
+    assert not readout.only and "descriptors cannot be read" in readout.left_out["data"]
 
 
 def test_lz4_with_a_small_declared_size_takes_no_memory():
@@ -412,30 +412,30 @@ def test_lz4_with_a_small_declared_size_takes_no_memory():
     assert peak < 1 << 20
 
 
-def merged(count):
-    """Reads consecutive chunks of a thousand small messages, each with a first message at time 0. Returns for each part
-    its log times and the number of chunks read."""
-    known = []
+def merge_chunks(count):
+    """Merges consecutive chunks of a thousand small messages; the first message of each chunk is at time 0. Returns for
+    each part its log times and the number of chunks read until then."""
+    chunks_read = []
 
-    def chunk(number):
-        known.append(number)
+    def read_chunk(number):
+        chunks_read.append(number)
         logs = [0, *range(number * 1000 + 1, (number + 1) * 1000)]
         return logs, [0] * 1000, logs, [memoryview(b"x")] * 1000
 
-    chunks = [bags.Chunk(0, (number + 1) * 1000, partial(chunk, number)) for number in range(count)]
-    return [(part.messages[0].log_ns, len(known)) for part in bags.merge(chunks, {})]
+    chunks = [bags.Chunk(0, (number + 1) * 1000, partial(read_chunk, number)) for number in range(count)]
+    return [(part.messages[0].log_ns, len(chunks_read)) for part in bags.merge(chunks, {})]
 
 
 def test_the_memory_of_overlapping_chunks_includes_pythons_objects(monkeypatch):
     monkeypatch.setattr(bags, "_HELD_BYTES", 1 << 20)
-    parts = merged(20)
+    parts = merge_chunks(20)
     assert sum(len(logs) for logs, _ in parts) == 20_000
-    assert parts[0][1] <= 4  # counted as one byte each, all would be in memory
+    assert parts[0][1] <= 4  # if a message counted as one byte, all chunks would be held
 
 
 def test_chunks_that_begin_with_an_early_message_take_linear_time():
     started = time.process_time()
-    ((logs, _),) = merged(400)
+    ((logs, _),) = merge_chunks(400)
     assert logs == sorted(logs) and len(logs) == 400_000
     assert time.process_time() - started < 15  # sorting all messages for each chunk would take a minute
 
@@ -443,8 +443,8 @@ def test_chunks_that_begin_with_an_early_message_take_linear_time():
 def test_of_many_fields_in_json_the_first_are_read(monkeypatch):
     monkeypatch.setattr(messages_in_json, "MAX_LEAVES", 3)
     decoder = JsonDecoder()
-    batch, bad = decoder.decode([json.dumps({"x": k, f"id{k}": k}).encode() for k in range(5)])
-    assert not bad and [leaf.path for leaf in decoder.leaves] == ["x", "id0", "id1"]
+    batch, faults = decoder.decode([json.dumps({"x": k, f"id{k}": k}).encode() for k in range(5)])
+    assert not faults and [leaf.path for leaf in decoder.leaves] == ["x", "id0", "id1"]
     assert batch.numbers(decoder.leaves[0]).tolist() == [0, 1, 2, 3, 4]
     assert decoder.left_out == {"other fields": "more than the first 3"}
 
@@ -463,8 +463,8 @@ SCHEMA = {
 }
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_numbers_in_json_have_the_schemas_type(declared, tmp_path):
+@pytest.mark.parametrize("with_schema", [True, False])
+def test_numbers_in_json_have_the_schemas_type(with_schema, tmp_path):
     """Many languages write 1.0 as 1 in JSON. Without a schema, all files of a source decide together."""
     for file, factor in (("a", 1), ("b", 1.5)):
         messages = [
@@ -478,8 +478,8 @@ def test_numbers_in_json_have_the_schemas_type(declared, tmp_path):
             }
             for k in range(1, 4)
         ]
-        write_json(tmp_path / f"bags/{file}.mcap", messages, schema=SCHEMA if declared else None)
-        if declared:
+        write_json(tmp_path / f"bags/{file}.mcap", messages, schema=SCHEMA if with_schema else None)
+        if with_schema:
             robocache.ingest(tmp_path / f"bags/{file}.mcap", tmp_path / file)
             streams = robocache.open(tmp_path / file).streams
             assert streams["data"].dtype == streams["data/ranges"].dtype == "float64"
@@ -488,14 +488,16 @@ def test_numbers_in_json_have_the_schemas_type(declared, tmp_path):
     streams = robocache.open(tmp_path / "cache").streams
     numbers = streams["data"]
     rows = {name: numbers.values[:, number].tolist() for number, name in enumerate(numbers.names)}
-    wanted = [1, 2, 3, 1.5, 3, 4.5]
-    assert rows["x"] == rows["maybe"] == rows["pose.yaw"] == wanted
-    assert streams["data/ranges"].values.tolist() == [[a, b] for a, b in zip(wanted, [1] * 3 + [1.5] * 3, strict=True)]
+    expected = [1, 2, 3, 1.5, 3, 4.5]
+    assert rows["x"] == rows["maybe"] == rows["pose.yaw"] == expected
+    assert streams["data/ranges"].values.tolist() == [
+        [a, b] for a, b in zip(expected, [1] * 3 + [1.5] * 3, strict=True)
+    ]
     assert streams["data/count"].dtype == streams["data/pose.id"].dtype == "int64"
 
 
 @pytest.mark.parametrize(
-    ("messages", "noted"),
+    ("messages", "is_noted"),
     [
         ([{"t": 2**53 + 1}, {"t": 0.5}], True),
         ([{"t": 2**53 + 1}, {}], True),
@@ -506,21 +508,21 @@ def test_numbers_in_json_have_the_schemas_type(declared, tmp_path):
         ([{"t": [2**53 + 1, 1]}, {"t": [5, 1]}], False),
     ],
 )
-def test_integers_in_json_that_float64_rounds_are_noted(messages, noted, tmp_path):
-    found = read(write_json(tmp_path / "a.mcap", messages))
-    assert ("data: t: its last digits" in found.left_out) == noted
-    assert noted or int(np.asarray(found.only["data"].rows[0]).reshape(-1)[0]) == np.ravel(messages[0]["t"])[0]
+def test_integers_in_json_that_float64_rounds_are_noted(messages, is_noted, tmp_path):
+    readout = read(write_json(tmp_path / "a.mcap", messages))
+    assert ("data: t: its last digits" in readout.left_out) == is_noted
+    assert is_noted or int(np.asarray(readout.only["data"].rows[0]).reshape(-1)[0]) == np.ravel(messages[0]["t"])[0]
 
 
 def test_two_fields_of_one_name_in_json_are_named(tmp_path):
     path = write_json(tmp_path / "a.mcap", [{"a.b": 1.5, "a": {"b": 2.5}}, {"a": {"b": 2.5}}])
-    found = read(path, on_error="skip")
-    assert np.array(found.only["data"].rows).tolist() == [[2.5]]
-    assert "two fields have the name 'a.b'" in found.skipped["a.mcap: data: messages 0"]
+    readout = read(path, on_error="skip")
+    assert np.array(readout.only["data"].rows).tolist() == [[2.5]]
+    assert "two fields have the name 'a.b'" in readout.skipped["a.mcap: data: messages 0"]
 
 
 def test_half_a_pair_of_surrogates_in_json_is_escaped(tmp_path):
-    """For example of a cut emoji."""
+    """Such a half remains of an emoji that was cut."""
     path = write_json(tmp_path / "a.mcap", [b'{"\\udc00": "\\ud83d", "many": ["\\ud83d\\ude00", "\\ud83d"]}'] * 2)
     robocache.ingest(path, tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").streams
@@ -570,21 +572,21 @@ def test_rule_47_texts_by_index_and_by_stamp_round_trip(tmp_path):
         robocache.ingest(tmp_path / "out", tmp_path / "mixed")
 
 
-@pytest.mark.parametrize("what", ["channel", "log time", "publish time"])
-@pytest.mark.parametrize("chunking", [True, False])
-def test_one_malformed_message_keeps_the_others_of_its_chunk(chunking, what, tmp_path):
-    path = write_mcap(tmp_path / "a.mcap", {"/say": strings(*"abcde")}, use_chunking=chunking, enable_crcs=False)
+@pytest.mark.parametrize("field", ["channel", "log time", "publish time"])
+@pytest.mark.parametrize("with_chunks", [True, False])
+def test_one_malformed_message_keeps_the_others_of_its_chunk(with_chunks, field, tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/say": strings(*"abcde")}, use_chunking=with_chunks, enable_crcs=False)
     content = bytearray(path.read_bytes())
-    messages = [found.start() for found in re.finditer(rb"\x05[\x1c-\x30]\0{7}..\0{4}", bytes(content), re.DOTALL)]
+    messages = [match.start() for match in re.finditer(rb"\x05[\x1c-\x30]\0{7}..\0{4}", bytes(content), re.DOTALL)]
     assert len(messages) == 5
-    begin = messages[2] + 9
-    if what == "channel":
-        content[begin : begin + 2] = b"\x63\0"
+    offset = messages[2] + 9
+    if field == "channel":
+        content[offset : offset + 2] = b"\x63\0"
     else:
-        content[begin + (6 if what == "log time" else 14) + 7] |= 0x80
+        content[offset + (6 if field == "log time" else 14) + 7] |= 0x80
     path.write_bytes(content)
     with pytest.raises(SourceError, match=r"channel 99|2\^63"):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["/say"].rows == list("abde")
-    assert any("channel 99" in text or "2^63" in text for text in got.skipped.values())
+    readout = read(path, on_error="skip")
+    assert readout.only["/say"].rows == list("abde")
+    assert any("channel 99" in text or "2^63" in text for text in readout.skipped.values())

@@ -1,6 +1,6 @@
 """Randomly changed sources give a cache that verifies, or an error of robocache.
 
-`./dev attack` makes a long run of it.
+`./dev attack` runs it for longer.
 """
 
 import json
@@ -32,14 +32,14 @@ def change_json(content, rng):
     lines = content.split(b"\n")
     index = rng.integers(max(1, len(lines) - 1))
     root = {"root": json.loads(lines[index])}
-    places, stack = [], [root]
+    keys, stack = [], [root]
     while stack:
         node = stack.pop()
         for key in list(node if isinstance(node, dict) else range(len(node))):
-            places.append((node, key))
+            keys.append((node, key))
             if isinstance(node[key], dict | list):
                 stack.append(node[key])
-    node, key = places[rng.integers(len(places))]
+    node, key = keys[rng.integers(len(keys))]
     if isinstance(node, dict) and key != "root" and rng.random() < 0.3:
         node[str(ODD_VALUES[rng.integers(len(ODD_VALUES))])] = node.pop(key)
     else:
@@ -51,9 +51,9 @@ def change_json(content, rng):
 def change_column(content, rng):
     """Changes the type, values or name of a column of a Parquet table, removes it, or repeats it."""
     table = pq.read_table(pa.BufferReader(content))
-    at = int(rng.integers(table.num_columns))
-    name, column, n = table.column_names[at], table.column(at), len(table)
-    others = [
+    index = int(rng.integers(table.num_columns))
+    name, column, n = table.column_names[index], table.column(index), len(table)
+    replacements = [
         pa.nulls(n),
         pa.array(["x"] * n),
         pa.array([[1.0]] * n),
@@ -71,15 +71,15 @@ def change_column(content, rng):
         pa.array([10**18] * n, pa.timestamp("ns")),
         pa.array(["x"] * n).dictionary_encode(),
     ]
-    choice = rng.integers(len(others) + 4)
-    if choice < len(others):
-        table = table.set_column(at, name, others[choice])
-    elif choice == len(others):
+    choice = rng.integers(len(replacements) + 4)
+    if choice < len(replacements):
+        table = table.set_column(index, name, replacements[choice])
+    elif choice == len(replacements):
         table = table.append_column(name, column)
-    elif choice == len(others) + 1:
+    elif choice == len(replacements) + 1:
         table = table.drop_columns([name])
-    elif choice == len(others) + 2:
-        table = table.set_column(at, str(ODD_VALUES[rng.integers(len(ODD_VALUES))]).replace("\ud800", "?"), column)
+    elif choice == len(replacements) + 2:
+        table = table.set_column(index, str(ODD_VALUES[rng.integers(len(ODD_VALUES))]).replace("\ud800", "?"), column)
     else:
         table = table.slice(0, rng.integers(n))
     sink = pa.BufferOutputStream()
@@ -142,5 +142,5 @@ def test_randomly_changed_sources(kind, on_error, rng, tmp_path):
             written += 1
         finally:
             file.write_bytes(content)
-    # If nothing or everything is read, the changes test nothing.
+    # If no ingest or every ingest succeeds, the changes test nothing.
     assert 0 < written < rounds(20) or (written == rounds(20) and on_error == "skip")

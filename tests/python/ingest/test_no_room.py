@@ -14,7 +14,7 @@ from robocache.cli import main
 
 import robocache
 
-# A limit on the size of files stands for the full disk: its first argument in bytes, 0 for none.
+# In place of a full disk, the first argument limits the size of files in bytes; 0 is no limit.
 _COMMAND = """
 import resource, signal, sys
 sys.modules["torch"] = None
@@ -26,8 +26,8 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def command(*arguments, room=0, **options):
-    line = [sys.executable, "-c", _COMMAND, str(room), *map(str, arguments)]
+def run_command(*arguments, max_file_bytes=0, **options):
+    line = [sys.executable, "-c", _COMMAND, str(max_file_bytes), *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
 
 
@@ -75,26 +75,26 @@ COMMANDS = {
 
 
 def prepare(name, folder):
-    before, arguments, wanted = COMMANDS[name]
+    before, arguments, expected = COMMANDS[name]
     for line in before:
         assert main(line) == 0
-    return arguments, folder / ("work/shard-000" if name == "convert" else "result"), wanted
+    return arguments, folder / ("work/shard-000" if name == "convert" else "result"), expected
 
 
-def check(name, folder, arguments, result, wanted):
-    """Runs the command again, now with room: it finishes what the first run could not."""
+def check_repeated_run(name, folder, arguments, result, expected):
+    """Runs the command again without the fault, and compares the result."""
     assert main(arguments) == 0
-    if wanted is not None:
-        assert contents(result) == contents(folder / wanted)
+    if expected is not None:
+        assert contents(result) == contents(folder / expected)
     elif name == "convert":
         robocache.open(result, verify=True)
 
 
-@pytest.mark.parametrize(("name", "room"), [(name, 100 if name == "plan" else 30_000) for name in COMMANDS])
-def test_a_full_disk(name, room, folder):
-    arguments, result, wanted = prepare(name, folder)
+@pytest.mark.parametrize(("name", "max_file_bytes"), [(name, 100 if name == "plan" else 30_000) for name in COMMANDS])
+def test_a_full_disk(name, max_file_bytes, folder):
+    arguments, result, expected = prepare(name, folder)
     before = contents(result)
-    failed = command(*arguments, cwd=folder, room=room)
+    failed = run_command(*arguments, cwd=folder, max_file_bytes=max_file_bytes)
     assert failed.returncode == 1, failed
     assert "File too large" in failed.stderr and "Traceback" not in failed.stderr
     assert failed.stderr.startswith("robocache ")
@@ -104,12 +104,12 @@ def test_a_full_disk(name, room, folder):
     else:
         with pytest.raises(robocache.FileError):
             robocache.open(result)
-    check(name, folder, arguments, result, wanted)
+    check_repeated_run(name, folder, arguments, result, expected)
 
 
 @pytest.fixture
-def bound():
-    """Options of subprocess.run for a process of root to which permissions apply."""
+def unprivileged():
+    """Returns options of subprocess.run with which permissions apply to a process, even to root's."""
     if os.geteuid():
         return {}
     options = {"preexec_fn": _drop_rights}
@@ -128,38 +128,38 @@ def _drop_rights():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_without_write_permission(name, folder, bound):
-    arguments, result, wanted = prepare(name, folder)
+def test_a_folder_without_write_permission(name, folder, unprivileged):
+    arguments, result, expected = prepare(name, folder)
     before = contents(folder)
-    closed = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-    for part in closed:
-        part.chmod(0o555)
-    failed = command(*arguments, cwd=folder, **bound)
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    failed = run_command(*arguments, cwd=folder, **unprivileged)
     assert failed.returncode == 1, failed
     assert "Permission denied" in failed.stderr and "Traceback" not in failed.stderr
-    folder_named = {"convert": "work/"}.get(name, "result")
-    assert folder_named in failed.stderr
+    named_path = {"convert": "work/"}.get(name, "result")
+    assert named_path in failed.stderr
     assert contents(folder) == before
-    for part in closed:
-        part.chmod(0o755)
-    check(name, folder, arguments, result, wanted)
+    for path in folders:
+        path.chmod(0o755)
+    check_repeated_run(name, folder, arguments, result, expected)
 
 
 @pytest.mark.parametrize("name", ["ingest", "workers", "convert", "append"])
-def test_a_file_without_read_permission(name, folder, bound):
-    arguments, result, wanted = prepare(name, folder)
+def test_a_file_without_read_permission(name, folder, unprivileged):
+    arguments, result, expected = prepare(name, folder)
     before = contents(result)
     file = folder / ("more/2/imu.csv" if name == "append" else "logs/0/imu.csv")
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
     file.chmod(0)
-    failed = command(*arguments, cwd=folder, **bound)
+    failed = run_command(*arguments, cwd=folder, **unprivileged)
     assert failed.returncode == 1, failed
     assert f"{file.relative_to(folder)}: Permission denied" in failed.stderr and "Traceback" not in failed.stderr
     assert contents(result) == before
     file.chmod(0o644)
     if name == "convert":  # the plan was made before; permissions do not count as a change
-        check(name, folder, arguments, result, wanted)
+        check_repeated_run(name, folder, arguments, result, expected)
 
 
 @pytest.mark.parametrize("name", ["convert", "merge"])
@@ -167,28 +167,28 @@ def test_a_source_that_changed_after_the_plan(name, folder):
     arguments, result, _ = prepare(name, folder)
     file = folder / "logs/1/imu.csv"
     file.write_text(file.read_text() + "900.0,1,2\n")
-    failed = command(*arguments, cwd=folder)
+    failed = run_command(*arguments, cwd=folder)
     assert failed.returncode == 1 and "logs/1/imu.csv: changed since " in failed.stderr
     assert "plan the source anew" in failed.stderr and not result.exists()
 
 
 @pytest.mark.parametrize("name", ["ingest", "append"])
 def test_a_source_that_changes_while_it_is_read(name, folder, monkeypatch):
-    """A file is gone, or shorter, when it is read."""
+    """A file is deleted before it is read."""
     from robocache.ingest import csv
 
     _, result, _ = prepare(name, folder)
     before = contents(result)
     source = folder / ("more" if name == "append" else "logs")
-    last = sorted(source.rglob("imu.csv"))[-1]
+    last_file = sorted(source.rglob("imu.csv"))[-1]
     read = csv.read
 
-    def losing(*arguments):
+    def read_and_delete(*arguments):
         for recording in read(*arguments):
-            last.unlink(missing_ok=True)
+            last_file.unlink(missing_ok=True)
             yield recording
 
-    monkeypatch.setattr(csv, "read", losing)
+    monkeypatch.setattr(csv, "read", read_and_delete)
     with pytest.raises(robocache.FileError, match=r"imu\.csv: No such file"):
         robocache.ingest(source, result, append=name == "append")
     assert contents(result) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage import damage
-from outcomes import ingested
+from outcomes import ingest_and_open
 from robocache.ingest import convert, merge, npz, plan
 from robocache.ingest.npz import read_npz
 from soak import rounds
@@ -17,7 +17,7 @@ from yields import Yields, outcome, pixels
 import robocache
 
 
-def make(rng, rows=20):
+def make_arrays(rng, rows=20):
     return {
         "joint_pos": rng.normal(size=(rows, 7)).astype(np.float32),
         "big": rng.normal(size=(rows, 2)).astype(">f8"),
@@ -37,18 +37,18 @@ def make(rng, rows=20):
     }
 
 
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("in_small_parts", [True, False])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
-    if small:
+def test_every_array_of_every_file(save, in_small_parts, rng, tmp_path, monkeypatch):
+    if in_small_parts:
         monkeypatch.setattr(npz.Npz.parts, "__defaults__", (100,))
-    result = {name: make(rng, rows) for name, rows in (("run_2", 20), ("run_10", 9))}
-    for name, arrays in result.items():
+    files = {name: make_arrays(rng, rows) for name, rows in (("run_2", 20), ("run_10", 9))}
+    for name, arrays in files.items():
         save(tmp_path / f"{name}.npz", **arrays)
     (tmp_path / "notes.txt").write_text("x")
-    found = Yields(None, tmp_path, image_codec="png")
-    assert list(found.episodes) == ["run_2.npz", "run_10.npz"] and found.notes.total == 2
-    for streams, arrays in zip(found.episodes.values(), result.values(), strict=True):
+    yields = Yields(None, tmp_path, image_codec="png")
+    assert list(yields.episodes) == ["run_2.npz", "run_10.npz"] and yields.notes.total == 2
+    for streams, arrays in zip(yields.episodes.values(), files.values(), strict=True):
         rows = len(arrays["flag"])
         assert set(streams) == {"joint_pos", "big", "fortran", "flag", "count", "note", "image", "depth"}
         for name, (time_ns, values) in streams.items():
@@ -60,18 +60,18 @@ def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
             else:
                 np.testing.assert_array_equal(values, arrays[name])
                 assert values.dtype == arrays[name].dtype.newbyteorder("=")
-    assert set(found.clocks.values()) == {"nominal"}
-    metadata = found.metadata["run_2.npz"]
+    assert set(yields.clocks.values()) == {"nominal"}
+    metadata = yields.metadata["run_2.npz"]
     assert metadata == {
         "name": "run_2", "source_file": "run_2.npz", "rate_hz": 50.0, "gender": "neutral", "betas": list(range(10)), "bad": None
     }  # fmt: skip
-    assert set(found.left_out) == {"betas: rows", "matrix", "imaginary", "wide", "*.txt"} and not found.skipped
+    assert set(yields.left_out) == {"betas: rows", "matrix", "imaginary", "wide", "*.txt"} and not yields.skipped
 
 
 def test_real_motions_equal_numpys(real_data, tmp_path):
     """Files of two kinds in one folder: their keys are ordered differently, and a rate is a scalar or a list of one."""
     source = Path(real_data("motion/unitree_g1_lerobot"))
-    dataset, _ = ingested(source, tmp_path / "cache")
+    dataset, _ = ingest_and_open(source, tmp_path / "cache")
     files = {file.name: file for file in source.glob("*.npz")}
     assert sorted(dataset.episodes["source_file"].to_pylist()) == sorted(files) and len(files) == 14
     for episode, name in enumerate(dataset.episodes["source_file"].to_pylist()):
@@ -151,14 +151,14 @@ def test_empty_rows_of_any_declared_number_are_left_out(tmp_path):
     np.savez(path, fps=50, short=np.zeros((3, 0), np.float32), rows=np.zeros((3, 2)), more=np.zeros(3))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("long.npy", header.getvalue())
-    found = Yields("npz", path)
-    assert set(found.only()) == {"rows", "more"} and set(found.left_out) == {"short", "long"}
+    yields = Yields("npz", path)
+    assert set(yields.only()) == {"rows", "more"} and set(yields.left_out) == {"short", "long"}
     assert {name: array.shape for name, array in read_npz(path).items() if not array.size} == {
         "short": (3, 0), "long": (2**40, 0)
     }  # fmt: skip
 
 
-def test_too_long_a_header_is_refused(tmp_path):
+def test_a_header_that_is_too_long_is_refused(tmp_path):
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", b"\x93NUMPY\2\0" + (2**26).to_bytes(4, "little") + bytes(2**26))
@@ -175,28 +175,28 @@ def test_shards_give_the_same_bytes(rng, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     for number in range(5):
-        np.savez(source / f"{number}.npz", **make(rng, 5 + number))
+        np.savez(source / f"{number}.npz", **make_arrays(rng, 5 + number))
     (source / "2.npz").write_bytes(b"none")
     robocache.ingest(source, tmp_path / "single", on_error="skip")
     planned = plan(source, tmp_path / "plan", shards=3, on_error="skip")
     for shard in range(3):
         convert(planned, shard)
     merge(planned.folder, tmp_path / "merged")
-    one, other = (
+    single, merged = (
         {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         for folder in (tmp_path / "single", tmp_path / "merged")
     )
-    assert one == other and len(robocache.open(tmp_path / "merged")) == 4
+    assert single == merged and len(robocache.open(tmp_path / "merged")) == 4
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_damaged_files_are_named(save, rng, tmp_path):
-    save(tmp_path / "whole.npz", **make(rng))
-    whole = (tmp_path / "whole.npz").read_bytes()
+    save(tmp_path / "whole.npz", **make_arrays(rng))
+    content = (tmp_path / "whole.npz").read_bytes()
     path = tmp_path / "a.npz"
     for _ in range(rounds(60)):
-        path.write_bytes(damage(whole, rng))
+        path.write_bytes(damage(content, rng))
         outcome("npz", path, on_error="skip", rate_hz=50)
         outcome("npz", path)
 
@@ -227,29 +227,29 @@ def test_headers_are_parsed_like_numpy():
                 saved = io.BytesIO()
                 np.save(saved, np.zeros(shape, descr, order=order))
                 headers.append(saved.getvalue())
-    odd = [text.encode() for text in ODD_HEADERS]
-    headers += [b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text for text in odd]
+    odd_headers = [text.encode() for text in ODD_HEADERS]
+    headers += [b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text for text in odd_headers]
     headers += [headers[0][:count] for count in range(8, 80, 7)]
 
-    def numpys(stream):
+    def read_with_numpy(stream):
         np.lib.format.read_magic(stream)
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
         if dtype.hasobject or min(shape, default=1) < 0:
             raise ValueError
         return npz.Entry(shape, dtype, fortran, stream.tell())
 
-    def read(how, header):
+    def try_to_read(reader, header):
         try:
-            return how(io.BytesIO(header))
+            return reader(io.BytesIO(header))
         except (ValueError, robocache.Error):
             return None
 
-    read_by_numpy = [read(numpys, header) for header in headers]
-    assert [read(lambda stream: npz._read_header(stream, "x"), header) for header in headers] == read_by_numpy
-    assert sum(entry is not None for entry in read_by_numpy) > 130
+    expected = [try_to_read(read_with_numpy, header) for header in headers]
+    assert [try_to_read(lambda stream: npz._read_header(stream, "x"), header) for header in headers] == expected
+    assert sum(entry is not None for entry in expected) > 130
 
 
-# Arrays of uncompressed files are mapped, those of compressed ones are read by zipfile, which checks the sums itself.
+# Arrays of uncompressed files are mapped, and the reader checks their sums. zipfile checks those of compressed files.
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_changed_bytes_are_found_by_the_checksum(save, rng, tmp_path):
     path = tmp_path / "a.npz"
@@ -275,53 +275,53 @@ def test_a_member_with_another_name_than_in_the_directory(tmp_path):
 def test_arrays_at_any_offset(order, rng, tmp_path):
     arrays = {"x" * length: np.asarray(rng.normal(size=(9, 3)), order=order) for length in range(1, 9)}
     np.savez(tmp_path / "a.npz", **arrays)
-    found = Yields("npz", tmp_path / "a.npz", rate_hz=5).only()
-    for name, (_, values) in found.items():
+    yields = Yields("npz", tmp_path / "a.npz", rate_hz=5).only()
+    for name, (_, values) in yields.items():
         np.testing.assert_array_equal(values, arrays[name])
     for name, values in read_npz(tmp_path / "a.npz").items():
         assert values.flags.aligned
         np.testing.assert_array_equal(values, arrays[name])
 
 
-@pytest.mark.parametrize("damage_of", ["objects", "name", "header", "values", "directory"])
-def test_an_unreadable_member_hides_no_other(damage_of, tmp_path):
+@pytest.mark.parametrize("damaged_part", ["objects", "name", "header", "values", "directory"])
+def test_an_unreadable_member_hides_no_other(damaged_part, tmp_path):
     path = tmp_path / "a.npz"
-    odd = np.array([{}] * 20) if damage_of == "objects" else np.arange(20.0)
-    np.savez(path, fps=50, m=odd, x=np.arange(60.0).reshape(20, 3), y=np.arange(20.0))
+    values = np.array([{}] * 20) if damaged_part == "objects" else np.arange(20.0)
+    np.savez(path, fps=50, m=values, x=np.arange(60.0).reshape(20, 3), y=np.arange(20.0))
     with zipfile.ZipFile(path) as archive:
         begin = archive.getinfo("m.npy").header_offset
     content = bytearray(path.read_bytes())
-    if damage_of == "name":
+    if damaged_part == "name":
         content[content.rindex(b"m.npy") + 4] ^= 1
-    elif damage_of == "header":
+    elif damaged_part == "header":
         content[content.index(b"\x93NUMPY", begin) + 1] ^= 1
-    elif damage_of == "values":
+    elif damaged_part == "values":
         content[content.index(b"\x93NUMPY", begin) + 200] ^= 1
-    elif damage_of == "directory":
+    elif damaged_part == "directory":
         content[content.rindex(b"m.npy") - 30] ^= 1  # a bit of its checksum
     path.write_bytes(content)
     with pytest.raises(robocache.FileError, match="m\\.np"):
         Yields("npz", path)
-    found = Yields("npz", path, on_error="skip")
-    assert list(found[0]) == ["x", "y"]
-    np.testing.assert_array_equal(found[0]["x"][1], np.arange(60.0).reshape(20, 3))
-    assert any(what.startswith("a.npz: m") for what in found.skipped)
+    yields = Yields("npz", path, on_error="skip")
+    assert list(yields[0]) == ["x", "y"]
+    np.testing.assert_array_equal(yields[0]["x"][1], np.arange(60.0).reshape(20, 3))
+    assert any(what.startswith("a.npz: m") for what in yields.skipped)
 
 
 def test_a_damaged_rate_skips_its_file_alone(rng, tmp_path):
     for name in ("a", "b"):
-        np.savez(tmp_path / f"{name}.npz", **make(rng))
+        np.savez(tmp_path / f"{name}.npz", **make_arrays(rng))
     content = bytearray((tmp_path / "a.npz").read_bytes())
     content[content.index(b"fps.npy") + 150] ^= 255
     (tmp_path / "a.npz").write_bytes(content)
-    found = Yields(None, tmp_path, "skip")
-    assert [omission.what for omission in found.notes.skipped] == ["a.npz: fps.npy", "a.npz"]
-    assert "joint_pos" in found.episodes["b.npz"]
+    yields = Yields(None, tmp_path, "skip")
+    assert [omission.what for omission in yields.notes.skipped] == ["a.npz: fps.npy", "a.npz"]
+    assert "joint_pos" in yields.episodes["b.npz"]
 
 
 @pytest.mark.parametrize(("count", "is_noted"), [(49, True), (51, True), (48, False), (1, False)])
 def test_a_list_of_almost_as_many_values_as_rows_is_noted(count, is_noted, tmp_path):
-    """49 actions between 50 observations are no rows: the row that each belongs to is unknown."""
+    """49 actions between 50 observations are no rows: it is unknown to which row an action belongs."""
     np.savez(
         tmp_path / "a.npz",
         q=np.zeros((50, 3)),
@@ -330,10 +330,10 @@ def test_a_list_of_almost_as_many_values_as_rows_is_noted(count, is_noted, tmp_p
         action=np.arange(count),
         fps=10,
     )
-    found = Yields("npz", tmp_path)
-    assert ("action: rows" in found.left_out) == is_noted
-    assert found.metadata["a.npz"]["action"] == (list(range(count)) if count > 1 else 0)
-    assert not is_noted or f"{count} values beside 50 rows" in found.left_out["action: rows"]
+    yields = Yields("npz", tmp_path)
+    assert ("action: rows" in yields.left_out) == is_noted
+    assert yields.metadata["a.npz"]["action"] == (list(range(count)) if count > 1 else 0)
+    assert not is_noted or f"{count} values beside 50 rows" in yields.left_out["action: rows"]
 
 
 def test_a_recording_of_another_width_is_refused_with_a_hint(tmp_path):

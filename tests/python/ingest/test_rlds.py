@@ -11,7 +11,7 @@ import pytest
 from damage import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import ingested, unread
+from outcomes import assert_unread, ingest_and_open
 from PIL import Image
 from rlds_files import (
     crc,
@@ -58,6 +58,7 @@ def toy_features(**steps):
 
 
 def toy_example(value, steps=STEPS, **changed):
+    """`changed`: lists that are replaced, or removed by None; in their names "__" stands for "/"."""
     lists = {
         "steps/action": np.arange(2 * steps, dtype=np.float32) + value,
         "steps/is_first": np.arange(steps) == 0,
@@ -74,10 +75,12 @@ def toy_example(value, steps=STEPS, **changed):
 
 def write_toy(folder, *examples, features=None, **options):
     examples = examples or (toy_example(1),)
-    return write_rlds(folder, {"train": [[example(one) for one in examples]]}, features or toy_features(), **options)
+    return write_rlds(
+        folder, {"train": [[example(lists) for lists in examples]]}, features or toy_features(), **options
+    )
 
 
-refused = partial(unread, "rlds", rate_hz=5)
+assert_refused = partial(assert_unread, "rlds", rate_hz=5)
 
 
 # ---- the content of records ----
@@ -85,32 +88,34 @@ refused = partial(unread, "rlds", rate_hz=5)
 
 def test_every_list_is_a_stream_of_its_shape(tmp_path):
     split = {"train": [[example(toy_example(1))], [example(toy_example(2, 7))]], "val": [[example(toy_example(3))]]}
-    found = Yields("rlds", write_rlds(tmp_path / "toy", split, toy_features()), rate_hz=8)
-    assert list(found.episodes) == [
+    yields = Yields("rlds", write_rlds(tmp_path / "toy", split, toy_features()), rate_hz=8)
+    assert list(yields.episodes) == [
         "toy-train.tfrecord-00000-of-00002: record 0",
         "toy-train.tfrecord-00001-of-00002: record 0",
         "toy-val.tfrecord-00000-of-00001: record 0",
     ]
-    assert found.notes.total == 3 and not found.left_out and not found.skipped
-    assert set(found.clocks.values()) == {"nominal"}
+    assert yields.notes.total == 3 and not yields.left_out and not yields.skipped
+    assert set(yields.clocks.values()) == {"nominal"}
     for number, (value, steps) in enumerate([(1, 4), (2, 7), (3, 4)]):
-        streams, wanted = found[number], toy_example(value, steps)
+        streams, expected = yields[number], toy_example(value, steps)
         names = ["action", "is_first", "language_instruction", "observation/state", "observation/image"]
         assert list(streams) == names
         time_ns = np.arange(steps) * 125_000_000
         for time, *_ in streams.values():
             np.testing.assert_array_equal(time, time_ns)
-        np.testing.assert_array_equal(streams["action"][1], wanted["steps/action"].reshape(steps, 2))
+        np.testing.assert_array_equal(streams["action"][1], expected["steps/action"].reshape(steps, 2))
         assert streams["action"][1].dtype == np.float32
         assert streams["is_first"][1].dtype == np.bool_
         assert np.flatnonzero(streams["is_first"][1]).tolist() == [0]
         assert streams["observation/state"][1].dtype == np.float64
-        np.testing.assert_array_equal(streams["observation/state"][1], wanted["steps/observation/state"].reshape(-1, 3))
+        np.testing.assert_array_equal(
+            streams["observation/state"][1], expected["steps/observation/state"].reshape(-1, 3)
+        )
         assert streams["language_instruction"][1] == ["push"] * steps
         (camera,) = streams["observation/image"][1]
         assert camera.codec == "png"
         np.testing.assert_array_equal(pixels([camera])[:, 0, 0, 0], value + np.arange(steps))
-    metadata = found.metadata["toy-train.tfrecord-00001-of-00002: record 0"]
+    metadata = yields.metadata["toy-train.tfrecord-00001-of-00002: record 0"]
     assert metadata == {
         "episode_metadata/file_path": "/data/é",
         "episode_metadata/success": True,
@@ -120,8 +125,8 @@ def test_every_list_is_a_stream_of_its_shape(tmp_path):
         "source_file": "toy-train.tfrecord-00001-of-00002",
         "source_record": 0,
     }
-    assert found.provenance["rlds"]["splits"] == {"train": 2, "val": 1}
-    assert found.provenance["rlds"]["rate_hz"] == 8
+    assert yields.provenance["rlds"]["splits"] == {"train": 2, "val": 1}
+    assert yields.provenance["rlds"]["rate_hz"] == 8
 
 
 def test_calvins_relative_actions_are_not_made_relative_twice(tmp_path):
@@ -143,14 +148,14 @@ def test_a_declared_rate_is_used_and_may_not_be_contradicted(tmp_path):
     features["featuresDict"]["features"]["episode_metadata"]["featuresDict"]["features"]["fps"] = tensor("float32")
     episodes = (toy_example(1, episode_metadata__fps=np.array([rate], np.float32)) for rate in (20, 5))
     source = write_toy(tmp_path / "toy", *episodes, features=features)
-    found = Yields("rlds", source, rate_hz=None)
-    clocks = [streams["action"][0].tolist() for streams in found.episodes.values()]
+    yields = Yields("rlds", source, rate_hz=None)
+    clocks = [streams["action"][0].tolist() for streams in yields.episodes.values()]
     assert clocks == [[row * 10**9 // rate for row in range(STEPS)] for rate in (20, 5)]
-    assert found.provenance["rlds"]["rates"] == {f"{rate} Hz, episode_metadata/fps": 1 for rate in (20, 5)}
-    refused(source, "record 1", "episode_metadata/fps says 5 Hz, rate_hz 20", rate_hz=20)
-    refused(write_toy(tmp_path / "without"), "without", "--rate-hz", rate_hz=None)
-    agrees = Yields("rlds", source, on_error="skip", rate_hz=20)
-    assert len(agrees.episodes) == 1 and len(agrees.skipped) == 1
+    assert yields.provenance["rlds"]["rates"] == {f"{rate} Hz, episode_metadata/fps": 1 for rate in (20, 5)}
+    assert_refused(source, "record 1", "episode_metadata/fps says 5 Hz, rate_hz 20", rate_hz=20)
+    assert_refused(write_toy(tmp_path / "without"), "without", "--rate-hz", rate_hz=None)
+    yields_at_20 = Yields("rlds", source, on_error="skip", rate_hz=20)
+    assert len(yields_at_20.episodes) == 1 and len(yields_at_20.skipped) == 1
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -191,9 +196,9 @@ def test_tensors_of_bytes_and_ragged_tensors(tmp_path):
     photo = rng.integers(0, 256, (STEPS, 5, 6, 3), np.uint8)
     lists = toy_example(
         1,
-        steps__depth=[zlib.compress(one.tobytes()) for one in depth],
-        steps__mask=[(one * 255).astype(np.uint8).tobytes() for one in depth],
-        steps__cloud=[one.tobytes() for one in clouds],
+        steps__depth=[zlib.compress(row.tobytes()) for row in depth],
+        steps__mask=[(row * 255).astype(np.uint8).tobytes() for row in depth],
+        steps__cloud=[row.tobytes() for row in clouds],
         steps__contacts__ragged_flat_values=np.arange(12, dtype=np.float32),
         steps__contacts__ragged_row_lengths_0=np.array([1, 0, 3, 2]),
         steps__pixels=photo,
@@ -215,7 +220,7 @@ def test_rule_47_each_step_has_its_instruction(name, tmp_path):
     texts = ["push", "push", "", "pull"]
     write_toy(tmp_path / "toy", toy_example(1, steps__language_instruction=texts))
     mapping = {"streams": {"language_instruction": {"name": name}}}
-    dataset, _ = ingested(tmp_path / "toy", tmp_path / "cache", rate_hz=1, mapping=mapping)
+    dataset, _ = ingest_and_open(tmp_path / "toy", tmp_path / "cache", rate_hz=1, mapping=mapping)
     assert list(dataset.episode(0)[name][1]) == texts
     assert dataset.episodes["tasks"].to_pylist() == [["push", "pull"]]
     options = {"task_text": True, "shuffle": False, "device": "cpu"}
@@ -236,36 +241,36 @@ def test_lists_of_an_episode_are_columns(tmp_path):
         toy_example(1, words=["a"], numbers=np.array([], np.int64), flag=np.array([0]), split=["x"]),
         toy_example(1, words=["b", "c"], numbers=np.array([3]), flag=np.array([1]), split=["x"]),
     ]
-    found = Yields("rlds", write_toy(tmp_path / "toy", *examples, features=features), rate_hz=1)
-    first, second = found.metadata.values()
+    yields = Yields("rlds", write_toy(tmp_path / "toy", *examples, features=features), rate_hz=1)
+    first, second = yields.metadata.values()
     assert (first["words"], first["numbers"], first["flag"], first["split"]) == (["a"], [], False, "train")
     assert (second["words"], second["numbers"], second["flag"]) == (["b", "c"], [3], True)
-    assert found.left_out == {"split": "the episodes table has a column of that name"}
+    assert yields.left_out == {"split": "the episodes table has a column of that name"}
 
 
 def test_empty_images_are_rows_without_a_frame(tmp_path):
     images = [b"", png(2), b"", png(4)]
-    found = Yields("rlds", write_toy(tmp_path / "toy", toy_example(1, steps__observation__image=images)), rate_hz=10)
-    time_ns, chunks = found[0]["observation/image"]
+    yields = Yields("rlds", write_toy(tmp_path / "toy", toy_example(1, steps__observation__image=images)), rate_hz=10)
+    time_ns, chunks = yields[0]["observation/image"]
     assert time_ns.tolist() == [100_000_000, 300_000_000]
     assert pixels(chunks)[:, 0, 0, 0].tolist() == [2, 4]
-    assert "observation/image: rows whose image is empty" in found.left_out
+    assert "observation/image: rows whose image is empty" in yields.left_out
 
 
-@pytest.mark.parametrize("declared", [text(), tensor("string")])
-def test_strings_of_pictures_are_a_camera(declared, tmp_path):
-    features = toy_features(wrist=declared, note=declared)
+@pytest.mark.parametrize("declared_feature", [text(), tensor("string")])
+def test_strings_of_pictures_are_a_camera(declared_feature, tmp_path):
+    features = toy_features(wrist=declared_feature, note=declared_feature)
     features["featuresDict"]["features"]["map"] = text()
     files = [[b"", png(2), png(3), png(4)], [b""] * STEPS]
     notes = ["", "\x89PNG", "é", "x"]
-    examples = [toy_example(1, steps__wrist=one, steps__note=notes, map=[png(1)]) for one in files]
-    found = Yields("rlds", write_toy(tmp_path / "toy", *examples, features=features), rate_hz=10)
-    time_ns, chunks = found[0]["wrist"]
+    examples = [toy_example(1, steps__wrist=images, steps__note=notes, map=[png(1)]) for images in files]
+    yields = Yields("rlds", write_toy(tmp_path / "toy", *examples, features=features), rate_hz=10)
+    time_ns, chunks = yields[0]["wrist"]
     assert time_ns.tolist() == [100_000_000, 200_000_000, 300_000_000]
     assert pixels(chunks)[:, 0, 0, 0].tolist() == [2, 3, 4]
-    assert "wrist" not in found[1] and found[0]["note"][1] == notes
-    assert [one.what for one in found.notes.assumed if "though features.json says text" in one.reason] == ["wrist"]
-    assert found.left_out["map"] == "images, but not one for each step"
+    assert "wrist" not in yields[1] and yields[0]["note"][1] == notes
+    assert [note.what for note in yields.notes.assumed if "though features.json says text" in note.reason] == ["wrist"]
+    assert yields.left_out["map"] == "images, but not one for each step"
 
 
 def test_names_of_classes_are_kept(tmp_path):
@@ -276,25 +281,25 @@ def test_names_of_classes_are_kept(tmp_path):
     folder = write_toy(tmp_path / "toy", episode, features=features)
     for name, words in {"steps-phase": "reach grasp lift", "state": "reach", "scene": "kitchen office"}.items():
         (folder / f"{name}.labels.txt").write_text("".join(f"{word}\n" for word in words.split()))
-    found = Yields("rlds", folder, rate_hz=10)
-    assert found.facts["phase"]["attributes"] == {"words": {"reach": 0, "grasp": 1, "lift": 2}}
-    assert found[0]["phase"][1].tolist() == numbers.tolist()
-    assert "attributes" not in found.facts["other"]
-    assert [what for what in found.left_out if "labels" in what] == ["state.labels.txt"]
-    assert [episode["scene"] for episode in found.metadata.values()] == [1]
-    assert found.left_out["scene: words"] == "its number is kept: 0 kitchen, 1 office"
+    yields = Yields("rlds", folder, rate_hz=10)
+    assert yields.facts["phase"]["attributes"] == {"words": {"reach": 0, "grasp": 1, "lift": 2}}
+    assert yields[0]["phase"][1].tolist() == numbers.tolist()
+    assert "attributes" not in yields.facts["other"]
+    assert [what for what in yields.left_out if "labels" in what] == ["state.labels.txt"]
+    assert [episode["scene"] for episode in yields.metadata.values()] == [1]
+    assert yields.left_out["scene: words"] == "its number is kept: 0 kitchen, 1 office"
 
 
 def test_without_features_json_shapes_are_flat(tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / "features.json").unlink()
-    found = Yields("rlds", folder, rate_hz=1)
-    streams = found[0]
+    yields = Yields("rlds", folder, rate_hz=1)
+    streams = yields[0]
     assert streams["action"][1].shape == (STEPS, 2) and streams["observation/state"][1].dtype == np.float32
     assert streams["is_first"][1].tolist() == [1, 0, 0, 0]
     assert pixels(streams["observation/image"][1]).shape == (STEPS, 6, 8, 3)
     assert streams["language_instruction"][1] == ["push"] * STEPS
-    assert "features.json" in found.left_out
+    assert "features.json" in yields.left_out
 
 
 def test_left_out_features_are_named(tmp_path):
@@ -309,18 +314,18 @@ def test_left_out_features_are_named(tmp_path):
     )
     lists = toy_example(1, steps__sound=[b"x"] * STEPS, steps__extra=np.zeros(4, np.float32))
     lists["episode_metadata/pose"] = np.array([np.nan, 1], np.float32)
-    found = Yields("rlds", write_toy(tmp_path / "toy", lists, features=features), rate_hz=1)
+    yields = Yields("rlds", write_toy(tmp_path / "toy", lists, features=features), rate_hz=1)
     names = ("sound", "words", "deep", "hdr", "rgba", "odd", "open", "extra")
-    assert found.left_out.keys() == {"episode_metadata/pose", *(f"steps/{name}" for name in names)}
-    assert not {*names} & found[0].keys()
+    assert yields.left_out.keys() == {"episode_metadata/pose", *(f"steps/{name}" for name in names)}
+    assert not {*names} & yields[0].keys()
 
 
 def test_a_single_shard(tmp_path):
     folder = write_rlds(
         tmp_path / "toy", {"train": [[example(toy_example(1))], [example(toy_example(2))]]}, toy_features()
     )
-    found = Yields("rlds", folder / "toy-train.tfrecord-00001-of-00002", rate_hz=1)
-    np.testing.assert_array_equal(found[0]["action"][1].reshape(-1), np.arange(8) + 2)
+    yields = Yields("rlds", folder / "toy-train.tfrecord-00001-of-00002", rate_hz=1)
+    np.testing.assert_array_equal(yields[0]["action"][1].reshape(-1), np.arange(8) + 2)
 
 
 # ---- faults ----
@@ -333,13 +338,13 @@ def test_missing_shards_and_records_are_named(tmp_path):
     )
     for number in (1, 2, 5):
         (folder / f"toy-train.tfrecord-{number:05d}-of-00006").unlink()
-    refused(folder, "toy-train", "expected 6 shards, 1-2, 5 are not there")
-    found = Yields("rlds", folder, on_error="skip", rate_hz=1)
-    assert len(found.episodes) == 6
-    assert found.skipped["toy-train.tfrecord-00004-of-00006: number of records"].endswith(
+    assert_refused(folder, "toy-train", "expected 6 shards, 1-2, 5 are not there")
+    yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
+    assert len(yields.episodes) == 6
+    assert yields.skipped["toy-train.tfrecord-00004-of-00006: number of records"].endswith(
         "expected 3 records, by dataset_info.json, got 2"
     )
-    assert "split 'val' of 4 records has no shards here" in found.skipped["split val"]
+    assert "split 'val' of 4 records has no shards here" in yields.skipped["split val"]
 
 
 @pytest.mark.parametrize(
@@ -358,21 +363,21 @@ def test_checksums(damaged, episodes, words, tmp_path):
     offsets = {"the first length": 0, "the second payload": len(record(records[0])) + 40, "the last checksum": -2}
     content[offsets[damaged]] ^= 4
     shard.write_bytes(content)
-    refused(folder, str(shard), "byte", words)
-    found = Yields("rlds", folder, on_error="skip", rate_hz=1)
-    assert [int(streams["action"][1][0, 0]) for streams in found.episodes.values()] == episodes
-    assert found.skipped
+    assert_refused(folder, str(shard), "byte", words)
+    yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
+    assert [int(streams["action"][1][0, 0]) for streams in yields.episodes.values()] == episodes
+    assert yields.skipped
 
 
 def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
     folder = write_toy(tmp_path / "toy")
     (shard,) = folder.glob("*tfrecord*")
     length = struct.pack("<Q", 2**62)
-    whole = shard.read_bytes()
-    shard.write_bytes(whole + length + crc(length) + b"x" * 40)
-    refused(folder, f"byte {len(whole)}: record 1: expected {2**62} bytes, the file has 36 more")
-    found = Yields("rlds", folder, on_error="skip", rate_hz=1)
-    assert len(found.episodes) == 1 and list(found.skipped) == [f"{shard.name}: record 1 and all after it"]
+    content = shard.read_bytes()
+    shard.write_bytes(content + length + crc(length) + b"x" * 40)
+    assert_refused(folder, f"byte {len(content)}: record 1: expected {2**62} bytes, the file has 36 more")
+    yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
+    assert len(yields.episodes) == 1 and list(yields.skipped) == [f"{shard.name}: record 1 and all after it"]
 
 
 @pytest.mark.parametrize(
@@ -399,7 +404,7 @@ def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
     ],
 )
 def test_records_that_contradict_the_declaration(changed, words, tmp_path):
-    more = {
+    extra_lists = {
         "steps__small": np.zeros(4, np.int64),
         "steps__zip": [zlib.compress(bytes(4))] * 4,
         "steps__raw": [bytes(4)] * 4,
@@ -412,21 +417,21 @@ def test_records_that_contradict_the_declaration(changed, words, tmp_path):
         raw=tensor("float32", 1, encoding="bytes"),
         list=sequence(tensor("float32")),
     )
-    good, bad = toy_example(1, **more), toy_example(2, **(more | changed))
-    folder = write_toy(tmp_path / "toy", good, bad, features=features)
-    refused(folder, "toy-train.tfrecord-00000-of-00001: record 1", words)
-    found = Yields("rlds", folder, on_error="skip", rate_hz=1)
-    assert found.skipped and "toy-train.tfrecord-00000-of-00001: record 0" in found.episodes
+    intact, contradictory = toy_example(1, **extra_lists), toy_example(2, **(extra_lists | changed))
+    folder = write_toy(tmp_path / "toy", intact, contradictory, features=features)
+    assert_refused(folder, "toy-train.tfrecord-00000-of-00001: record 1", words)
+    yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
+    assert yields.skipped and "toy-train.tfrecord-00000-of-00001: record 0" in yields.episodes
     (name,) = changed
-    odd = name.replace("__", "/").removesuffix("/ragged_row_lengths_0").removeprefix("steps/")
-    whole, damaged = found.episodes.values()
-    if odd != "observation/image":
-        assert set(whole) - set(damaged) == {odd}
-        assert all(what.startswith("toy-train.tfrecord-00000-of-00001: record 1: ") for what in found.skipped)
+    feature_name = name.replace("__", "/").removesuffix("/ragged_row_lengths_0").removeprefix("steps/")
+    intact_streams, damaged_streams = yields.episodes.values()
+    if feature_name != "observation/image":
+        assert set(intact_streams) - set(damaged_streams) == {feature_name}
+        assert all(what.startswith("toy-train.tfrecord-00000-of-00001: record 1: ") for what in yields.skipped)
 
 
 @pytest.mark.parametrize(
-    ("key", "odd", "words"),
+    ("key", "values", "words"),
     [
         ("episode_metadata/file_path", None, "declared in features.json, but not in the record"),
         ("episode_metadata/pose", np.array([1, 2]), "declared as numbers of float32, but stored as int64"),
@@ -434,19 +439,19 @@ def test_records_that_contradict_the_declaration(changed, words, tmp_path):
         ("steps/language_instruction", None, "declared in features.json, but not in the record"),
     ],
 )
-def test_an_odd_field_of_an_episode_costs_that_field_alone(key, odd, words, tmp_path):
+def test_an_invalid_field_of_an_episode_loses_that_field_alone(key, values, words, tmp_path):
     """A declared `episode_id` that no record holds must not hide every step."""
     name = key.removeprefix("steps/")
-    changed = {key.replace("/", "__"): odd}
+    changed = {key.replace("/", "__"): values}
     folder = write_toy(
         tmp_path / "toy", *(toy_example(value, **changed) for value in (1, 2)), toy_example(3), features=toy_features()
     )
     shard = "toy-train.tfrecord-00000-of-00001"
-    refused(folder, f"{shard}: record 0", key, words)
-    dataset, _ = ingested(folder, tmp_path / "cache", rate_hz=5, on_error="skip", progress=None)
-    found = Yields("rlds", folder, on_error="skip", rate_hz=5)
-    assert list(found.skipped) == [f"{shard}: record {number}: {key}" for number in (0, 1)]
-    assert all(words in reason for reason in found.skipped.values())
+    assert_refused(folder, f"{shard}: record 0", key, words)
+    dataset, _ = ingest_and_open(folder, tmp_path / "cache", rate_hz=5, on_error="skip", progress=None)
+    yields = Yields("rlds", folder, on_error="skip", rate_hz=5)
+    assert list(yields.skipped) == [f"{shard}: record {number}: {key}" for number in (0, 1)]
+    assert all(words in reason for reason in yields.skipped.values())
     columns = dataset.episodes.to_pylist()
     assert [column["source_record"] for column in columns] == [0, 1, 2]
     if key.startswith("steps/"):
@@ -459,27 +464,27 @@ def test_an_odd_field_of_an_episode_costs_that_field_alone(key, odd, words, tmp_
         np.testing.assert_array_equal(np.ravel(rows), np.arange(2 * STEPS, dtype=np.float32) + value)
 
 
-@pytest.mark.parametrize("odd", ["wider", "fewer lists", "no steps", "damaged"])
-def test_the_first_record_decides_nothing(odd, tmp_path):
+@pytest.mark.parametrize("fault", ["wider", "fewer lists", "no steps", "damaged"])
+def test_a_faulty_first_record_hides_no_other(fault, tmp_path):
     """Without features.json all records are read before a feature is decided."""
     first = {
         "wider": toy_example(0, steps__action=np.zeros(12, np.float32)),
         "fewer lists": toy_example(0, steps__action=None),
         "no steps": toy_example(0, steps__is_first=None, steps__reward=None),
         "damaged": toy_example(0),
-    }[odd]
+    }[fault]
     folder = write_toy(
         tmp_path / "toy", first, *(toy_example(number) for number in range(1, 7)), features=toy_features()
     )
     (folder / "features.json").unlink()
-    if odd == "damaged":
+    if fault == "damaged":
         (shard,) = folder.glob("*.tfrecord-*")
         content = bytearray(shard.read_bytes())
         content[40] ^= 1
         shard.write_bytes(content)
-    found = Yields("rlds", folder, on_error="skip", rate_hz=1)
-    kept = [streams["action"][1].shape for streams in found.episodes.values() if "action" in streams]
-    assert kept[-6:] == [(4, 2)] * 6 and found.skipped
+    yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
+    shapes = [streams["action"][1].shape for streams in yields.episodes.values() if "action" in streams]
+    assert shapes[-6:] == [(4, 2)] * 6 and yields.skipped
 
 
 @pytest.mark.parametrize(
@@ -505,7 +510,7 @@ def test_the_first_record_decides_nothing(odd, tmp_path):
 )
 def test_payloads_that_are_not_an_example(payload, words, tmp_path):
     folder = write_rlds(tmp_path / "toy", {"train": [[payload]]}, toy_features())
-    refused(folder, "record 0", words)
+    assert_refused(folder, "record 0", words)
 
 
 @pytest.mark.parametrize(
@@ -524,19 +529,19 @@ def test_payloads_that_are_not_an_example(payload, words, tmp_path):
 def test_unreadable_descriptions(file, content, words, tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / file).write_bytes(content)
-    refused(folder, file, words)
+    assert_refused(folder, file, words)
 
 
 def test_two_datasets_are_refused(tmp_path):
     write_toy(tmp_path / "both" / "1.0.0")
     write_toy(tmp_path / "both" / "1.1.0")
-    refused(tmp_path / "both", "1.0.0", "1.1.0", "ingest one of them")
+    assert_refused(tmp_path / "both", "1.0.0", "1.1.0", "ingest one of them")
 
 
 # ---- in a cache ----
 
 
-def test_a_cache(tmp_path):
+def test_a_split_becomes_a_cache(tmp_path):
     shards = {"train": [[example(toy_example(1)), example(toy_example(2, 7))]]}
     source = write_rlds(tmp_path / "data" / "toy" / "1.0.0", shards, toy_features())
     report = robocache.ingest(tmp_path / "data", tmp_path / "cache", rate_hz=8)
@@ -571,32 +576,32 @@ def test_records_are_shared_among_shards(tmp_path):
 def test_octo_bridge_against_protobuf(real_data):
     """Each step, compared with Google's parser."""
     parse = protobuf_parser()
-    found = Yields("rlds", real_data(OCTO), rate_hz=5)
-    assert len(found.episodes) == found.notes.total == 50
-    assert not found.left_out and not found.skipped
-    for what, streams in found.episodes.items():
-        shard, _, number = what.partition(": record ")
+    yields = Yields("rlds", real_data(OCTO), rate_hz=5)
+    assert len(yields.episodes) == yields.notes.total == 50
+    assert not yields.left_out and not yields.skipped
+    for recording, streams in yields.episodes.items():
+        shard, _, number = recording.partition(": record ")
         content, offset = (real_data(OCTO) / shard).read_bytes(), 0
         for _ in range(int(number)):
             offset += struct.unpack_from("<Q", content, offset)[0] + 16
         lists = parse(content[offset + 12 : offset + 12 + struct.unpack_from("<Q", content, offset)[0]])
         for key, values in lists.items():
             if not key.startswith("steps/"):
-                assert [found.metadata[what][key]] == [
+                assert [yields.metadata[recording][key]] == [
                     value.decode() if isinstance(value, bytes) else value for value in values
                 ]
                 continue
-            time_ns, kept = streams.pop(key.removeprefix("steps/"))
+            time_ns, values_read = streams.pop(key.removeprefix("steps/"))
             assert time_ns.tolist() == [step * 200_000_000 for step in range(10)]
             if "image" in key:
-                wanted = np.stack([np.asarray(Image.open(io.BytesIO(value))) for value in values])
-                np.testing.assert_array_equal(pixels(kept), wanted)
+                expected = np.stack([np.asarray(Image.open(io.BytesIO(value))) for value in values])
+                np.testing.assert_array_equal(pixels(values_read), expected)
             elif isinstance(values[0], bytes):
-                assert kept == [value.decode() for value in values]
+                assert values_read == [value.decode() for value in values]
             else:
-                np.testing.assert_array_equal(np.asarray(kept).reshape(-1), np.array(values, kept.dtype))
+                np.testing.assert_array_equal(np.asarray(values_read).reshape(-1), np.array(values, values_read.dtype))
         assert not streams
-        assert found.metadata[what]["tasks"] == [lists["steps/language_instruction"][0].decode()] * bool(
+        assert yields.metadata[recording]["tasks"] == [lists["steps/language_instruction"][0].decode()] * bool(
             lists["steps/language_instruction"][0]
         )
 
@@ -607,30 +612,33 @@ def protobuf_parser():
     from google.protobuf import descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="x", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
+    Field = descriptor_pb2.FieldDescriptorProto
 
     def message(owner, name, *members):
         result = owner.add(name=name)
-        for number, (member, kind, count, kind_of) in enumerate(members, 1):
-            result.field.add(name=member, number=number, type=kind, label=count, type_name=kind_of)
+        for number, (member, kind, cardinality, type_name) in enumerate(members, 1):
+            result.field.add(name=member, number=number, type=kind, label=cardinality, type_name=type_name)
         return result
 
-    many, one, inner = kinds.LABEL_REPEATED, kinds.LABEL_OPTIONAL, kinds.TYPE_MESSAGE
-    for name, kind in (("B", kinds.TYPE_BYTES), ("F", kinds.TYPE_FLOAT), ("I", kinds.TYPE_INT64)):
-        message(file.message_type, name, ("value", kind, many, None))
-    message(file.message_type, "Feature", *((name, inner, one, f".x.{name.upper()}") for name in "bfi"))
-    features = message(file.message_type, "Features", ("feature", inner, many, ".x.Features.FeatureEntry"))
+    repeated, optional, message_type = Field.LABEL_REPEATED, Field.LABEL_OPTIONAL, Field.TYPE_MESSAGE
+    for name, kind in (("B", Field.TYPE_BYTES), ("F", Field.TYPE_FLOAT), ("I", Field.TYPE_INT64)):
+        message(file.message_type, name, ("value", kind, repeated, None))
+    message(file.message_type, "Feature", *((name, message_type, optional, f".x.{name.upper()}") for name in "bfi"))
+    features = message(file.message_type, "Features", ("feature", message_type, repeated, ".x.Features.FeatureEntry"))
     entry = message(
-        features.nested_type, "FeatureEntry", ("key", kinds.TYPE_STRING, one, None), ("value", inner, one, ".x.Feature")
+        features.nested_type,
+        "FeatureEntry",
+        ("key", Field.TYPE_STRING, optional, None),
+        ("value", message_type, optional, ".x.Feature"),
     )
     entry.options.map_entry = True
-    message(file.message_type, "Example", ("features", inner, one, ".x.Features"))
+    message(file.message_type, "Example", ("features", message_type, optional, ".x.Features"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    result = message_factory.GetMessageClass(pool.FindMessageTypeByName("x.Example"))
+    Example = message_factory.GetMessageClass(pool.FindMessageTypeByName("x.Example"))
 
     def parse(content):
-        parsed = result.FromString(content)
+        parsed = Example.FromString(content)
         return {
             key: list(getattr(value, value.ListFields()[0][0].name).value)
             for key, value in parsed.features.feature.items()
@@ -653,7 +661,7 @@ def test_changed_bytes_are_named(real_data, tmp_path, rng):
 
 @pytest.mark.soak
 def test_changed_examples_are_named(real_data, tmp_path, rng):
-    """The same with correct checksums, so that only the parser finds changes."""
+    """As above, but with correct checksums, so that only the parser can find a change."""
     content = next(real_data(OCTO).glob("*train*")).read_bytes()
     payload = content[12 : 12 + struct.unpack_from("<Q", content)[0]]
     (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
@@ -674,13 +682,15 @@ def assert_named(source, shard):
         assert shard.name in str(error)
 
 
-@pytest.mark.parametrize(("last", "marked", "named"), [(0.0, True, True), (0.0, False, False), (1.0, True, False)])
-def test_an_action_of_zeros_where_is_last_is_true_is_named(last, marked, named, tmp_path):
+@pytest.mark.parametrize(
+    ("last", "is_marked", "is_named"), [(0.0, True, True), (0.0, False, False), (1.0, True, False)]
+)
+def test_an_action_of_zeros_where_is_last_is_true_is_named(last, is_marked, is_named, tmp_path):
     action = np.arange(1, 2 * STEPS + 1, dtype=np.float32).reshape(STEPS, 2)
     action[-1] = last
-    is_last = (np.arange(STEPS) == STEPS - 1) & marked
-    one = toy_example(1, steps__action=action.ravel(), steps__is_last=is_last)
-    write_toy(tmp_path / "toy", one, features=toy_features(is_last=tensor("bool")))
+    is_last = (np.arange(STEPS) == STEPS - 1) & is_marked
+    lists = toy_example(1, steps__action=action.ravel(), steps__is_last=is_last)
+    write_toy(tmp_path / "toy", lists, features=toy_features(is_last=tensor("bool")))
     report = robocache.ingest(tmp_path / "toy", tmp_path / "cache", rate_hz=5, progress=False)
-    assert named == any("the row that is_last marks" in omission.what for omission in report.left_out)
+    assert is_named == any("the row that is_last marks" in omission.what for omission in report.left_out)
     np.testing.assert_array_equal(robocache.open(tmp_path / "cache")["action"].values, action)

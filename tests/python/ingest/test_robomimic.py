@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hdf5_files import (
-    left_out,
+    assert_refused,
+    left_out_reasons,
     make_demo,
-    one_demo,
     read_all,
-    refused,
-    skipped,
+    skipped_reasons,
+    write_one_demo,
     write_robomimic,
 )
-from outcomes import ingested, reasons
+from outcomes import ingest_and_open, reasons
 
 import robocache
 
@@ -23,7 +23,7 @@ import robocache
 def test_demos_become_episodes(rng, tmp_path):
     demos = {f"demo_{number}": make_demo(rng, 5 + number) for number in (10, 0, 2)}
     path = write_robomimic(tmp_path / "low.hdf5", demos, masks={"train": ["demo_0", "demo_10"], "valid": ["demo_7"]})
-    dataset, report = ingested(path, tmp_path / "cache", image_codec="png")
+    dataset, report = ingest_and_open(path, tmp_path / "cache", image_codec="png")
     assert report.format == "robomimic"
     assert dataset.episodes["name"].to_pylist() == ["demo_0", "demo_2", "demo_10"]
     assert dataset.episodes["filters"].to_pylist() == [["train"], [], ["train"]]
@@ -59,13 +59,13 @@ def test_demos_become_episodes(rng, tmp_path):
 def test_the_controllers_decide_whether_actions_are_relative(controllers, absolute, rng, tmp_path):
     args = {"env_kwargs": {"control_freq": 20, "controller_configs": controllers}}
     path = write_robomimic(tmp_path / "low.hdf5", {"demo_0": make_demo(rng, 5)}, env_args=args)
-    streams = ingested(path, tmp_path / "cache")[0].streams
+    streams = ingest_and_open(path, tmp_path / "cache")[0].streams
     assert streams["actions"].attributes.get("absolute") == absolute
     assert all("absolute" not in streams[name].attributes for name in streams if name != "actions")
 
 
 @pytest.mark.parametrize(
-    ("of_data", "of_demo", "task"),
+    ("data_attributes", "demo_attributes", "task"),
     [
         ({"problem_info": json.dumps({"language_instruction": "turn on the stove"})}, {}, "turn on the stove"),
         ({"problem_info": json.dumps({"language_instruction": ["turn", "on"]})}, {}, "turn on"),
@@ -81,11 +81,11 @@ def test_the_controllers_decide_whether_actions_are_relative(controllers, absolu
         ({"problem_info": json.dumps({"language_instruction": ""})}, {"ep_meta": '{"lang": null}'}, None),
     ],
 )
-def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng, tmp_path):
+def test_the_language_instruction_is_the_column_task(data_attributes, demo_attributes, task, rng, tmp_path):
     """LIBERO declares it for all demos of a file, RoboCasa for each demo."""
-    attributes = {"data": of_data, "data/demo_0": of_demo}
+    attributes = {"data": data_attributes, "data/demo_0": demo_attributes}
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, attributes=attributes)
-    dataset, _ = ingested(path, tmp_path / "cache")
+    dataset, _ = ingest_and_open(path, tmp_path / "cache")
     (episode,) = dataset.episodes.to_pylist()
     names = ("task", "language_instruction", "instruction")
     assert next((episode[key] for key in names if key in episode), None) == task
@@ -93,15 +93,15 @@ def test_the_language_instruction_is_the_column_task(of_data, of_demo, task, rng
     assert pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist() == [task or ""]
 
 
-def test_a_damaged_env_args_costs_what_it_says_alone(rng, tmp_path):
+def test_damaged_env_args_lose_only_what_they_say(rng, tmp_path):
     demos = {f"demo_{number}": make_demo(rng, 4 + number) for number in (0, 1)}
     damaged = {"data": {"env_args": '{"env_name": "Lift", "env_kw'}}
     path = write_robomimic(tmp_path / "a.hdf5", demos, attributes=damaged)
-    refused(path, "attribute env_args: expected JSON", rate_hz=20)
-    refused(path, "name no rate", on_error="skip")
-    dataset, report = ingested(path, tmp_path / "cache", rate_hz=20, on_error="skip")
-    ((what, why),) = reasons(report.skipped).items()
-    assert what == "a.hdf5: data: attribute env_args" and "expected JSON" in why
+    assert_refused(path, "attribute env_args: expected JSON", rate_hz=20)
+    assert_refused(path, "name no rate", on_error="skip")
+    dataset, report = ingest_and_open(path, tmp_path / "cache", rate_hz=20, on_error="skip")
+    ((what, reason),) = reasons(report.skipped).items()
+    assert what == "a.hdf5: data: attribute env_args" and "expected JSON" in reason
     for number, demo in enumerate(demos.values()):
         time_ns, rows = dataset.episode(number)["actions"]
         assert time_ns.tolist() == [k * 50_000_000 for k in range(4 + number)]
@@ -138,18 +138,18 @@ def write_without_rate(tmp_path, rng, attributes):
     return write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, None, attributes=attributes)
 
 
-@pytest.mark.parametrize("where", ["/", "data", "data/demo_0"])
+@pytest.mark.parametrize("group", ["/", "data", "data/demo_0"])
 @pytest.mark.parametrize(("name", "value", "rate_hz"), [("control_freq", 20, 20), ("hz", 15.0, 15), ("dt", 0.1, 10)])
-def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_path):
-    path = write_without_rate(tmp_path, rng, {where: {name: value}})
+def test_the_rate_is_declared_anywhere(name, value, rate_hz, group, rng, tmp_path):
+    path = write_without_rate(tmp_path, rng, {group: {name: value}})
     [(_, streams)], _ = read_all(path)
     assert streams["actions"][0].tolist() == [round(k * 1e9 / rate_hz) for k in range(3)]
     with h5py.File(path, "a") as file:
         file["data"].attrs["fps"] = 60.0
-    refused(path, f"{name} says {rate_hz} Hz", "fps says 60 Hz", "contradict each other")
+    assert_refused(path, f"{name} says {rate_hz} Hz", "fps says 60 Hz", "contradict each other")
 
 
-@pytest.mark.parametrize("where", ["/", "data", "data/demo_0"])
+@pytest.mark.parametrize("group", ["/", "data", "data/demo_0"])
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -168,11 +168,11 @@ def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_pat
         ("sample_rate", 20),
     ],
 )
-def test_the_rate_is_declared_by_any_name(name, value, where, rng, tmp_path):
-    path = write_without_rate(tmp_path, rng, {where: {name: value}})
+def test_the_rate_is_declared_by_any_name(name, value, group, rng, tmp_path):
+    path = write_without_rate(tmp_path, rng, {group: {name: value}})
     [(_, streams)], _ = read_all(path)
     assert streams["actions"][0].tolist() == [0, 50_000_000, 100_000_000]
-    refused(path, "20 Hz", "rate_hz 30", rate_hz=30)
+    assert_refused(path, "20 Hz", "rate_hz 30", rate_hz=30)
 
 
 @pytest.mark.parametrize("value", [20, [20]])
@@ -209,7 +209,7 @@ def test_a_scalar_dataset_declares_the_rate(value, rng, tmp_path):
     ],
 )
 def test_other_numbers_are_not_taken_as_a_rate(name, value, rng, tmp_path):
-    refused(write_without_rate(tmp_path, rng, {"data": {name: value}}), "rate_hz (--rate-hz)")
+    assert_refused(write_without_rate(tmp_path, rng, {"data": {name: value}}), "rate_hz (--rate-hz)")
 
 
 def test_demos_may_have_different_rates(rng, tmp_path):
@@ -217,9 +217,9 @@ def test_demos_may_have_different_rates(rng, tmp_path):
     rates = {f"data/demo_{number}": {"fps": rate_hz} for number, rate_hz in enumerate((10, 20, 30))}
     rates["data/demo_1"]["frequency"] = 25
     path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None, attributes=rates)
-    found, notes = read_all(path, on_error="skip")
-    assert [streams["actions"][0][1] for _, streams in found] == [100_000_000, 33_333_333]
-    assert list(skipped(notes)) == ["demo_1"]
+    recordings, notes = read_all(path, on_error="skip")
+    assert [streams["actions"][0][1] for _, streams in recordings] == [100_000_000, 33_333_333]
+    assert list(skipped_reasons(notes)) == ["demo_1"]
 
 
 def test_scalars_of_a_demo_are_columns(rng, tmp_path):
@@ -232,12 +232,12 @@ def test_scalars_of_a_demo_are_columns(rng, tmp_path):
 
 def test_a_rate_is_never_guessed(rng, tmp_path):
     path = write_without_rate(tmp_path, rng, {})
-    refused(path, str(path), "no clock", "rate_hz", '"env_name": "Lift"')
+    assert_refused(path, str(path), "no clock", "rate_hz", '"env_name": "Lift"')
     args = {"env_kwargs": {"control_freq": 20}, "sim_args": {"dt": 0.005, "decimation": 4}}
     path = write_robomimic(tmp_path / "b.hdf5", {"demo_0": make_demo(rng, 3)}, env_args=args)
-    refused(path, "control_freq says 20 Hz", "decimation says 50 Hz: they contradict each other")
+    assert_refused(path, "control_freq says 20 Hz", "decimation says 50 Hz: they contradict each other")
     path = write_robomimic(tmp_path / "c.hdf5", {"demo_0": make_demo(rng, 3)})
-    refused(path, "control_freq says 20 Hz, rate_hz 30", rate_hz=30)
+    assert_refused(path, "control_freq says 20 Hz, rate_hz 30", rate_hz=30)
 
 
 def test_isaac_lab_nests_its_groups(rng, tmp_path):
@@ -252,8 +252,10 @@ def test_isaac_lab_nests_its_groups(rng, tmp_path):
         "states/rigid_object/cube_1/root_pose": rng.normal(size=(rows, 7)).astype(np.float32),
     }
     args = {"env_name": "Isaac-Stack-Cube-Franka-v0", "type": 2, "sim_args": {"dt": 0.01, "decimation": 5}}
-    own = {"data/demo_0": {"success": True, "seed": 42}}
-    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}, env_args=args, attributes=own, compression="gzip")
+    attributes = {"data/demo_0": {"success": True, "seed": 42}}
+    path = write_robomimic(
+        tmp_path / "a.hdf5", {"demo_0": demo}, env_args=args, attributes=attributes, compression="gzip"
+    )
     [(recording, streams)], notes = read_all(path)
     assert recording.metadata["success"] is True and recording.metadata["seed"] == 42
     assert set(streams) == set(demo)
@@ -269,24 +271,24 @@ def test_mimicgens_source_demo_is_a_column(rng, tmp_path):
         demo["src_demo_labels"] = np.zeros((4, 1), np.int64)
         demo["datagen_info/eef_pose"] = rng.normal(size=(4, 4, 4))
 
-    [(recording, streams)], _ = read_all(one_demo(tmp_path, write))
+    [(recording, streams)], _ = read_all(write_one_demo(tmp_path, write))
     assert recording.metadata["src_demo_inds"] == [3, 1]
     assert set(streams) == {"actions", "src_demo_labels", "datagen_info/eef_pose"}
 
 
-def test_datasets_of_other_lengths(rng, tmp_path):
+def test_datasets_of_other_lengths_are_refused_or_skipped(rng, tmp_path):
     def write(demo):
         demo["obs/short"] = np.zeros((3, 2))
         demo["rewards"] = np.arange(4.0)
 
-    path = one_demo(tmp_path, write)
-    refused(path, f"{path}: /data/demo_0/obs/short: 3 rows, expected 4")
+    path = write_one_demo(tmp_path, write)
+    assert_refused(path, f"{path}: /data/demo_0/obs/short: 3 rows, expected 4")
     [(_, streams)], notes = read_all(path, on_error="skip")
     assert set(streams) == {"actions", "rewards"}
-    assert list(skipped(notes)) == ["demo_0: obs/short"]
+    assert list(skipped_reasons(notes)) == ["demo_0: obs/short"]
     with h5py.File(path, "a") as file:
         file["data/demo_0"].attrs["num_samples"] = 5
-    refused(path, "num_samples says 5, actions has 4 rows")
+    assert_refused(path, "num_samples says 5, actions has 4 rows")
     assert read_all(path, on_error="skip")[0] == []
 
 
@@ -299,19 +301,19 @@ def test_a_demo_without_rows_and_groups_beside_demos(rng, tmp_path):
         file["data"].attrs["total"] = 7
         file["data/demo_1/actions"].attrs["origin"] = "m"
     report = robocache.ingest(path, tmp_path / "cache")
-    why = reasons(report.left_out)
-    assert report.episodes == 1 and why["demo_0"] == "nothing in it to keep"
-    assert "says 7, the demos have 3 rows" in why["a.hdf5: data: attribute total"]
-    assert {"notes", "data/readme", "actions: attributes"} < set(why)
+    left_out = reasons(report.left_out)
+    assert report.episodes == 1 and left_out["demo_0"] == "nothing in it to keep"
+    assert "says 7, the demos have 3 rows" in left_out["a.hdf5: data: attribute total"]
+    assert {"notes", "data/readme", "actions: attributes"} < set(left_out)
 
 
 def test_several_files_are_one_dataset(rng, tmp_path):
     for name in ("part_10", "part_9"):
         write_robomimic(tmp_path / f"set/{name}.hdf5", {"demo_0": make_demo(rng, 3)})
     (tmp_path / "set/readme.md").write_text("x")
-    found, notes = read_all(tmp_path / "set")
-    assert [recording.what for recording, _ in found] == ["part_9.hdf5: demo_0", "part_10.hdf5: demo_0"]
-    assert left_out(notes)["*.md"] == "not read: 1 file"
+    recordings, notes = read_all(tmp_path / "set")
+    assert [recording.what for recording, _ in recordings] == ["part_9.hdf5: demo_0", "part_10.hdf5: demo_0"]
+    assert left_out_reasons(notes)["*.md"] == "not read: 1 file"
 
 
 def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
@@ -323,7 +325,7 @@ def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
             demo.attrs["zeal"], demo.attrs["age"] = 1, 2
             for name in ("obs", "actions", "also"):
                 demo[name] = np.arange(6.0).reshape(3, 2)
-        dataset, _ = ingested(path, tmp_path / "cache", rate_hz=20, overwrite=True)
+        dataset, _ = ingest_and_open(path, tmp_path / "cache", rate_hz=20, overwrite=True)
         names = ["obs", "actions", "also"]
         assert list(dataset.streams) == (names if ordered else sorted(names))
         columns = [name for name in dataset.episodes.column_names if name in ("zeal", "age")]
@@ -335,7 +337,7 @@ def test_bottom_up_pictures_are_noted(convention, rng, tmp_path):
     attributes = {"data": {"macros_image_convention": convention} if convention else {}}
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 5)}, attributes=attributes)
     _, notes = read_all(path)
-    assert ("cameras: pictures the right way up" in left_out(notes)) == (convention == "opengl")
+    assert ("cameras: pictures the right way up" in left_out_reasons(notes)) == (convention == "opengl")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +357,7 @@ def test_depth_has_its_declared_unit(dtype, units, unit_m, metres, tmp_path):
         if units is not None:
             depth.attrs["units"] = units
 
-    dataset, report = ingested(one_demo(tmp_path, write), tmp_path / "cache")
+    dataset, report = ingest_and_open(write_one_demo(tmp_path, write), tmp_path / "cache")
     assert dataset.streams["obs/cam_depth"].frames.unit_m == unit_m
     batch = next(robocache.Loader(dataset, batch_size=2, delta_timestamps={"obs/cam_depth": None}, device="cpu"))
     np.testing.assert_allclose(np.asarray(batch["obs/cam_depth"]), metres, rtol=1e-6)
@@ -368,18 +370,18 @@ def test_depth_of_an_unknown_unit_is_refused_by_name(tmp_path):
         demo.create_dataset("obs/cam_depth", data=np.ones((4, 8, 8, 1), np.float32)).attrs["units"] = "disparity"
 
     with pytest.raises(robocache.Error, match="expected m, cm or mm of depth, got 'disparity'"):
-        robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+        robocache.ingest(write_one_demo(tmp_path, write), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"),
+    ("low", "high", "expected_text"),
     [(0.98, 0.99, "OpenGL's depth buffer"), (-1.5, 2.0, "negative"), (0.4, 0.99, None), (1.1, 3.0, None)],
 )
-def test_float_depth_that_cannot_be_metres_is_noted(low, high, word, tmp_path):
+def test_float_depth_that_cannot_be_metres_is_noted(low, high, expected_text, tmp_path):
     def write(demo):
         pixels = np.linspace(low, high, 4 * 64, dtype=np.float32).reshape(4, 8, 8, 1)
         demo.create_dataset("obs/cam_depth", data=pixels).attrs["units"] = "m"
 
-    report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+    report = robocache.ingest(write_one_demo(tmp_path, write), tmp_path / "cache")
     reasons = [note["reason"] for note in report.to_dict()["assumed"] if note["what"] == "obs/cam_depth"]
-    assert len(reasons) == (word is not None) and all(word in one for one in reasons)
+    assert len(reasons) == (expected_text is not None) and all(expected_text in reason for reason in reasons)

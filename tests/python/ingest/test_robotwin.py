@@ -6,19 +6,19 @@ import json
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import image_file, read_all, refused, skipped
-from outcomes import ingested, reasons
+from hdf5_files import assert_refused, encode_image, read_all, skipped_reasons
+from outcomes import ingest_and_open, reasons
 from PIL import Image
 
 import robocache
 
 
-def smooth(rng, rows):
+def make_smooth_images(rng, rows):
     small = [Image.fromarray(rng.integers(0, 256, (3, 4, 3), np.uint8)) for _ in range(rows)]
-    return [image_file(np.asarray(one.resize((32, 24), Image.BICUBIC))) for one in small]
+    return [encode_image(np.asarray(image.resize((32, 24), Image.BICUBIC))) for image in small]
 
 
-def write_episode(path, rng, rows, instructions=None, **more):
+def write_episode(path, rng, rows, instructions=None, **extra_datasets):
     """Writes one file, and its instructions beside the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     datasets = {
@@ -32,9 +32,9 @@ def write_episode(path, rng, rows, instructions=None, **more):
         "observation/head_camera/intrinsic_cv": rng.normal(size=(rows, 3, 3)).astype(np.float32),
         "observation/head_camera/cam2world_gl": rng.normal(size=(rows, 4, 4)).astype(np.float32),
         "pointcloud": np.zeros((rows, 0)),
-        **more,
+        **extra_datasets,
     }
-    files = {name: smooth(rng, rows) for name in ("head_camera", "left_camera")}
+    files = {name: make_smooth_images(rng, rows) for name in ("head_camera", "left_camera")}
     with h5py.File(path, "w") as file:
         for key, values in datasets.items():
             file[key] = values
@@ -50,14 +50,14 @@ def write_episode(path, rng, rows, instructions=None, **more):
 def test_two_episodes(rng, tmp_path):
     root = tmp_path / "beat_block_hammer/demo_clean"
     texts = {"seen": ["Hit the block.", "Strike it."], "unseen": ["Beat the red block."]}
-    wrote = {
+    written = {
         number: write_episode(root / f"data/episode{number}.hdf5", rng, 5 + number % 7, texts) for number in (2, 10)
     }
     (root / "scene_info.json").write_text("{}")
     (root / "seed.txt").write_text("1 2")
-    message = refused(root, "no clock", "save_freq", "rate_hz")
+    message = assert_refused(root, "no clock", "save_freq", "rate_hz")
     assert "episode2.hdf5" in message
-    dataset, report = ingested(root, tmp_path / "cache", rate_hz=25)
+    dataset, report = ingest_and_open(root, tmp_path / "cache", rate_hz=25)
     assert (report.format, report.skipped) == ("robotwin", [])
     columns = {name: dataset.episodes[name].to_pylist() for name in ("name", "task", "task_name", "task_config")}
     assert columns == {
@@ -67,30 +67,32 @@ def test_two_episodes(rng, tmp_path):
         "task_config": ["demo_clean"] * 2,
     }
     assert dataset.episodes["instructions_unseen"].to_pylist() == [["Beat the red block."]] * 2
-    for index, (datasets, files) in enumerate(wrote.values()):
+    for index, (datasets, files) in enumerate(written.values()):
         episode = dataset.episode(index)
         for key, values in datasets.items():
             if key != "pointcloud":
-                time_ns, kept = episode[key]
-                np.testing.assert_array_equal(kept, values)
+                time_ns, values_read = episode[key]
+                np.testing.assert_array_equal(values_read, values)
                 assert time_ns.tolist() == [k * 40_000_000 for k in range(len(values))]
         for camera, blobs in files.items():
-            kept = episode[f"observation/{camera}/rgb"][1][:]
-            np.testing.assert_array_equal(kept, [np.asarray(Image.open(io.BytesIO(blob))) for blob in blobs])
-    texts = reasons(report.left_out)
-    assert "no values" in texts["pointcloud"] and 'channels = "bgr"' in texts["red and blue"]
-    assert {"*.json", "*.txt"} < texts.keys()
+            values_read = episode[f"observation/{camera}/rgb"][1][:]
+            np.testing.assert_array_equal(values_read, [np.asarray(Image.open(io.BytesIO(blob))) for blob in blobs])
+    left_out = reasons(report.left_out)
+    assert "no values" in left_out["pointcloud"] and 'channels = "bgr"' in left_out["red and blue"]
+    assert {"*.json", "*.txt"} < left_out.keys()
     assert dataset.provenance["robotwin"] == {"rate_hz": 25, "rate_from": "rate_hz"}
 
 
-def test_red_and_blue_of_its_writer(rng, tmp_path):
+def test_a_mapping_exchanges_red_and_blue(rng, tmp_path):
     write_episode(tmp_path / "t/c/data/episode0.hdf5", rng, 4)
     stream = "observation/head_camera/rgb"
     for name, channels in (("as they are", "rgb"), ("exchanged", "bgr")):
         mapping = {"streams": {stream: {"channels": channels}}}
         robocache.ingest(tmp_path / "t", tmp_path / name, rate_hz=25, mapping=mapping)
-    one, other = (robocache.open(tmp_path / name).episode(0)[stream][1][:] for name in ("as they are", "exchanged"))
-    assert np.abs(one[..., ::-1].astype(int) - other).mean() < 6
+    as_stored, exchanged = (
+        robocache.open(tmp_path / name).episode(0)[stream][1][:] for name in ("as they are", "exchanged")
+    )
+    assert np.abs(as_stored[..., ::-1].astype(int) - exchanged).mean() < 6
 
 
 def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
@@ -100,9 +102,9 @@ def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
     (root / "instructions/episode0.json").write_text("{")
     write_episode(root / "data/episode1.hdf5", rng, 6)
     (root / "data/episode2.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    found, notes = read_all(root, format="robotwin", rate_hz=10, on_error="skip")
-    assert [len(streams) for _, streams in found] == [11, 11]
-    assert set(skipped(notes)) == {
+    recordings, notes = read_all(root, format="robotwin", rate_hz=10, on_error="skip")
+    assert [len(streams) for _, streams in recordings] == [11, 11]
+    assert set(skipped_reasons(notes)) == {
         "data/episode0.hdf5: instructions",
         "data/episode0.hdf5: joint_action/extra",
         "data/episode2.hdf5",
@@ -113,6 +115,6 @@ def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
 def test_other_formats_name_this_one(requested, rng, tmp_path):
     write_episode(tmp_path / "t/c/data/episode0.hdf5", rng, 4)
     source = tmp_path / "t/c/data/episode0.hdf5"
-    refused(
+    assert_refused(
         source, "format='robotwin' reads that", format=requested, **({} if requested == "droid" else {"rate_hz": 10})
     )

@@ -51,14 +51,14 @@ def test_each_bag_of_a_folder_is_a_recording(tmp_path):
     write_mcap(tmp_path / "bags/x.mcap", {"/imu": (name, messages[:6])})
     (tmp_path / "bags/bare.db3-shm").write_bytes(bytes(32768))
     (tmp_path / "bags/bare.db3-wal").touch()
-    got = read(tmp_path / "bags")
-    assert {what: len(streams["/imu"].rows) for what, streams in got.recordings.items()} == {
+    readout = read(tmp_path / "bags")
+    assert {recording: len(streams["/imu"].rows) for recording, streams in readout.recordings.items()} == {
         "bare.db3": 5,
         "split": 30,
         "whole": 4,
         "x.mcap": 6,
     }
-    assert got.recordings["split"]["/imu"].time_ns == [START + k * 5 * MS for k in range(30)]
+    assert readout.recordings["split"]["/imu"].time_ns == [START + k * 5 * MS for k in range(30)]
     assert sorted(path.name for path in (tmp_path / "bags").iterdir()) == [
         "bare.db3",
         "bare.db3-shm",
@@ -71,7 +71,7 @@ def test_each_bag_of_a_folder_is_a_recording(tmp_path):
 
 @pytest.mark.parametrize("kind", ["mcap", "db3", "bag", "parts"])
 def test_run_2_is_before_run_10(kind, tmp_path):
-    """The order of recordings, and of a bag's files if its metadata cannot be read."""
+    """Names in this order give the order of recordings, and of a bag's files if its metadata cannot be read."""
     name, messages = imus(12)
     for k in range(12):
         path, topics = tmp_path / f"bags/run_{k}.{kind}", {"/imu": (name, messages[k : k + 1])}
@@ -97,11 +97,11 @@ def test_missing_messages_by_the_metadata_are_named(tmp_path):
     write_database(tmp_path / "bag/c.db3", {"/imu": imus(5)})
     with pytest.raises(SourceError, match=r"metadata.yaml: b.db3 does not exist"):
         read(tmp_path / "bag")
-    got = read(tmp_path / "bag", on_error="skip")
-    assert len(got.only["/imu"].rows) == 5
-    assert set(got.skipped) == {"bag: b.db3", "bag: /imu: messages"}
-    assert "5 messages, but metadata.yaml counts 9" in got.skipped["bag: /imu: messages"]
-    assert got.left_out["bag: c.db3"] == "metadata.yaml does not name it"
+    readout = read(tmp_path / "bag", on_error="skip")
+    assert len(readout.only["/imu"].rows) == 5
+    assert set(readout.skipped) == {"bag: b.db3", "bag: /imu: messages"}
+    assert "5 messages, but metadata.yaml counts 9" in readout.skipped["bag: /imu: messages"]
+    assert readout.left_out["bag: c.db3"] == "metadata.yaml does not name it"
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../other.db3", "a/../../b.db3"])
@@ -136,15 +136,15 @@ def test_missing_definitions_are_read_from_a_folder(tmp_path):
     with sqlite3.connect(path) as database:
         database.execute("UPDATE topics SET type = 'mine/msg/Imu2'")
     database.close()
-    got = read(path)
-    assert not got.only and "no definition of mine/msg/Imu2" in got.left_out["/imu"]
+    readout = read(path)
+    assert not readout.only and "no definition of mine/msg/Imu2" in readout.left_out["/imu"]
     (tmp_path / "mine/msg").mkdir(parents=True)
     (tmp_path / "mine/msg/Imu2.msg").write_text(definition("sensor_msgs/msg/Imu").split("=====")[0])
     with pytest.raises(robocache.ArgumentError, match="definitions: expected a folder"):
         read(path, definitions=str(tmp_path / "none"))
-    got = read(path, definitions=str(tmp_path))
-    assert len(got.only["/imu"].rows) == 5
-    assert got.only["/imu"].attributes["schema"] == "mine/msg/Imu2"
+    readout = read(path, definitions=str(tmp_path))
+    assert len(readout.only["/imu"].rows) == 5
+    assert readout.only["/imu"].attributes["schema"] == "mine/msg/Imu2"
 
 
 @pytest.mark.parametrize("compression", [None, "bz2", "lz4"])
@@ -154,37 +154,37 @@ def test_bags_of_ros_1(compression, tmp_path):
         head = message("std_msgs/msg/Header", ROS1, seq=k, stamp=header(START + k, store=ROS1).stamp, frame_id="base")
         return message("sensor_msgs/msg/Imu", ROS1, header=head, angular_velocity=vector)
 
-    def tf(k):
+    def say(k):
         return message("std_msgs/msg/String", ROS1, data="x" * k)
 
     topics = {
         "/imu": ("sensor_msgs/msg/Imu", [(START + k + 7, imu1(k)) for k in range(30)]),
-        "/say": ("std_msgs/msg/String", [(START + k, tf(k)) for k in range(30)]),
+        "/say": ("std_msgs/msg/String", [(START + k, say(k)) for k in range(30)]),
     }
     path = write_bag1(tmp_path / "a.bag", topics, compression)
-    got = read(path)
-    assert got.only["/imu"].time_ns == [START + k for k in range(30)]
-    assert np.array(got.only["/imu"].rows)[:, 4].tolist() == [k + 0.25 for k in range(30)]
-    assert got.only["/say"].rows == ["x" * k for k in range(30)]
+    readout = read(path)
+    assert readout.only["/imu"].time_ns == [START + k for k in range(30)]
+    assert np.array(readout.only["/imu"].rows)[:, 4].tolist() == [k + 0.25 for k in range(30)]
+    assert readout.only["/say"].rows == ["x" * k for k in range(30)]
     content = path.read_bytes()
     (tmp_path / "cut.bag").write_bytes(content[:-60])
     with pytest.raises(SourceError, match=r"cut.bag: byte \d+: "):
         read(tmp_path / "cut.bag")
-    got = read(tmp_path / "cut.bag", on_error="skip")
-    assert len(got.only["/say"].rows) == 30 and got.skipped
+    readout = read(tmp_path / "cut.bag", on_error="skip")
+    assert len(readout.only["/say"].rows) == 30 and readout.skipped
 
 
 # ---- the cache ----
 
 
-def test_a_cache(rng, tmp_path):
+def test_topics_of_all_kinds_become_a_cache(rng, tmp_path):
     points = [random_points(rng, PLAIN, n) for n in (5, 0, 9)]
     topics = {
         "/imu": imus(20),
         "/say": strings("a", "b"),
         "/points": (
             "sensor_msgs/msg/PointCloud2",
-            [(START + k, cloud(some, time_ns=START + k)) for k, some in enumerate(points)],
+            [(START + k, cloud(cloud_points, time_ns=START + k)) for k, cloud_points in enumerate(points)],
         ),
         "/cam": (
             "sensor_msgs/msg/Image",

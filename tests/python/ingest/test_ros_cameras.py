@@ -37,22 +37,22 @@ import robocache
 # ---- clouds ----
 
 
-ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal", "f4", (3,))])
+WITH_NORMALS = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal", "f4", (3,))])
 
 
-@pytest.mark.parametrize(("codec", "noted"), [(None, True), ("png", False), ("jpeg:95", False)])
-def test_pixels_stored_with_loss_are_noted(codec, noted, rng, tmp_path):
+@pytest.mark.parametrize(("codec", "is_noted"), [(None, True), ("png", False), ("jpeg:95", False)])
+def test_pixels_stored_with_loss_are_noted(codec, is_noted, rng, tmp_path):
     topics = {
         topic: ("sensor_msgs/msg/Image", [(START, image(rng.integers(0, 255, (40, 48, channels), np.uint8), encoding))])
         for topic, encoding, channels in (("/cam", "rgb8", 3), ("/mono", "mono8", 1))
     }
     options = {} if codec is None else {"image_codec": codec}
     report = robocache.ingest(write_mcap(tmp_path / "a.mcap", topics), tmp_path / "cache", **options)
-    assert [note.streams for note in report.assumed if note.what == "pixels"] == [["/cam", "/mono"]] * noted
+    assert [note.streams for note in report.assumed if note.what == "pixels"] == [["/cam", "/mono"]] * is_noted
 
 
 @pytest.mark.parametrize(
-    ("topic", "unit", "noted"),
+    ("topic", "unit", "is_noted"),
     [
         ("/camera/depth/image_raw", 0.001, False),
         ("/camera/image_raw", 0.001, True),
@@ -60,17 +60,17 @@ def test_pixels_stored_with_loss_are_noted(codec, noted, rng, tmp_path):
         ("/cam/ir/image", None, True),
     ],
 )
-def test_16uc1_is_depth_by_rep_118_unless_the_topic_names_another_quantity(topic, unit, noted, rng, tmp_path):
-    wide = rng.integers(1, 4000, (6, 10, 1)).astype(np.uint16)
-    topics = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+def test_16uc1_is_depth_by_rep_118_unless_the_topic_names_another_quantity(topic, unit, is_noted, rng, tmp_path):
+    pixels = rng.integers(1, 4000, (6, 10, 1)).astype(np.uint16)
+    topics = {topic: ("sensor_msgs/msg/Image", [(START, image(pixels, "16UC1"))])}
     report = robocache.ingest(write_mcap(tmp_path / "a.mcap", topics), tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache")[topic]
     assert stream.frames.unit_m == unit
-    np.testing.assert_array_equal(np.asarray(stream.values[0]).squeeze(), wide.squeeze())
-    assert [note.what for note in report.assumed] == [topic] * noted
+    np.testing.assert_array_equal(np.asarray(stream.values[0]).squeeze(), pixels.squeeze())
+    assert [note.what for note in report.assumed] == [topic] * is_noted
 
 
-@pytest.mark.parametrize("dtype", [PADDED, PLAIN, ODD], ids=["padded", "plain", "odd"])
+@pytest.mark.parametrize("dtype", [PADDED, PLAIN, WITH_NORMALS], ids=["padded", "plain", "odd"])
 @pytest.mark.parametrize("big", [False, True])
 def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
     counts = [6, 0, 600, 600, 12, 602, 3000]
@@ -86,7 +86,7 @@ def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
     names = {
         PADDED: ["x", "y", "z", "intensity"],
         PLAIN: ["x", "y", "z", "intensity"],
-        ODD: ["x", "y", "z", "normal[0]", "normal[1]", "normal[2]"],
+        WITH_NORMALS: ["x", "y", "z", "normal[0]", "normal[1]", "normal[2]"],
     }
     assert streams["/points"].names == names[dtype]
     for row, points in zip(streams["/points"].rows, all_points, strict=True):
@@ -96,7 +96,7 @@ def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
         ]
         assert row.dtype == np.float32
         assert row.tobytes() == np.stack(columns, axis=1).tobytes()  # NaN payloads too
-    others = {PADDED: ["t", "ring"], PLAIN: [], ODD: ["tag"]}[dtype]
+    others = {PADDED: ["t", "ring"], PLAIN: [], WITH_NORMALS: ["tag"]}[dtype]
     assert set(streams) == {"/points", *(f"/points/{name}" for name in others)}
     for name in others:
         for row, points in zip(streams[f"/points/{name}"].rows, all_points, strict=True):
@@ -113,12 +113,12 @@ def test_clouds_of_different_layouts_in_one_topic(rng, tmp_path):
     messages = [(START + k, cloud(points, time_ns=START + k)) for k, points in enumerate(all_points)]
     messages[1][1].data = np.concatenate([messages[1][1].data, np.full(16, 7, np.uint8)])
     messages[6][1].width += 1
-    got = read(
+    readout = read(
         write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)}), on_error="skip"
     ).only["/points"]
-    kept = [0, 1, 2, 3, 4, 5, 7, 8]
-    assert got.time_ns == [START + k for k in kept]
-    for row, k in zip(got.rows, kept, strict=True):
+    kept_rows = [0, 1, 2, 3, 4, 5, 7, 8]
+    assert readout.time_ns == [START + k for k in kept_rows]
+    for row, k in zip(readout.rows, kept_rows, strict=True):
         expected = np.stack([all_points[k][name] for name in PLAIN.names], axis=1)
         assert row.tobytes() == expected.tobytes(), k
 
@@ -131,10 +131,10 @@ def test_clouds_with_too_few_bytes_are_skipped_by_message(rng, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)})
     with pytest.raises(SourceError, match=r"a.mcap: /points: message 1: expected 1x11 points of 16 bytes"):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["/points"].time_ns == [START, START + 4]
-    assert list(got.skipped) == ["a.mcap: /points: messages 1-2"]
-    reason = got.left_out["a.mcap: /points: 1 of 5 clouds"]
+    readout = read(path, on_error="skip")
+    assert readout.only["/points"].time_ns == [START, START + 4]
+    assert list(readout.skipped) == ["a.mcap: /points: messages 1-2"]
+    reason = readout.left_out["a.mcap: /points: 1 of 5 clouds"]
     assert reason.startswith("points of w float32, y float32") and "not of x float32" in reason
 
 
@@ -145,11 +145,11 @@ def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big, rng, tmp_
     colours = rng.integers(0, 256, (50, 4), np.uint8)  # r, g, b, a
     points = np.zeros(50, [("x", "f4"), ("y", "f4"), ("z", "f4"), (name, "u4"), ("intensity", "f4")])
     points["x"], points["intensity"] = np.arange(50), 0.5
-    wide = colours.astype(np.uint32)
-    points[name] = wide[:, 3] << 24 | wide[:, 0] << 16 | wide[:, 1] << 8 | wide[:, 2]
-    called = points.view([(n, kind if n == name else "f4") for n in points.dtype.names])
+    channels = colours.astype(np.uint32)
+    points[name] = channels[:, 3] << 24 | channels[:, 0] << 16 | channels[:, 1] << 8 | channels[:, 2]
+    renamed_points = points.view([(n, kind if n == name else "f4") for n in points.dtype.names])
     msg = cloud(points, big=big)
-    msg.fields = cloud(called).fields
+    msg.fields = cloud(renamed_points).fields
     topics = {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}
     streams = read(write_mcap(tmp_path / "a.mcap", topics)).only
     assert streams["/points"].names == ["x", "y", "z", "intensity"]
@@ -180,35 +180,37 @@ def test_fields_of_pcls_further_types_and_of_unknown_ones(big, rng, tmp_path):
     ]
     msg.point_step, msg.row_step, msg.is_bigendian = points.dtype.itemsize, points.nbytes, big
     msg.data = points.view(np.uint8).reshape(-1)
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
-    assert set(got.only) == {"/points", "/points/i", "/points/t", "/points/b"}
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
+    assert set(readout.only) == {"/points", "/points/i", "/points/t", "/points/b"}
     for name, dtype in {"i": np.int64, "t": np.uint64, "b": np.bool_}.items():
-        assert got.only[f"/points/{name}"].rows[0].dtype == dtype
-        np.testing.assert_array_equal(got.only[f"/points/{name}"].rows[0], points[name])
-    assert "number 12" in got.left_out["/points: field 'odd'"]
+        assert readout.only[f"/points/{name}"].rows[0].dtype == dtype
+        np.testing.assert_array_equal(readout.only[f"/points/{name}"].rows[0], points[name])
+    assert "number 12" in readout.left_out["/points: field 'odd'"]
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_empty_clouds_with_any_fields_are_empty_rows(first, rng, tmp_path):
-    full = [(START + k, cloud(random_points(rng, PADDED, 5), time_ns=START + k)) for k in range(6)]
-    bare = message("sensor_msgs/msg/PointCloud2", header=header(START))
-    other = cloud(random_points(rng, PLAIN, 0))
-    for k, msg in ((0, bare), (1, other)) if first else ((2, bare), (5, other)):
+@pytest.mark.parametrize("empty_first", [True, False])
+def test_empty_clouds_with_any_fields_are_empty_rows(empty_first, rng, tmp_path):
+    messages = [(START + k, cloud(random_points(rng, PADDED, 5), time_ns=START + k)) for k in range(6)]
+    without_fields = message("sensor_msgs/msg/PointCloud2", header=header(START))
+    with_other_fields = cloud(random_points(rng, PLAIN, 0))
+    for k, msg in (
+        ((0, without_fields), (1, with_other_fields)) if empty_first else ((2, without_fields), (5, with_other_fields))
+    ):
         msg.header = header(START + k)
-        full[k] = START + k, msg
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", full)}))
+        messages[k] = START + k, msg
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)}))
     for stream in ("/points", "/points/t", "/points/ring"):
-        assert [len(row) for row in got.only[stream].rows] == [5 * (len(msg.data) > 0) for _, msg in full]
-    assert got.only["/points"].names == ["x", "y", "z", "intensity"] and not got.skipped
+        assert [len(row) for row in readout.only[stream].rows] == [5 * (len(msg.data) > 0) for _, msg in messages]
+    assert readout.only["/points"].names == ["x", "y", "z", "intensity"] and not readout.skipped
 
 
 def test_clouds_have_the_fields_that_most_of_them_have(rng, tmp_path):
     messages = [
         (START + k, cloud(random_points(rng, PLAIN if k in (0, 4) else PADDED, 5), time_ns=START + k)) for k in range(7)
     ]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)}))
-    assert got.only["/points"].time_ns == [START + k for k in (1, 2, 3, 5, 6)]
-    assert "a.mcap: /points: 2 of 7 clouds" in got.left_out and not got.skipped
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", messages)}))
+    assert readout.only["/points"].time_ns == [START + k for k in (1, 2, 3, 5, 6)]
+    assert "a.mcap: /points: 2 of 7 clouds" in readout.left_out and not readout.skipped
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 12), (3, 4), (12, 1)])
@@ -219,9 +221,9 @@ def test_dense_points_are_read_with_a_wrong_row_step(steps, height, width, rng, 
     msg = cloud(points)
     msg.height, msg.width = height, width
     msg.row_step = {"0": 0, "all": points.nbytes, "wider": width * points.itemsize + 8}[steps]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
     for column, name in enumerate(("x", "y", "z")):
-        np.testing.assert_array_equal(got.only["/points"].rows[0][:, column], points[name])
+        np.testing.assert_array_equal(readout.only["/points"].rows[0][:, column], points[name])
 
 
 @pytest.mark.parametrize("encoding", ["rgb8", "mono8", "16UC1", "yuyv"])
@@ -230,12 +232,14 @@ def test_dense_pixels_are_read_with_a_wrong_step(step, encoding, rng, tmp_path):
     """For example, the step was copied from an image of another encoding."""
     channels = {"rgb8": 3, "yuyv": 2}.get(encoding, 1)
     dtype = np.uint16 if encoding == "16UC1" else np.uint8
-    one, other = (image(rng.integers(0, 255, (6, 10, channels)).astype(dtype), encoding) for _ in range(2))
-    other.data, other.step = one.data, step
-    path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, one), (START + 1, other)])})
-    got = read(path, image_codec="raw", stamp="log")
-    np.testing.assert_array_equal(got.only["/cam"].rows[0], got.only["/cam"].rows[1])
-    assert len(got.only["/cam"].rows) == 2
+    dense, with_wrong_step = (image(rng.integers(0, 255, (6, 10, channels)).astype(dtype), encoding) for _ in range(2))
+    with_wrong_step.data, with_wrong_step.step = dense.data, step
+    path = write_mcap(
+        tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, dense), (START + 1, with_wrong_step)])}
+    )
+    readout = read(path, image_codec="raw", stamp="log")
+    np.testing.assert_array_equal(readout.only["/cam"].rows[0], readout.only["/cam"].rows[1])
+    assert len(readout.only["/cam"].rows) == 2
 
 
 # ---- images ----
@@ -244,7 +248,7 @@ def test_dense_pixels_are_read_with_a_wrong_step(step, encoding, rng, tmp_path):
 @pytest.mark.parametrize("padding", [0, 12])
 @pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize(
-    ("encoding", "dtype", "channels", "kept", "unit"),
+    ("encoding", "dtype", "channels", "channel_order", "unit"),
     [
         ("rgb8", np.uint8, 3, [0, 1, 2], None),
         ("bgr8", np.uint8, 3, [2, 1, 0], None),
@@ -254,7 +258,7 @@ def test_dense_pixels_are_read_with_a_wrong_step(step, encoding, rng, tmp_path):
         ("32FC1", np.float32, 1, [0], None),
     ],
 )
-def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, padding, rng, tmp_path):
+def test_images_keep_their_pixels(encoding, dtype, channels, channel_order, unit, big, padding, rng, tmp_path):
     pictures = [rng.integers(0, 255, (6, 10, channels)).astype(dtype) for _ in range(5)]
     messages = [(START + k, image(picture, encoding, padding, big, START + k)) for k, picture in enumerate(pictures)]
     matrix = [500.0, 0, 5, 0, 501, 3, 0, 0, 1]
@@ -265,7 +269,7 @@ def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, pa
     }
     streams = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="raw").only
     stream = streams["/cam/image_raw"]
-    np.testing.assert_array_equal(stream.rows, np.array(pictures)[..., kept])
+    np.testing.assert_array_equal(stream.rows, np.array(pictures)[..., channel_order])
     assert stream.rows[0].dtype == dtype and stream.time_ns == [START + k for k in range(5)]
     assert stream.part.unit_m == unit
     assert stream.part.intrinsics == [matrix[:3], matrix[3:6], matrix[6:]]
@@ -277,21 +281,21 @@ def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, pa
 def test_mosaic_colours_are_the_mean_of_neighbours(pattern, size, rng, tmp_path):
     mosaic = rng.integers(0, 256, (*size, 1)).astype(np.uint8)
     messages = [(START + k, image(mosaic, f"bayer_{pattern}8", time_ns=START + k)) for k in range(2)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)}), image_codec="png")
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)}), image_codec="png")
     height, width = size
-    wide = np.pad(mosaic[..., 0].astype(int), 1, "reflect")
+    padded = np.pad(mosaic[..., 0].astype(int), 1, "reflect")
     for y in range(height):
         for x in range(width):
             for channel, colour in enumerate("rgb"):
-                near = {
-                    (u, v): wide[y + u + 1, x + v + 1]
+                neighbours = {
+                    (u, v): padded[y + u + 1, x + v + 1]
                     for u in (-1, 0, 1)
                     for v in (-1, 0, 1)
                     if pattern[(y + u) % 2 * 2 + (x + v) % 2] == colour
                 }
-                wanted = [near[0, 0]] if (0, 0) in near else list(near.values())
-                assert got.only["/cam"].rows[1][y, x, channel] == int(np.mean(wanted) + 0.5), (y, x, colour)
-    assert f"of bayer_{pattern}8: " in got.left_out["/cam: the mosaic"]
+                expected = [neighbours[0, 0]] if (0, 0) in neighbours else list(neighbours.values())
+                assert readout.only["/cam"].rows[1][y, x, channel] == int(np.mean(expected) + 0.5), (y, x, colour)
+    assert f"of bayer_{pattern}8: " in readout.left_out["/cam: the mosaic"]
 
 
 def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
@@ -301,9 +305,9 @@ def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
         "/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
         "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", [(START, info)]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
-    assert got.only["/cam/image_raw"].part.intrinsics is None
-    assert got.left_out["/cam/image_raw: intrinsics"] == "those of /cam/camera_info are of 20x12, frames of 10x6"
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert readout.only["/cam/image_raw"].part.intrinsics is None
+    assert readout.left_out["/cam/image_raw: intrinsics"] == "those of /cam/camera_info are of 20x12, frames of 10x6"
 
 
 @pytest.mark.parametrize(
@@ -320,22 +324,22 @@ def test_intrinsics_of_a_part_of_the_sensor_are_left_out(fields, is_whole, rng, 
     """REP 104: K describes the whole sensor; roi and binning make images smaller. Drivers also set them with images of full size."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
     binning = {name: value for name, value in fields.items() if "binning" in name}
-    window = message("sensor_msgs/msg/RegionOfInterest", **{k: v for k, v in fields.items() if k not in binning})
-    info = {"header": header(START), "height": 6, "width": 10, "k": np.array(RAW), "roi": window, **binning}
+    roi = message("sensor_msgs/msg/RegionOfInterest", **{k: v for k, v in fields.items() if k not in binning})
+    info = {"header": header(START), "height": 6, "width": 10, "k": np.array(RAW), "roi": roi, **binning}
     topics = {
         "/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
         "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", [(START, message("sensor_msgs/msg/CameraInfo", **info))]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
-    assert got.only["/cam/image_raw"].part.intrinsics == ([RAW[:3], RAW[3:6], RAW[6:]] if is_whole else None)
-    assert ("roi or binning" in got.left_out.get("/cam/image_raw: intrinsics", "")) != is_whole
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert readout.only["/cam/image_raw"].part.intrinsics == ([RAW[:3], RAW[3:6], RAW[6:]] if is_whole else None)
+    assert ("roi or binning" in readout.left_out.get("/cam/image_raw: intrinsics", "")) != is_whole
 
 
 RAW, PROJECTION = [500.0, 0, 5, 0, 501, 3, 0, 0, 1], [400.0, 0, 4, -40, 0, 401, 2, 0, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("topic", "projection", "wanted"),
+    ("topic", "projection", "expected"),
     [
         ("image_raw", PROJECTION, [RAW[:3], RAW[3:6], RAW[6:]]),
         ("image_rect", PROJECTION, [[400, 0, 4], [0, 401, 2], [0, 0, 1]]),
@@ -345,7 +349,7 @@ RAW, PROJECTION = [500.0, 0, 5, 0, 501, 3, 0, 0, 1], [400.0, 0, 4, -40, 0, 401, 
         ("image_rect", [0] * 12, None),
     ],
 )
-def test_intrinsics_of_rectified_images_are_from_p(topic, projection, wanted, rng, tmp_path):
+def test_intrinsics_of_rectified_images_are_from_p(topic, projection, expected, rng, tmp_path):
     """sensor_msgs/CameraInfo: K describes raw images, the left part of P rectified ones."""
     picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
     fields = {"height": 6, "width": 10, "k": np.array(RAW), "p": np.array(projection, float)}
@@ -356,9 +360,9 @@ def test_intrinsics_of_rectified_images_are_from_p(topic, projection, wanted, rn
             [(START, message("sensor_msgs/msg/CameraInfo", header=header(START), **fields))],
         ),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
-    assert got.only[f"/left/{topic}"].part.intrinsics == wanted
-    assert (f"/left/{topic}: intrinsics" in got.left_out) == (wanted is None)
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert readout.only[f"/left/{topic}"].part.intrinsics == expected
+    assert (f"/left/{topic}: intrinsics" in readout.left_out) == (expected is None)
 
 
 @pytest.mark.parametrize("changes_at", [None, 1, 2000])
@@ -377,14 +381,14 @@ def test_intrinsics_that_change_within_a_recording_are_left_out(changes_at, rng,
         "/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
         "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", infos),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics, chunk_size=1 << 14))
-    camera = got.only["/cam/image_raw"].part
+    readout = read(write_mcap(tmp_path / "a.mcap", topics, chunk_size=1 << 14))
+    camera = readout.only["/cam/image_raw"].part
     if changes_at is None:
         assert camera.intrinsics == matrices[0].reshape(3, 3).tolist()
     else:
         assert camera.intrinsics is None
-        assert "/cam/camera_info change within the recording" in got.left_out["/cam/image_raw: intrinsics"]
-    np.testing.assert_array_equal(got.only["/cam/camera_info/k"].rows, matrices)
+        assert "/cam/camera_info change within the recording" in readout.left_out["/cam/image_raw: intrinsics"]
+    np.testing.assert_array_equal(readout.only["/cam/camera_info/k"].rows, matrices)
 
 
 def test_unsupported_images_are_named(rng, tmp_path):
@@ -398,21 +402,21 @@ def test_unsupported_images_are_named(rng, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", topics)
     with pytest.raises(SourceError, match="/short: message 1: expected 10x7 mono8 in rows of 10 bytes, got 60 bytes"):
         read(path)
-    got = read(path, on_error="skip")
-    assert "rgba16" in got.left_out["/wide"]
-    assert len(got.only["/short"].rows) == 1 and list(got.skipped) == ["a.mcap: /short: messages 1"]
+    readout = read(path, on_error="skip")
+    assert "rgba16" in readout.left_out["/wide"]
+    assert len(readout.only["/short"].rows) == 1 and list(readout.skipped) == ["a.mcap: /short: messages 1"]
 
 
 @pytest.mark.parametrize("kind", ["image", "cloud", "compressed", "joints"])
 def test_messages_after_an_undecodable_one_keep_their_numbers(kind, rng, tmp_path, monkeypatch):
     picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
-    make = {
+    make_message = {
         "image": lambda: image(picture, "mono8"),
         "cloud": lambda: cloud(random_points(rng, PLAIN, 10)),
-        "compressed": lambda: compressed(np.repeat(picture, 3, 2), "jpeg", "JPEG"),
+        "compressed": lambda: compressed_image(np.repeat(picture, 3, 2), "jpeg", "JPEG"),
         "joints": lambda: joints(1),
     }[kind]
-    messages = [(START + k, make()) for k in range(4)]
+    messages = [(START + k, make_message()) for k in range(4)]
     if kind == "image":
         messages[3][1].height = 7
     elif kind == "cloud":
@@ -424,14 +428,14 @@ def test_messages_after_an_undecodable_one_keep_their_numbers(kind, rng, tmp_pat
     path = write_mcap(tmp_path / "a.mcap", {"/t": (messages[0][1].__msgtype__, messages)})
     decode = RosDecoder.decode
 
-    def breaks(self, payloads):
+    def decode_with_one_cut(self, payloads):
         """Cuts the second message off."""
         return decode(self, [payload[:-8] if i == 1 else payload for i, payload in enumerate(payloads)])
 
-    monkeypatch.setattr(RosDecoder, "decode", breaks)
-    got = read(path, on_error="skip")
-    assert len(next(iter(got.only.values())).rows) == 2
-    skips = [f"{what} {why}" for what, why in got.skipped.items()]
+    monkeypatch.setattr(RosDecoder, "decode", decode_with_one_cut)
+    readout = read(path, on_error="skip")
+    assert len(next(iter(readout.only.values())).rows) == 2
+    skips = [f"{what} {reason}" for what, reason in readout.skipped.items()]
     assert [re.findall(r"(?:messages?|rows?) (\d)", skip)[0] for skip in skips] == ["1", "3"], skips
 
 
@@ -439,11 +443,13 @@ def test_depth_that_is_not_resized_hides_no_damage(rng, tmp_path):
     messages = [(START + k, image(rng.integers(0, 9, (6, 10, 1)).astype(np.uint16), "16UC1")) for k in range(3)]
     messages[0][1].height = 7
     path = write_mcap(tmp_path / "a.mcap", {"/depth": ("sensor_msgs/msg/Image", messages)})
-    got = read(path, on_error="skip", image_size="20x20")
-    assert list(got.skipped) == ["a.mcap: /depth: messages 0"] and "depth is not resized" in got.left_out["/depth"]
+    readout = read(path, on_error="skip", image_size="20x20")
+    assert (
+        list(readout.skipped) == ["a.mcap: /depth: messages 0"] and "depth is not resized" in readout.left_out["/depth"]
+    )
 
 
-def compressed(picture, format, kind, prefix=b""):
+def compressed_image(picture, format, kind, prefix=b""):
     file = io.BytesIO()
     Image.fromarray(picture).save(file, kind)
     data = np.frombuffer(prefix + file.getvalue(), np.uint8)
@@ -452,7 +458,7 @@ def compressed(picture, format, kind, prefix=b""):
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
 @pytest.mark.parametrize(
-    ("format", "exchanged"),
+    ("format", "is_exchanged"),
     [
         ("bgr8; {} compressed", True),
         ("rgb8; {} compressed ", True),
@@ -465,22 +471,22 @@ def compressed(picture, format, kind, prefix=b""):
         ("mono8; {} compressed ", False),
     ],
 )
-def test_red_and_blue_of_a_file_follow_its_format(format, exchanged, kind, tmp_path):
+def test_red_and_blue_of_a_file_follow_its_format(format, is_exchanged, kind, tmp_path):
     """compressed_image_transport's subscriber exchanges red and blue unless the format has "compressed bgr"."""
     picture = np.tile(np.array([200, 90, 30], np.uint8), (16, 24, 1))
-    messages = [(START + k, compressed(picture, format.format(kind), kind)) for k in range(2)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
-    file = np.array(Image.open(io.BytesIO(bytes(messages[0][1].data)))).astype(int)
-    wanted = file[..., ::-1] if exchanged else file
-    assert np.abs(np.array(got.only["/c"].rows) - wanted).max() <= (3 if exchanged and kind == "jpeg" else 0)
-    assert exchanged == any("red and blue" in what for what in got.left_out)
+    messages = [(START + k, compressed_image(picture, format.format(kind), kind)) for k in range(2)]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
+    stored = np.array(Image.open(io.BytesIO(bytes(messages[0][1].data)))).astype(int)
+    expected = stored[..., ::-1] if is_exchanged else stored
+    assert np.abs(np.array(readout.only["/c"].rows) - expected).max() <= (3 if is_exchanged and kind == "jpeg" else 0)
+    assert is_exchanged == any("red and blue" in what for what in readout.left_out)
 
 
 def test_a_grey_file_has_no_red_and_blue(rng, tmp_path):
     picture = rng.integers(0, 255, (16, 24)).astype(np.uint8)
-    messages = [(START, compressed(picture, "bgr8; png compressed", "png"))]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
-    np.testing.assert_array_equal(got.only["/c"].rows[0][..., 0], picture)
+    messages = [(START, compressed_image(picture, "bgr8; png compressed", "png"))]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", messages)}))
+    np.testing.assert_array_equal(readout.only["/c"].rows[0][..., 0], picture)
 
 
 def test_jpeg_and_png_keep_their_bytes(rng, tmp_path):
@@ -490,35 +496,38 @@ def test_jpeg_and_png_keep_their_bytes(rng, tmp_path):
     topics = {
         "/a/compressed": (
             name,
-            [(START + k, compressed(picture, "rgb8; jpeg compressed bgr8", "jpeg")) for k in range(2)],
+            [(START + k, compressed_image(picture, "rgb8; jpeg compressed bgr8", "jpeg")) for k in range(2)],
         ),
-        "/b/compressed": (name, [(START, compressed(picture, "png", "png"))]),
-        "/c/compressedDepth": (name, [(START, compressed(depth, "16UC1; compressedDepth png", "png", bytes(12)))]),
+        "/b/compressed": (name, [(START, compressed_image(picture, "png", "png"))]),
+        "/c/compressedDepth": (
+            name,
+            [(START, compressed_image(depth, "16UC1; compressedDepth png", "png", bytes(12)))],
+        ),
         "/d/compressed": (
             name,
             [(START, message(name, header=header(START), format="theora", data=[0, 0, 0, 1, 9, 9]))],
         ),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
     jpeg = np.array(Image.open(io.BytesIO(bytes(topics["/a/compressed"][1][0][1].data))))
-    np.testing.assert_array_equal(got.only["/a/compressed"].rows, [jpeg] * 2)
-    np.testing.assert_array_equal(got.only["/b/compressed"].rows, [picture])
-    np.testing.assert_array_equal(got.only["/c/compressedDepth"].rows[0][..., 0], depth)
-    assert got.only["/c/compressedDepth"].part.unit_m == 0.001
-    assert "theora" in got.left_out["/d/compressed"]
+    np.testing.assert_array_equal(readout.only["/a/compressed"].rows, [jpeg] * 2)
+    np.testing.assert_array_equal(readout.only["/b/compressed"].rows, [picture])
+    np.testing.assert_array_equal(readout.only["/c/compressedDepth"].rows[0][..., 0], depth)
+    assert readout.only["/c/compressedDepth"].part.unit_m == 0.001
+    assert "theora" in readout.left_out["/d/compressed"]
 
 
 def test_a_single_row_may_have_any_step(rng, tmp_path):
     """A step of 4 GB in a small message does not matter when there is one row."""
-    result = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
-    result.step = 2**32 - 1
+    msg = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
+    msg.step = 2**32 - 1
     tracemalloc.start()
     streams = read(
-        write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, result)])}), image_codec="raw"
+        write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, msg)])}), image_codec="raw"
     ).only
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert streams["/cam"].rows[0].tobytes() == result.data.tobytes() and peak < 16 << 20
+    assert streams["/cam"].rows[0].tobytes() == msg.data.tobytes() and peak < 16 << 20
 
 
 # ---- images that differ from others of their topic ----
@@ -531,60 +540,60 @@ def test_a_topic_has_the_size_and_encoding_of_most_images(rng, tmp_path):
     messages[0][1].__dict__.update(height=0, width=0, step=0, encoding="", data=np.zeros(0, np.uint8))
     messages[3] = START + 3, image(pictures[3][:4], "rgb8", time_ns=START + 3)
     messages[5] = START + 5, image(pictures[5][..., :1], "odd", time_ns=START + 5)
-    files = [(START + k, compressed(picture, "jpeg", "PNG")) for k, picture in enumerate(pictures)]
+    files = [(START + k, compressed_image(picture, "jpeg", "PNG")) for k, picture in enumerate(pictures)]
     files[0][1].data = np.zeros(0, np.uint8)
-    files[4] = START + 4, compressed(pictures[4][:4], "png", "PNG")
-    files[6] = START + 6, compressed(pictures[6], "jpeg", "JPEG")
-    for k, (_, one) in enumerate(files):
-        one.header = header(START + k)
+    files[4] = START + 4, compressed_image(pictures[4][:4], "png", "PNG")
+    files[6] = START + 6, compressed_image(pictures[6], "jpeg", "JPEG")
+    for k, (_, msg) in enumerate(files):
+        msg.header = header(START + k)
     topics = {"/a": ("sensor_msgs/msg/Image", messages), "/b": ("sensor_msgs/msg/CompressedImage", files)}
-    got = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
-    kept = {"/a": [1, 2, 4, 6, 7, 8], "/b": [1, 2, 3, 5, 7, 8]}
-    for topic, rows in kept.items():
-        assert got.only[topic].time_ns == [START + k for k in rows]
-        np.testing.assert_array_equal(got.only[topic].rows, pictures[rows])
+    readout = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
+    kept_rows = {"/a": [1, 2, 4, 6, 7, 8], "/b": [1, 2, 3, 5, 7, 8]}
+    for topic, rows in kept_rows.items():
+        assert readout.only[topic].time_ns == [START + k for k in rows]
+        np.testing.assert_array_equal(readout.only[topic].rows, pictures[rows])
     # Images of a topic that are left out in the same number share one name, with a reason each.
-    reasons = [(x.what, x.reason) for x in got.notes.left_out if "images" in x.what]
+    reasons = [(omission.what, omission.reason) for omission in readout.notes.left_out if "images" in omission.what]
     assert ("a.mcap: /a: 1 of 9 images", "empty, not 10x6 rgb8") in reasons
     assert ("a.mcap: /a: 1 of 9 images", "10x4 rgb8, not 10x6 rgb8") in reasons
     assert ("a.mcap: /a: 1 of 9 images", "10x6 odd, not 10x6 rgb8") in reasons
     assert {what for what, _ in reasons} == {"a.mcap: /a: 1 of 9 images", "a.mcap: /b: 1 of 9 images"}
-    assert len(reasons) == 6 and not got.skipped
+    assert len(reasons) == 6 and not readout.skipped
 
 
 def test_topics_of_only_empty_or_cut_images_are_named(rng, tmp_path):
     picture = rng.integers(0, 255, (16, 24, 3)).astype(np.uint8)
-    cut = compressed(picture, "jpeg", "JPEG")
+    cut = compressed_image(picture, "jpeg", "JPEG")
     cut.data = cut.data[:10]
     empty = message("sensor_msgs/msg/CompressedImage", header=header(START), format="jpeg")
     name = "sensor_msgs/msg/CompressedImage"
     path = write_mcap(tmp_path / "a.mcap", {"/empty": (name, [(START, empty)]), "/cut": (name, [(START, cut)])})
-    got = read(path, on_error="skip")
-    assert got.only == {} and got.left_out["a.mcap: /empty"] == "its images are empty"
-    assert list(got.skipped) == ["a.mcap: /cut: rows 0"]
+    readout = read(path, on_error="skip")
+    assert readout.only == {} and readout.left_out["a.mcap: /empty"] == "its images are empty"
+    assert list(readout.skipped) == ["a.mcap: /cut: rows 0"]
 
 
 # ---- encodings ----
 
 
 def test_16_bit_brightness_has_no_unit_and_opencv_types_are_bgr(rng, tmp_path):
-    wide = rng.integers(0, 65535, (6, 10, 1)).astype(np.uint16)
+    brightness = rng.integers(0, 65535, (6, 10, 1)).astype(np.uint16)
     colours = rng.integers(0, 255, (6, 10, 4)).astype(np.uint8)
     name = "sensor_msgs/msg/CompressedImage"
     topics = {
-        "/thermal": ("sensor_msgs/msg/Image", [(START, image(wide, "mono16", big=True))]),
+        "/thermal": ("sensor_msgs/msg/Image", [(START, image(brightness, "mono16", big=True))]),
         "/three": ("sensor_msgs/msg/Image", [(START, image(colours[..., :3], "8UC3"))]),
         "/four": ("sensor_msgs/msg/Image", [(START, image(colours, "8UC4"))]),
-        "/plain": (name, [(START, compressed(wide[..., 0], "mono16; png compressed ", "png"))]),
-        "/depth": (name, [(START, compressed(wide[..., 0], "16UC1; png compressed ", "png"))]),
+        "/plain": (name, [(START, compressed_image(brightness[..., 0], "mono16; png compressed ", "png"))]),
+        "/depth": (name, [(START, compressed_image(brightness[..., 0], "16UC1; png compressed ", "png"))]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
+    readout = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
     for topic in ("/thermal", "/plain", "/depth"):
-        np.testing.assert_array_equal(got.only[topic].rows[0], wide)
-        assert got.only[topic].part.unit_m == (0.001 if topic == "/depth" else None)
+        np.testing.assert_array_equal(readout.only[topic].rows[0], brightness)
+        assert readout.only[topic].part.unit_m == (0.001 if topic == "/depth" else None)
     for topic in ("/three", "/four"):
-        np.testing.assert_array_equal(got.only[topic].rows[0], colours[..., [2, 1, 0]])
-        assert "blue, green, red" in got.left_out[f"{topic}: the order of channels"]
+        np.testing.assert_array_equal(readout.only[topic].rows[0], colours[..., [2, 1, 0]])
+        assert "blue, green, red" in readout.left_out[f"{topic}: the order of channels"]
 
 
 @pytest.mark.parametrize("transport", ["raw", "png", "png with a head", "rvl"])
@@ -599,67 +608,70 @@ def test_16_bit_brightness_has_no_unit_and_opencv_types_are_bgr(rng, tmp_path):
     ],
 )
 def test_16uc1_has_metres_only_if_its_topic_is_depth(topic, unit_m, transport, rng, tmp_path):
-    wide = rng.integers(500, 9000, (16, 24, 1)).astype(np.uint16)
+    pixels = rng.integers(500, 9000, (16, 24, 1)).astype(np.uint16)
     name = "sensor_msgs/msg/CompressedImage"
     if transport == "raw":
-        topics = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+        topics = {topic: ("sensor_msgs/msg/Image", [(START, image(pixels, "16UC1"))])}
     elif transport == "png":
-        topics = {topic: (name, [(START, compressed(wide[..., 0], "16UC1; png compressed ", "png"))])}
+        topics = {topic: (name, [(START, compressed_image(pixels[..., 0], "16UC1; png compressed ", "png"))])}
     elif transport == "rvl":
-        file = bytes(12) + rvl(wide[..., 0])
+        file = bytes(12) + rvl(pixels[..., 0])
         msg = message(name, header=header(START), format="16UC1; compressedDepth rvl", data=list(file))
         topics = {f"{topic}/compressedDepth": (name, [(START, msg)])}
     else:
         topics = {
             f"{topic}/compressedDepth": (
                 name,
-                [(START, compressed(wide[..., 0], "16UC1; compressedDepth png", "png", bytes(12)))],
+                [(START, compressed_image(pixels[..., 0], "16UC1; compressedDepth png", "png", bytes(12)))],
             )
         }
     ((_, stream),) = read(write_mcap(tmp_path / "a.mcap", topics)).only.items()
-    np.testing.assert_array_equal(stream.rows[0], wide)
+    np.testing.assert_array_equal(stream.rows[0], pixels)
     assert stream.part.unit_m == unit_m
 
 
 @pytest.mark.parametrize("big", [False, True])
 def test_colours_of_16_bits(big, rng, tmp_path):
-    wide = rng.integers(0, 65535, (6, 10, 3)).astype(np.uint16)
+    pixels = rng.integers(0, 65535, (6, 10, 3)).astype(np.uint16)
     topics = {
-        f"/{encoding}": ("sensor_msgs/msg/Image", [(START, image(wide, encoding, big=big))])
+        f"/{encoding}": ("sensor_msgs/msg/Image", [(START, image(pixels, encoding, big=big))])
         for encoding in ("rgb16", "bgr16")
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
-    np.testing.assert_array_equal(got.only["/rgb16"].rows[0], wide)
-    np.testing.assert_array_equal(got.only["/bgr16"].rows[0], wide[..., ::-1])
-    assert got.only["/rgb16"].part.unit_m is None
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    np.testing.assert_array_equal(readout.only["/rgb16"].rows[0], pixels)
+    np.testing.assert_array_equal(readout.only["/bgr16"].rows[0], pixels[..., ::-1])
+    assert readout.only["/rgb16"].part.unit_m is None
 
 
 def yuv(rng, encoding, height, width, padding):
-    """(an image's bytes, bytes of a row, Y, U and V at every pixel), by the formats' descriptions, byte by byte. Planes of odd
-    size are FFmpeg's."""
-    halves = (1, 2) if encoding not in _PLANES else (1, 1) if encoding == "nv24" else (2, 2)
+    """Returns an image's bytes, the bytes of a row, and Y, U and V at every pixel, all by the formats' descriptions. Planes of
+    odd size are like FFmpeg's."""
+    subsampling = (1, 2) if encoding not in _PLANES else (1, 1) if encoding == "nv24" else (2, 2)
     y = rng.integers(0, 256, (height, width), np.uint8)
-    u, v = rng.integers(0, 256, (2, -(-height // halves[0]), -(-width // halves[1])), np.uint8)
+    u, v = rng.integers(0, 256, (2, -(-height // subsampling[0]), -(-width // subsampling[1])), np.uint8)
     rows = []
     if encoding not in _PLANES:
         order = "YUYV" if encoding in ("yuyv", "yuv422_yuy2") else "UYVY"
         for r in range(height):
             line = []
             for c in range(0, width, 2):
-                luma = iter([*y[r, c : c + 2], 77])  # the second of the last pair of an odd row is no pixel
+                luma = iter([*y[r, c : c + 2], 77])  # 77 is no pixel: the last pair of an odd row has only one
                 line += [{"U": u, "V": v}[x][r, c // 2] if x in "UV" else next(luma) for x in order]
             rows.append(bytes(line) + bytes(padding))
     else:
         rows = [bytes(line) + bytes(padding) for line in y]
         if encoding == "i420":
-            wide = (width + padding + 1) // 2
-            rows += [bytes(line).ljust(wide, b"-") for plane in (u, v) for line in plane]
+            row_bytes = (width + padding + 1) // 2
+            rows += [bytes(line).ljust(row_bytes, b"-") for plane in (u, v) for line in plane]
         else:
-            one, other = (v, u) if encoding == "nv21" else (u, v)
-            behind = 0 if encoding == "nv24" else padding
-            wide = max(2 * u.shape[1], width + behind)
-            rows += [np.stack(pair, axis=1).tobytes().ljust(wide, b"-") for pair in zip(one, other, strict=True)]
-    full = (plane.repeat(halves[0], 0).repeat(halves[1], 1)[:height, :width] for plane in (u, v))
+            first_plane, second_plane = (v, u) if encoding == "nv21" else (u, v)
+            row_padding = 0 if encoding == "nv24" else padding
+            row_bytes = max(2 * u.shape[1], width + row_padding)
+            rows += [
+                np.stack(pair, axis=1).tobytes().ljust(row_bytes, b"-")
+                for pair in zip(first_plane, second_plane, strict=True)
+            ]
+    full = (plane.repeat(subsampling[0], 0).repeat(subsampling[1], 1)[:height, :width] for plane in (u, v))
     return b"".join(rows), len(rows[0]), (y, *full)
 
 
@@ -670,7 +682,7 @@ _PLANES = ("nv12", "nv21", "nv24", "i420")
 @pytest.mark.parametrize("padding", [0, 4])
 @pytest.mark.parametrize("encoding", ["yuv422", "uyvy", "yuv422_yuy2", "yuyv", *_PLANES])
 def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, size, rng, tmp_path):
-    msg, wanted = [], []
+    messages, expected = [], []
     for k in range(3):
         data, step, (y, u, v) = yuv(rng, encoding, *size, padding)
         y, u, v = (plane.astype(np.float64) for plane in (y, u, v))
@@ -679,15 +691,15 @@ def test_luma_and_chroma_are_rgb_by_bt_601(encoding, padding, size, rng, tmp_pat
         # ITU-R BT.601: red weighs 0.299, green 0.587, blue 0.114.
         red, blue = y + 2 * (1 - 0.299) * v, y + 2 * (1 - 0.114) * u
         green = y - 2 * (1 - 0.299) * 0.299 / 0.587 * v - 2 * (1 - 0.114) * 0.114 / 0.587 * u
-        wanted.append(np.clip(np.stack([red, green, blue], -1), 0, 255))
-        one = image(np.zeros((*size, 1), np.uint8), encoding, time_ns=START + k)
-        one.step, one.data = step, np.frombuffer(data, np.uint8)
-        msg.append((START + k, one))
-    got = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", msg)}), image_codec="png")
-    assert np.abs(np.array(got.only["/cam"].rows) - np.array(wanted)).max() < 1.01
-    assert "BT.601" in got.left_out["/cam: luma and chroma"]
-    msg[1][1].data = msg[1][1].data[: -2 - padding]
-    path = write_mcap(tmp_path / "b.mcap", {"/cam": ("sensor_msgs/msg/Image", msg)})
+        expected.append(np.clip(np.stack([red, green, blue], -1), 0, 255))
+        msg = image(np.zeros((*size, 1), np.uint8), encoding, time_ns=START + k)
+        msg.step, msg.data = step, np.frombuffer(data, np.uint8)
+        messages.append((START + k, msg))
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)}), image_codec="png")
+    assert np.abs(np.array(readout.only["/cam"].rows) - np.array(expected)).max() < 1.01
+    assert "BT.601" in readout.left_out["/cam: luma and chroma"]
+    messages[1][1].data = messages[1][1].data[: -2 - padding]
+    path = write_mcap(tmp_path / "b.mcap", {"/cam": ("sensor_msgs/msg/Image", messages)})
     assert list(read(path, on_error="skip").skipped) == ["b.mcap: /cam: messages 1"]
 
 
@@ -697,8 +709,8 @@ def test_planes_of_odd_sizes_equal_ffmpegs(encoding, ffmpeg, rng):
     av = pytest.importorskip("av")
     planes = av.VideoFrame(7, 5, ffmpeg).planes
     data, _, _ = yuv(rng, encoding, 5, 7, 0)
-    pairs = 1 + (encoding != "i420")
-    assert len(data) == 5 * 7 + sum(plane.height * plane.width * pairs for plane in planes[1:])
+    pixel_bytes = 1 + (encoding != "i420")
+    assert len(data) == 5 * 7 + sum(plane.height * plane.width * pixel_bytes for plane in planes[1:])
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -708,9 +720,9 @@ def test_a_16_bit_mosaic_becomes_8_bits(big, rng, tmp_path):
         "/wide": ("sensor_msgs/msg/Image", [(START, image(small.astype(np.uint16) * 257, "bayer_rggb16", big=big))]),
         "/small": ("sensor_msgs/msg/Image", [(START, image(small, "bayer_rggb8"))]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
-    np.testing.assert_array_equal(got.only["/wide"].rows, got.only["/small"].rows)
-    assert "bayer_rggb16" in got.left_out["/wide: the lower 8 bits"]
+    readout = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")
+    np.testing.assert_array_equal(readout.only["/wide"].rows, readout.only["/small"].rows)
+    assert "bayer_rggb16" in readout.left_out["/wide: the lower 8 bits"]
 
 
 # ---- depth in files ----
@@ -727,66 +739,66 @@ def rvl(depth):
             if not value:
                 return
 
-    flat, index, before = depth.reshape(-1).astype(int).tolist(), 0, 0
-    while index < len(flat):
+    values, index, previous = depth.reshape(-1).astype(int).tolist(), 0, 0
+    while index < len(values):
         zeros = index
-        while zeros < len(flat) and flat[zeros] == 0:
+        while zeros < len(values) and values[zeros] == 0:
             zeros += 1
         put(zeros - index)
         others = zeros
-        while others < len(flat) and flat[others]:
+        while others < len(values) and values[others]:
             others += 1
         put(others - zeros)
-        for value in flat[zeros:others]:
-            put((value - before) * 2 if value >= before else (before - value) * 2 - 1)
-            before = value
+        for value in values[zeros:others]:
+            put((value - previous) * 2 if value >= previous else (previous - value) * 2 - 1)
+            previous = value
         index = others
     nibbles += [0] * (-len(nibbles) % 8)
     words = [int("".join(f"{n:x}" for n in nibbles[i : i + 8]), 16) for i in range(0, len(nibbles), 8)]
     return struct.pack("<II", depth.shape[1], depth.shape[0]) + struct.pack(f"<{len(words)}I", *words)
 
 
-def quantised(rng):
-    """Depth quantised like the transport: (its two parameters, integers, metres)."""
+def make_quantised_depth(rng):
+    """Returns depth quantised as by the transport: (the bytes of its parameters, integers, metres)."""
     a, b = np.float32(100 * 101), np.float32(1 - 100 * 101 / 10)
-    whole = rng.integers(1, 4000, (16, 24)).astype(np.uint16)
-    whole[rng.random(whole.shape) < 0.3] = 0
+    integers = rng.integers(1, 4000, (16, 24)).astype(np.uint16)
+    integers[rng.random(integers.shape) < 0.3] = 0
     with np.errstate(divide="ignore"):
-        metres = np.where(whole == 0, np.nan, float(a) / (whole.astype(float) - float(b)))
-    return struct.pack("<iff", 1, a, b), whole, metres
+        metres = np.where(integers == 0, np.nan, float(a) / (integers.astype(float) - float(b)))
+    return struct.pack("<iff", 1, a, b), integers, metres
 
 
 @pytest.mark.parametrize("codec", ["png", "rvl"])
 def test_compressed_depth(codec, rng, tmp_path):
     name = "sensor_msgs/msg/CompressedImage"
-    head, whole, metres = quantised(rng)
+    parameters, integers, metres = make_quantised_depth(rng)
 
     def depth_message(k, type, header_bytes):
         if codec == "png":
-            one = compressed(whole, f"{type}; compressedDepth png", "png", header_bytes)
+            msg = compressed_image(integers, f"{type}; compressedDepth png", "png", header_bytes)
         else:
-            data = np.frombuffer(header_bytes + rvl(whole), np.uint8)
-            one = message(name, format=f"{type}; compressedDepth rvl", data=data)
-        one.header = header(START + k)
-        return START + k, one
+            data = np.frombuffer(header_bytes + rvl(integers), np.uint8)
+            msg = message(name, format=f"{type}; compressedDepth rvl", data=data)
+        msg.header = header(START + k)
+        return START + k, msg
 
     topics = {
-        "/float/compressedDepth": (name, [depth_message(k, "32FC1", head) for k in range(3)]),
+        "/float/compressedDepth": (name, [depth_message(k, "32FC1", parameters) for k in range(3)]),
         "/int/compressedDepth": (name, [depth_message(k, "16UC1", bytes(12)) for k in range(3)]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
-    stream = got.only["/float/compressedDepth"]
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    stream = readout.only["/float/compressedDepth"]
     assert stream.part.unit_m is None and stream.rows[0].dtype == np.float32
     for row in stream.rows:
         np.testing.assert_allclose(row[..., 0], metres, rtol=1e-6)
-    stream = got.only["/int/compressedDepth"]
+    stream = readout.only["/int/compressedDepth"]
     assert stream.part.unit_m == 0.001 and len(stream.rows) == 3
-    np.testing.assert_array_equal(stream.rows[1][..., 0], whole)
+    np.testing.assert_array_equal(stream.rows[1][..., 0], integers)
 
 
 @pytest.mark.parametrize("how", ["raw", "transport"])
 def test_float_depth_is_in_metres_in_a_batch(how, rng, tmp_path):
-    head, whole, metres = quantised(rng)
+    parameters, integers, metres = make_quantised_depth(rng)
     if how == "raw":
         topic, kind = "/depth", "sensor_msgs/msg/Image"
         metres = rng.uniform(0.3, 20, (6, 10))
@@ -796,9 +808,9 @@ def test_float_depth_is_in_metres_in_a_batch(how, rng, tmp_path):
         ]
     else:
         topic, kind = "/depth/compressedDepth", "sensor_msgs/msg/CompressedImage"
-        one = compressed(whole, "32FC1; compressedDepth png", "png", head)
-        one.header = header(START)
-        messages = [(START, one)]
+        msg = compressed_image(integers, "32FC1; compressedDepth png", "png", parameters)
+        msg.header = header(START)
+        messages = [(START, msg)]
     robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, messages)}), tmp_path / "cache", progress=False)
     loader = robocache.Loader(
         tmp_path / "cache", batch_size=1, delta_timestamps={topic: None}, framework="numpy", device="cpu"
@@ -807,27 +819,27 @@ def test_float_depth_is_in_metres_in_a_batch(how, rng, tmp_path):
 
 
 def test_depth_without_the_transports_header_and_invalid_depth(rng, tmp_path):
-    head, whole, metres = quantised(rng)
-    bare = compressed(whole, "16UC1; compressedDepth png", "png", b"")
-    no_depth = compressed(whole, "32FC1; compressedDepth png", "png", bytes(12))
-    good = compressed(whole, "32FC1; compressedDepth png", "png", head)
-    topics = {"/bare": [bare, bare], "/float": [no_depth, good]}
-    for msg in topics.values():
-        for k, one in enumerate(msg):
-            one.header = header(START + k)
+    parameters, integers, metres = make_quantised_depth(rng)
+    without_header = compressed_image(integers, "16UC1; compressedDepth png", "png", b"")
+    invalid = compressed_image(integers, "32FC1; compressedDepth png", "png", bytes(12))
+    valid = compressed_image(integers, "32FC1; compressedDepth png", "png", parameters)
+    topics = {"/bare": [without_header, without_header], "/float": [invalid, valid]}
+    for messages in topics.values():
+        for k, msg in enumerate(messages):
+            msg.header = header(START + k)
     name = "sensor_msgs/msg/CompressedImage"
-    rows = {topic: (name, [(START + k, one) for k, one in enumerate(msg)]) for topic, msg in topics.items()}
-    rows["/bare"] = (name, [(START, bare)])
-    got = read(write_mcap(tmp_path / "a.mcap", rows), on_error="skip")
-    stream = got.only["/bare"]
+    rows = {topic: (name, [(START + k, msg) for k, msg in enumerate(messages)]) for topic, messages in topics.items()}
+    rows["/bare"] = (name, [(START, without_header)])
+    readout = read(write_mcap(tmp_path / "a.mcap", rows), on_error="skip")
+    stream = readout.only["/bare"]
     assert stream.part.unit_m == 0.001
-    np.testing.assert_array_equal(stream.rows[0][..., 0], whole)
-    np.testing.assert_allclose(got.only["/float"].rows[0][..., 0], metres, rtol=1e-6)
-    assert list(got.skipped) == ["a.mcap: /float: messages 0"]
+    np.testing.assert_array_equal(stream.rows[0][..., 0], integers)
+    np.testing.assert_allclose(readout.only["/float"].rows[0][..., 0], metres, rtol=1e-6)
+    assert list(readout.skipped) == ["a.mcap: /float: messages 0"]
 
 
 @pytest.mark.parametrize(
-    ("format", "what"),
+    ("format", "lossy_quantity"),
     [
         ("bayer_rggb8; jpeg compressed ", "colours"),
         ("16UC1; jpeg compressed ", "depth"),
@@ -835,27 +847,31 @@ def test_depth_without_the_transports_header_and_invalid_depth(rng, tmp_path):
         ("16UC1; png compressed ", None),
     ],
 )
-def test_depth_in_8_bits_is_noted_as_lossy(format, what, rng, tmp_path):
+def test_depth_in_8_bits_is_noted_as_lossy(format, lossy_quantity, rng, tmp_path):
     dtype = np.uint16 if "png" in format else np.uint8
-    one = compressed(rng.integers(0, 255, (16, 16)).astype(dtype), format, "png" if "png" in format else "jpeg", b"")
-    one.header = header(START)
-    got = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", [(START, one)])}))
-    assert len(got.only["/c"].rows) == 1
-    assert {key for key in got.left_out if key.startswith("/c: ")} == ({f"/c: {what}"} if what else set())
+    msg = compressed_image(
+        rng.integers(0, 255, (16, 16)).astype(dtype), format, "png" if "png" in format else "jpeg", b""
+    )
+    msg.header = header(START)
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/c": ("sensor_msgs/msg/CompressedImage", [(START, msg)])}))
+    assert len(readout.only["/c"].rows) == 1
+    assert {key for key in readout.left_out if key.startswith("/c: ")} == (
+        {f"/c: {lossy_quantity}"} if lossy_quantity else set()
+    )
 
 
 def test_damaged_rvl_is_skipped_by_message(rng, tmp_path):
     name = "sensor_msgs/msg/CompressedImage"
-    _, whole, _ = quantised(rng)
-    good = bytes(12) + rvl(whole)
-    size = good[:20]
-    files = [good, good[:40], size, size + b"\xff" * 400, size + bytes(4), good]
+    _, integers, _ = make_quantised_depth(rng)
+    valid = bytes(12) + rvl(integers)
+    head = valid[:20]
+    files = [valid, valid[:40], head, head + b"\xff" * 400, head + bytes(4), valid]
     messages = [
         (START + k, message(name, header=header(START + k), format="16UC1; compressedDepth rvl", data=list(file)))
         for k, file in enumerate(files)
     ]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/d": (name, messages)}), on_error="skip")
-    assert got.only["/d"].time_ns == [START, START + 5] and list(got.skipped) == ["a.mcap: /d: messages 1-4"]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/d": (name, messages)}), on_error="skip")
+    assert readout.only["/d"].time_ns == [START, START + 5] and list(readout.skipped) == ["a.mcap: /d: messages 1-4"]
 
 
 # ---- Foxglove's messages in JSON and protobuf ----
@@ -864,7 +880,7 @@ def test_damaged_rvl_is_skipped_by_message(rng, tmp_path):
 STAMP = {"sec": START // 10**9, "nsec": START % 10**9}
 
 
-def base64_of(data):
+def encode_base64(data):
     return base64.b64encode(data).decode()
 
 
@@ -872,24 +888,24 @@ def test_images_in_json_are_images(rng, tmp_path):
     pictures = rng.integers(0, 255, (4, 6, 10, 3)).astype(np.uint8)
     raw = [
         {"timestamp": STAMP, "frame_id": "cam", "width": 10, "height": 6, "encoding": "bgr8", "step": 30}
-        | {"data": base64_of(picture.tobytes())}
+        | {"data": encode_base64(picture.tobytes())}
         for picture in pictures
     ]
     raw[2]["data"] = "no base64!"
     path = write_json(tmp_path / "raw.mcap", raw, "foxglove.RawImage")
     with pytest.raises(SourceError, match=r"data: message 2: "):
         read(path)
-    got = read(path, on_error="skip", image_codec="png")
-    np.testing.assert_array_equal(got.only["data"].rows, pictures[[0, 1, 3]][..., ::-1])
+    readout = read(path, on_error="skip", image_codec="png")
+    np.testing.assert_array_equal(readout.only["data"].rows, pictures[[0, 1, 3]][..., ::-1])
     files = [
         {"timestamp": STAMP, "frame_id": "cam", "format": "png"}
-        | {"data": base64_of(bytes(compressed(picture, "png", "PNG").data))}
+        | {"data": encode_base64(bytes(compressed_image(picture, "png", "PNG").data))}
         for picture in pictures
     ]
-    got = read(write_json(tmp_path / "files.mcap", files, "foxglove.CompressedImage"))
-    np.testing.assert_array_equal(got.only["data"].rows, pictures)
-    words = {"format": "markdown", "data": "aGVsbG8="}
-    assert read(write_json(tmp_path / "words.mcap", [words], "Note")).only["data/data"].rows == ["aGVsbG8="]
+    readout = read(write_json(tmp_path / "files.mcap", files, "foxglove.CompressedImage"))
+    np.testing.assert_array_equal(readout.only["data"].rows, pictures)
+    note = {"format": "markdown", "data": "aGVsbG8="}
+    assert read(write_json(tmp_path / "words.mcap", [note], "Note")).only["data/data"].rows == ["aGVsbG8="]
 
 
 FOXGLOVE_POINT = np.dtype(
@@ -899,17 +915,17 @@ FOXGLOVE_FIELDS = [("x", 0, 7), ("y", 4, 7), ("z", 8, 7), ("intensity", 12, 1), 
 
 
 def foxglove_cloud():
-    """The class of foxglove.PointCloud, with a pose, and its descriptors."""
+    """Returns the message class foxglove.PointCloud, with a pose, and its descriptors."""
     file = descriptor_pb2.FileDescriptorProto(name="foxglove/PointCloud.proto", package="foxglove", syntax="proto3")
     Field = descriptor_pb2.FieldDescriptorProto
 
     def add(name, /, **fields):
         msg = file.message_type.add(name=name)
-        for number, (field, (type, many)) in enumerate(fields.items(), 1):
-            label = Field.LABEL_REPEATED if many else Field.LABEL_OPTIONAL
+        for number, (field, (type, is_repeated)) in enumerate(fields.items(), 1):
+            label = Field.LABEL_REPEATED if is_repeated else Field.LABEL_OPTIONAL
             if isinstance(type, str):
-                type_of = Field.TYPE_ENUM if type.endswith("NumericType") else Field.TYPE_MESSAGE
-                msg.field.add(name=field, number=number, type=type_of, label=label, type_name=f".foxglove.{type}")
+                field_type = Field.TYPE_ENUM if type.endswith("NumericType") else Field.TYPE_MESSAGE
+                msg.field.add(name=field, number=number, type=field_type, label=label, type_name=f".foxglove.{type}")
             else:
                 msg.field.add(name=field, number=number, type=type, label=label)
         return msg
@@ -938,9 +954,9 @@ def foxglove_cloud():
     return msg, descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
-@pytest.mark.parametrize(("encoding", "has_words"), [("protobuf", False), ("json", False), ("json", True)])
-def test_foxgloves_clouds(encoding, has_words, rng, tmp_path):
-    """Protobuf's JSON has the names of enumerations."""
+@pytest.mark.parametrize(("encoding", "with_enum_names"), [("protobuf", False), ("json", False), ("json", True)])
+def test_foxgloves_clouds(encoding, with_enum_names, rng, tmp_path):
+    """The JSON of protobuf has names of enumerations instead of their numbers."""
     counts = [0, 5, 7, 3, 6]
     clouds = [random_points(rng, FOXGLOVE_POINT, n) for n in counts]
     payloads = []
@@ -952,10 +968,10 @@ def test_foxgloves_clouds(encoding, has_words, rng, tmp_path):
             fields = [dict(zip(("name", "offset", "type"), field, strict=True)) for field in FOXGLOVE_FIELDS]
             words = PointCloud.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
             word_of = {value.number: word for word, value in words.items()}
-            fields = [field | {"type": word_of[field["type"]]} for field in fields] if has_words else fields
+            fields = [field | {"type": word_of[field["type"]]} for field in fields] if with_enum_names else fields
             pose = {"position": {"x": k + 0.5, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": 0, "w": 1}}
             thing = {"timestamp": STAMP, "frame_id": "lidar", "pose": pose, "point_stride": stride, "fields": fields}
-            payloads.append((START + k, json.dumps(thing | {"data": base64_of(data)}).encode()))
+            payloads.append((START + k, json.dumps(thing | {"data": encode_base64(data)}).encode()))
         else:
             thing = PointCloud(frame_id="lidar", point_stride=stride, data=data)
             thing.timestamp.seconds, thing.timestamp.nanos = divmod(START, 10**9)
@@ -968,28 +984,28 @@ def test_foxgloves_clouds(encoding, has_words, rng, tmp_path):
     path = write_channel(tmp_path / "a.mcap", encoding, schema[encoding], payloads)
     with pytest.raises(SourceError, match=r"data: message 3: expected 1x4 points of 19 bytes"):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["data"].names == ["x", "y", "z"]
-    kept = [clouds[k] for k in (0, 1, 2, 4)]
-    for row, points in zip(got.only["data"].rows, kept, strict=True):
+    readout = read(path, on_error="skip")
+    assert readout.only["data"].names == ["x", "y", "z"]
+    kept_clouds = [clouds[k] for k in (0, 1, 2, 4)]
+    for row, points in zip(readout.only["data"].rows, kept_clouds, strict=True):
         assert row.tobytes() == np.stack([points[name] for name in "xyz"], axis=1).tobytes()
     for name in ("intensity", "ring"):
-        for row, points in zip(got.only[f"data/{name}"].rows, kept, strict=True):
+        for row, points in zip(readout.only[f"data/{name}"].rows, kept_clouds, strict=True):
             np.testing.assert_array_equal(row, points[name])
-    for row, points in zip(got.only["data/rgba"].rows, kept, strict=True):
-        wide = points["rgba"]
-        colours = np.stack([wide >> 16 & 255, wide >> 8 & 255, wide & 255, wide >> 24], axis=1)
+    for row, points in zip(readout.only["data/rgba"].rows, kept_clouds, strict=True):
+        packed = points["rgba"]
+        colours = np.stack([packed >> 16 & 255, packed >> 8 & 255, packed & 255, packed >> 24], axis=1)
         np.testing.assert_array_equal(row, colours)
-    assert np.array(got.only["data/pose"].rows)[:, [0, 6]].tolist() == [[k + 0.5, 1] for k in (0, 1, 2, 4)]
+    assert np.array(readout.only["data/pose"].rows)[:, [0, 6]].tolist() == [[k + 0.5, 1] for k in (0, 1, 2, 4)]
 
 
 def test_realsense_depth_has_its_sensors_unit(rng, tmp_path):
     """RealSense's recorder declares depth as mono16."""
-    wide = rng.integers(0, 65535, (6, 10, 1)).astype(np.uint16)
+    pixels = rng.integers(0, 65535, (6, 10, 1)).astype(np.uint16)
     unit = message("std_msgs/msg/Float32", data=0.00025)
     topics = {
-        "/device_0/sensor_0/Depth_0/image/data": ("sensor_msgs/msg/Image", [(START, image(wide, "mono16"))]),
-        "/device_0/sensor_0/Infrared_1/image/data": ("sensor_msgs/msg/Image", [(START, image(wide, "mono16"))]),
+        "/device_0/sensor_0/Depth_0/image/data": ("sensor_msgs/msg/Image", [(START, image(pixels, "mono16"))]),
+        "/device_0/sensor_0/Infrared_1/image/data": ("sensor_msgs/msg/Image", [(START, image(pixels, "mono16"))]),
         "/device_0/sensor_0/option/Depth_Units/value": ("std_msgs/msg/Float32", [(START, unit)]),
     }
     streams = read(write_mcap(tmp_path / "a.mcap", topics)).only

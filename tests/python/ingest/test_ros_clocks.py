@@ -24,7 +24,7 @@ from ros_files import (
 import robocache
 
 
-def stamped(*pairs):
+def imus_with_stamps(*pairs):
     return "sensor_msgs/msg/Imu", [(log, imu(stamp, 0)) for log, stamp in pairs]
 
 
@@ -41,14 +41,14 @@ def stamped(*pairs):
 def test_a_plausible_header_stamp_is_the_clock(stamps, clock, words, tmp_path):
     logs = [START + k for k in range(3)]
     pairs = [(log, 0 if stamp is None else log + stamp) for log, stamp in zip(logs, stamps, strict=True)]
-    path = write_mcap(tmp_path / "a.mcap", {"/imu": stamped(*pairs)})
-    got = read(path)
-    assert got.only["/imu"].attributes["clock_source"] == clock
-    assert got.only["/imu"].time_ns == [stamp if clock == "header.stamp" else log for log, stamp in pairs]
-    reasons = [reason for what, reason in got.left_out.items() if "as the clock" in what]
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus_with_stamps(*pairs)})
+    readout = read(path)
+    assert readout.only["/imu"].attributes["clock_source"] == clock
+    assert readout.only["/imu"].time_ns == [stamp if clock == "header.stamp" else log for log, stamp in pairs]
+    reasons = [reason for what, reason in readout.left_out.items() if "as the clock" in what]
     assert (reasons == []) if words is None else words in reasons[0]
     if clock == "log_time":  # nothing is lost
-        assert np.array(got.only["/imu/header.stamp"].rows).tolist() == [stamp for _, stamp in pairs]
+        assert np.array(readout.only["/imu/header.stamp"].rows).tolist() == [stamp for _, stamp in pairs]
     assert read(path, stamp="header").only["/imu"].time_ns == [stamp for _, stamp in pairs]
     assert read(path, stamp="log").only["/imu"].time_ns == logs
     assert read(path, stamp="publish").only["/imu"].time_ns == [log - 5 for log in logs]
@@ -60,29 +60,32 @@ def test_a_second_or_more_of_nanoseconds_is_no_stamp(nanoseconds, tmp_path):
     """Some drivers write a negative number into the unsigned field: the stamp would be up to 4.3 s late, and near the log time."""
     messages = [(START + k * 10**7, imu(START + k * 10**7, 0)) for k in range(3)]
     messages[1][1].header.stamp.nanosec = nanoseconds
-    got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
-    assert got.only["/imu"].time_ns == [log for log, _ in messages]
-    assert got.only["/imu"].attributes["clock_source"] == "log_time"
-    assert "nanoseconds of a second or more" in got.left_out["a.mcap: /imu: header.stamp as the clock"]
-    messages[1][1].header.stamp.nanosec = 10**9  # some writers round up to a whole second: this has one meaning
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
+    assert readout.only["/imu"].time_ns == [log for log, _ in messages]
+    assert readout.only["/imu"].attributes["clock_source"] == "log_time"
+    assert "nanoseconds of a second or more" in readout.left_out["a.mcap: /imu: header.stamp as the clock"]
+    messages[1][1].header.stamp.nanosec = 10**9  # some writers round up to a whole second, which is unambiguous
     messages[1] = (messages[2][0], messages[1][1])
-    got = read(write_mcap(tmp_path / "b.mcap", {"/imu": ("sensor_msgs/msg/Imu", [messages[0], messages[1]])}))
-    assert got.only["/imu"].time_ns[1] == (START // 10**9 + 1) * 10**9
+    readout = read(write_mcap(tmp_path / "b.mcap", {"/imu": ("sensor_msgs/msg/Imu", [messages[0], messages[1]])}))
+    assert readout.only["/imu"].time_ns[1] == (START // 10**9 + 1) * 10**9
 
 
 def test_a_topic_has_one_clock_in_all_recordings(tmp_path):
-    sane, insane = stamped((START, START), (START + 1, START + 1)), stamped((START, 0), (START + 1, START + 1))
-    for name, topics in {"a": sane, "b": insane, "c": sane}.items():
+    valid, invalid = (
+        imus_with_stamps((START, START), (START + 1, START + 1)),
+        imus_with_stamps((START, 0), (START + 1, START + 1)),
+    )
+    for name, topics in {"a": valid, "b": invalid, "c": valid}.items():
         write_mcap(tmp_path / f"bags/{name}.mcap", {"/imu": topics})
     with pytest.raises(SourceError, match=r"b.mcap: /imu: header.stamp is no clock here, .* stamp='log'"):
         read(tmp_path / "bags")
-    got = read(tmp_path / "bags", on_error="skip")
-    assert [len(streams) for streams in got.recordings.values()] == [4, 0, 4]
-    assert list(got.skipped) == ["b.mcap: /imu"]
+    readout = read(tmp_path / "bags", on_error="skip")
+    assert [len(streams) for streams in readout.recordings.values()] == [4, 0, 4]
+    assert list(readout.skipped) == ["b.mcap: /imu"]
     (tmp_path / "bags/a.mcap").unlink()
-    got = read(tmp_path / "bags")
-    assert {streams["/imu"].attributes["clock_source"] for streams in got.recordings.values()} == {"log_time"}
-    assert np.array(got.recordings["c.mcap"]["/imu/header.stamp"].rows).tolist() == [START, START + 1]
+    readout = read(tmp_path / "bags")
+    assert {streams["/imu"].attributes["clock_source"] for streams in readout.recordings.values()} == {"log_time"}
+    assert np.array(readout.recordings["c.mcap"]["/imu/header.stamp"].rows).tolist() == [START, START + 1]
 
 
 def test_refused_stamps_are_kept_beside_frames(rng, tmp_path):
@@ -95,20 +98,20 @@ def test_refused_stamps_are_kept_beside_frames(rng, tmp_path):
 
 def test_frame_ids_that_count_messages_are_a_stream_of_text(tmp_path):
     messages = [(START + k, imu(START + k, k, frame=f"frame {k}")) for k in range(40)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
-    assert got.only["/imu/header.frame_id"].rows == [f"frame {k}" for k in range(40)]
-    assert np.array(got.only["/imu"].rows)[:, 4].tolist() == [k + 0.25 for k in range(40)]
-    assert "more than 32" in got.left_out["a.mcap: /imu: streams for frames of reference"]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}))
+    assert readout.only["/imu/header.frame_id"].rows == [f"frame {k}" for k in range(40)]
+    assert np.array(readout.only["/imu"].rows)[:, 4].tolist() == [k + 0.25 for k in range(40)]
+    assert "more than 32" in readout.left_out["a.mcap: /imu: streams for frames of reference"]
 
 
-def write_unlike(folder, second):
-    """Writes two bags with /imu, the second by `second`; each also has its own topic."""
+def write_two_bags(folder, second):
+    """Writes two bags with /imu, `second` in the second bag; each bag also has its own topic."""
     write_mcap(folder / "a.mcap", {"/imu": imus(4, frame="a"), "/first": strings("x")})
     write_mcap(folder / "b.mcap", {"/imu": second, "/second": strings("y")})
     return folder
 
 
-def in_shards(source, folder, **options):
+def ingest_in_shards(source, folder, **options):
     planned = plan(source, folder / "plan", shards=2, **options)
     for shard in range(2):
         convert(load_plan(planned.folder), shard)
@@ -116,15 +119,15 @@ def in_shards(source, folder, **options):
 
 
 def test_differences_between_bags_are_noted_alike_with_any_shards(tmp_path):
-    source = write_unlike(tmp_path / "bags", imus(4, frame="b"))
+    source = write_two_bags(tmp_path / "bags", imus(4, frame="b"))
     robocache.ingest(source, tmp_path / "one")
-    in_shards(source, tmp_path)
-    one, two = robocache.open(tmp_path / "one"), robocache.open(tmp_path / "merged")
-    frames = [json.loads(column) for column in one.episodes["frame_ids"].to_pylist()]
+    ingest_in_shards(source, tmp_path)
+    single, merged = robocache.open(tmp_path / "one"), robocache.open(tmp_path / "merged")
+    frames = [json.loads(column) for column in single.episodes["frame_ids"].to_pylist()]
     assert frames == [{"/imu/header.frame_id": "a"}, {"/imu/header.frame_id": "b"}]
-    assert two.episodes.equals(one.episodes)
-    assert two.provenance["mcap"] == one.provenance["mcap"]
-    assert one.provenance["mcap"]["clocks"].keys() == {"/imu", "/first", "/second"}
+    assert merged.episodes.equals(single.episodes)
+    assert merged.provenance["mcap"] == single.provenance["mcap"]
+    assert single.provenance["mcap"]["clocks"].keys() == {"/imu", "/first", "/second"}
 
 
 @pytest.mark.parametrize(("lag", "clock"), [(0, "header.stamp"), (-60 * 10**9, "log_time")])
@@ -133,8 +136,8 @@ def test_shards_with_different_clocks_are_not_merged(lag, clock, tmp_path):
     write_mcap(tmp_path / "bags/a.mcap", {"/imu": imus(4, lag=lag)})
     write_mcap(tmp_path / "bags/b.mcap", {"/imu": imus(4, lag=-60 * 10**9 - lag)})
     with pytest.raises(robocache.FileError, match=f"clocks '/imu' is {other}, but before it {clock}"):
-        in_shards(tmp_path / "bags", tmp_path)
-    assert in_shards(tmp_path / "bags", tmp_path / "log", stamp="log").episodes == 2
+        ingest_in_shards(tmp_path / "bags", tmp_path)
+    assert ingest_in_shards(tmp_path / "bags", tmp_path / "log", stamp="log").episodes == 2
 
 
 def test_shards_with_different_lengths_are_not_merged(tmp_path):
@@ -147,13 +150,13 @@ def test_shards_with_different_lengths_are_not_merged(tmp_path):
     with pytest.raises(robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3"):
         robocache.ingest(tmp_path / "bags", tmp_path / "cache")
     with pytest.raises(robocache.FileError, match=r"does not fit the shards before it: .*/a"):
-        in_shards(tmp_path / "bags", tmp_path)
+        ingest_in_shards(tmp_path / "bags", tmp_path)
 
 
 @settings(max_examples=15)
 @given(order=st.permutations(range(40)))
 def test_messages_are_in_order_of_log_time(order, tmp_path):
-    """Their order in the file does not matter: chunks overlap."""
+    """The chunks overlap, and the order in the file does not matter."""
     topics = {"/a": strings(*map(str, range(20))), "/b": strings(*map(str, range(20)))}
     path = write_mcap(tmp_path / "a.mcap", topics, chunk_size=150, order=order)
     streams = read(path).only
@@ -161,7 +164,7 @@ def test_messages_are_in_order_of_log_time(order, tmp_path):
     assert streams["/a"].time_ns == [START + k for k in range(20)]
 
 
-def delayed(path, delays):
+def write_delayed(path, delays):
     """Writes one topic for each list of delays: seconds from a header's stamp to its log time."""
     kind, topics = "geometry_msgs/msg/PointStamped", {}
     for topic, (delay, count) in delays.items():
@@ -181,7 +184,7 @@ def delayed(path, delays):
     ],
 )
 def test_headers_of_another_machines_clock_are_named(delays, named, tmp_path):
-    source = delayed(tmp_path / "a.mcap", delays)
+    source = write_delayed(tmp_path / "a.mcap", delays)
     report = robocache.ingest(source, tmp_path / "cache")
     assert [note.streams for note in report.assumed] == [[name] for name in named]
     for assumption in report.assumed:
@@ -221,7 +224,7 @@ def test_transforms_ahead_of_time_are_not_named(tmp_path):
     messages = []
     for k in range(40):
         t = START + k * 50 * MS
-        moved = [transform(t + 10**9, "odom")] if k % 2 else [transform(t, "base")]
-        messages.append((t, message("tf2_msgs/msg/TFMessage", transforms=moved)))
+        transforms = [transform(t + 10**9, "odom")] if k % 2 else [transform(t, "base")]
+        messages.append((t, message("tf2_msgs/msg/TFMessage", transforms=transforms)))
     source = write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", messages)})
     assert [note.what for note in robocache.ingest(source, tmp_path / "cache").assumed] == ["rotation.x to rotation.w"]

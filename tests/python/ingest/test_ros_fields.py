@@ -41,8 +41,8 @@ import robocache
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_scalars_are_one_stream_and_each_array_its_own(compression, big, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(50, lag=3 * MS)}, compression, big, chunk_size=4000)
-    got = read(path)
-    streams = got.only
+    readout = read(path)
+    streams = readout.only
     assert list(streams) == [
         "/imu",
         *(f"/imu/{name}_covariance" for name in ("orientation", "angular_velocity", "linear_acceleration")),
@@ -63,8 +63,8 @@ def test_scalars_are_one_stream_and_each_array_its_own(compression, big, tmp_pat
     expected = {"schema": "sensor_msgs/msg/Imu", "clock_source": "header.stamp"}
     assert stream.attributes == expected | {"methods": [[0, 4, "slerp"]]}
     assert streams["/imu/orientation_covariance"].attributes == expected
-    assert got.metadata["a.mcap"] == {"name": "a.mcap", "frame_ids": '{"/imu/header.frame_id": "base"}'}
-    assert got.provenance["mcap"]["clocks"] == {"/imu": "header.stamp"}
+    assert readout.metadata["a.mcap"] == {"name": "a.mcap", "frame_ids": '{"/imu/header.frame_id": "base"}'}
+    assert readout.provenance["mcap"]["clocks"] == {"/imu": "header.stamp"}
 
 
 MIXED = CustomType(
@@ -74,7 +74,7 @@ MIXED = CustomType(
 )
 
 
-def mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
+def make_mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
     foo = [
         MIXED.Foo(a=k + i / 4, b=i, s=f"{k}.{i}", c=np.array([k, i], np.int16), d=np.arange(d, dtype=np.float32) + i)
         for i in range(max(foos, 2))
@@ -87,7 +87,7 @@ def mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
 
 @pytest.mark.parametrize("big", [False, True])
 def test_every_kind_of_field(big, tmp_path):
-    messages = [mixed(k, words=["é"] * (k % 3), foos=k % 4) for k in range(20)]
+    messages = [make_mixed(k, words=["é"] * (k % 3), foos=k % 4) for k in range(20)]
     streams = read(MIXED.write(tmp_path / "a.mcap", messages, big=big)).only
     main = streams["data"]
     assert main.names == ["real", "small", "flag", "pair[0].a", "pair[0].b", "pair[1].a", "pair[1].b"]
@@ -114,12 +114,12 @@ def test_every_kind_of_field(big, tmp_path):
 
 
 def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_path):
-    messages = [mixed(k, many=np.arange(k % 5), d=k % 3) for k in range(30)]
-    got = read(MIXED.write(tmp_path / "a.mcap", messages))
-    assert isinstance(got.only["data/many"].part, Ragged)
-    for row, m in zip(got.only["data/many"].rows, messages, strict=True):
+    messages = [make_mixed(k, many=np.arange(k % 5), d=k % 3) for k in range(30)]
+    readout = read(MIXED.write(tmp_path / "a.mcap", messages))
+    assert isinstance(readout.only["data/many"].part, Ragged)
+    for row, m in zip(readout.only["data/many"].rows, messages, strict=True):
         np.testing.assert_array_equal(row, m.many)
-    assert got.left_out["data/foos.d"] == "sequences in records, of varying lengths"
+    assert readout.left_out["data/foos.d"] == "sequences in records, of varying lengths"
 
 
 @settings(max_examples=25)
@@ -130,8 +130,8 @@ def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_pat
     big=st.booleans(),
 )
 def test_messages_of_any_lengths_equal_their_library(counts, big, tmp_path):
-    """Messages of the same lengths share a layout, and so do large messages of other lengths; none may be confused."""
-    messages = [mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
+    """Messages of the same lengths share a layout, and so do large messages of other lengths; no message may be read with another's layout."""
+    messages = [make_mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
     streams = read(MIXED.write(tmp_path / "a.mcap", messages, big=big)).only
     lengths = {len(m.many) for m in messages}
     if lengths != {0}:
@@ -150,14 +150,14 @@ def test_messages_of_any_lengths_equal_their_library(counts, big, tmp_path):
 def test_the_first_bags_layout_applies_to_all(tmp_path):
     """The number of records may change; sequences of a constant length may not."""
     (tmp_path / "bags").mkdir()
-    MIXED.write(tmp_path / "bags/a.mcap", [mixed(k, foos=2) for k in range(3)])
-    MIXED.write(tmp_path / "bags/b.mcap", [mixed(k, foos=3) for k in range(3)])
-    MIXED.write(tmp_path / "bags/c.mcap", [mixed(k, many=[1.0]) for k in range(3)])
+    MIXED.write(tmp_path / "bags/a.mcap", [make_mixed(k, foos=2) for k in range(3)])
+    MIXED.write(tmp_path / "bags/b.mcap", [make_mixed(k, foos=3) for k in range(3)])
+    MIXED.write(tmp_path / "bags/c.mcap", [make_mixed(k, many=[1.0]) for k in range(3)])
     with pytest.raises(SourceError, match=r"c.mcap: data: many has 1 to 1 values a message, but 2 in each before it"):
         read(tmp_path / "bags")
-    got = read(tmp_path / "bags", on_error="skip")
-    assert [len(row) for row in got.recordings["b.mcap"]["data/foos"].rows] == [3, 3, 3]
-    assert list(got.skipped) == ["c.mcap: data"]
+    readout = read(tmp_path / "bags", on_error="skip")
+    assert [len(row) for row in readout.recordings["b.mcap"]["data/foos"].rows] == [3, 3, 3]
+    assert list(readout.skipped) == ["c.mcap: data"]
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -188,11 +188,11 @@ def test_a_single_field_has_the_topics_name(tmp_path):
         ),
         "/empty": ("std_msgs/msg/Empty", [(START, message("std_msgs/msg/Empty"))]),
     }
-    got = read(write_mcap(tmp_path / "a.mcap", topics))
-    assert got.only["/say"].rows == ["open", "", "zu"]
-    assert got.only["/count"].rows[0].tolist() == [2**62 + 1]
-    np.testing.assert_array_equal(got.only["/command"].rows, [[0, 2], [1, 2], [2, 2]])
-    assert "/command: layout" in got.left_out
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert readout.only["/say"].rows == ["open", "", "zu"]
+    assert readout.only["/count"].rows[0].tolist() == [2**62 + 1]
+    np.testing.assert_array_equal(readout.only["/command"].rows, [[0, 2], [1, 2], [2, 2]])
+    assert "/command: layout" in readout.left_out
 
 
 # ---- joints and transforms ----
@@ -201,14 +201,14 @@ def test_a_single_field_has_the_topics_name(tmp_path):
 def test_joints_have_the_order_of_the_first_message(tmp_path):
     orders = [("b", "a", "c"), ("b", "a", "c"), ("c", "a", "b"), ("a", "b", "c")]
     messages = [(START + k, joints(k, order, velocity=k != 1)) for k, order in enumerate(orders)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)}))
-    position = got.only["/joint_states/position"]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)}))
+    position = readout.only["/joint_states/position"]
     assert position.names == ["b", "a", "c"]
     assert np.array(position.rows).tolist() == [[10 * k + 1, 10 * k, 10 * k + 2] for k in range(4)]
-    assert got.only["/joint_states/velocity"].time_ns == [START, START + 2, START + 3]
-    assert "/joint_states/effort" not in got.only
-    assert got.left_out["a.mcap: /joint_states/effort"] == "always empty"
-    assert got.left_out["a.mcap: /joint_states/velocity"] == "empty in 1 messages"
+    assert readout.only["/joint_states/velocity"].time_ns == [START, START + 2, START + 3]
+    assert "/joint_states/effort" not in readout.only
+    assert readout.left_out["a.mcap: /joint_states/effort"] == "always empty"
+    assert readout.left_out["a.mcap: /joint_states/velocity"] == "empty in 1 messages"
 
 
 def test_joints_without_all_their_numbers_are_refused(tmp_path):
@@ -217,10 +217,10 @@ def test_joints_without_all_their_numbers_are_refused(tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/joint_states": ("sensor_msgs/msg/JointState", messages)})
     with pytest.raises(SourceError, match="message 1: 2 of position for 3 joints"):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["/joint_states/position"].time_ns == [START, START + 2]
-    assert np.array(got.only["/joint_states/position"].rows)[1].tolist() == [20, 21, 22]
-    assert list(got.skipped) == ["a.mcap: /joint_states: messages 1"]
+    readout = read(path, on_error="skip")
+    assert readout.only["/joint_states/position"].time_ns == [START, START + 2]
+    assert np.array(readout.only["/joint_states/position"].rows)[1].tolist() == [20, 21, 22]
+    assert list(readout.skipped) == ["a.mcap: /joint_states: messages 1"]
 
 
 @pytest.mark.parametrize("names", [[], ["", ""], ["arm", ""], ["arm", "arm"]])
@@ -305,8 +305,8 @@ def test_joints_of_two_publishers_are_two_streams(tmp_path):
     (tmp_path / "bags").mkdir()
     write_mcap(tmp_path / "bags/a.mcap", {"/joints": (name, first)})
     write_mcap(tmp_path / "bags/b.mcap", {"/joints": (name, second)})
-    got = read(tmp_path / "bags")
-    streams = got.recordings["a.mcap"]
+    readout = read(tmp_path / "bags")
+    streams = readout.recordings["a.mcap"]
     order = list(first[1][1].name)
     assert streams["/joints/position"].names == order and streams["/joints/d/position"].names == ["d"]
     rows = [k for k in range(12) if k % 3]
@@ -315,10 +315,10 @@ def test_joints_of_two_publishers_are_two_streams(tmp_path):
         [10.0 * k + "abcdef".index(joint) for joint in order] for k in rows
     ]
     assert np.array(streams["/joints/d/velocity"].rows).tolist() == [[10.0 * k + 3] for k in (0, 3, 6, 9)]
-    streams = got.recordings["b.mcap"]
+    streams = readout.recordings["b.mcap"]
     assert set(streams) == {f"/joints/{part}" for part in ("d/position", "d/velocity", "a,b/position", "a,b/velocity")}
     assert np.array(streams["/joints/a,b/position"].rows).tolist() == [[0, 1], [20, 21]]
-    assert not got.skipped
+    assert not readout.skipped
 
 
 def test_growing_lists_of_joints_are_streams_with_short_names(tmp_path):
@@ -326,16 +326,16 @@ def test_growing_lists_of_joints_are_streams_with_short_names(tmp_path):
     grown = [names[: 1 + k // 3] for k in range(24)]
     kind = "sensor_msgs/msg/JointState"
     messages = [
-        (START + k, message(kind, header=header(START + k), name=some, position=np.arange(len(some)) + k))
-        for k, some in enumerate(grown)
+        (START + k, message(kind, header=header(START + k), name=joint_names, position=np.arange(len(joint_names)) + k))
+        for k, joint_names in enumerate(grown)
     ]
     messages.insert(0, (START - 1, message(kind, header=header(START - 1))))  # an empty message
     streams = read(write_mcap(tmp_path / "a.mcap", {"/joints": (kind, messages)})).only
     assert len(streams) == 8 and all(len(name) < 80 for name in streams)
-    for some in {tuple(some) for some in grown}:
-        (stream,) = [stream for stream in streams.values() if stream.names == list(some)]
-        rows = [k for k in range(24) if tuple(grown[k]) == some]
-        assert np.array(stream.rows).tolist() == [(np.arange(len(some)) + k).tolist() for k in rows]
+    for joint_names in {tuple(joint_names) for joint_names in grown}:
+        (stream,) = [stream for stream in streams.values() if stream.names == list(joint_names)]
+        rows = [k for k in range(24) if tuple(grown[k]) == joint_names]
+        assert np.array(stream.rows).tolist() == [(np.arange(len(joint_names)) + k).tolist() for k in rows]
 
 
 def test_trajectories_have_the_joint_order_of_the_first_message(tmp_path):
@@ -349,13 +349,13 @@ def test_trajectories_have_the_joint_order_of_the_first_message(tmp_path):
     orders = ["abc", "cab", "de", "ab", "cba", "abc", "ed"]
     messages = [command(k, names) for k, names in enumerate(orders)]
     streams = read(write_mcap(tmp_path / "a.mcap", {"/command": (kind, messages)})).only
-    for stream, joints_of in (("/command", "abc"), ("/command/d,e", "de"), ("/command/a,b", "ab")):
-        found = streams[f"{stream}/points.positions"]
-        rows = [k for k, names in enumerate(orders) if set(names) == set(joints_of)]
-        assert found.names == list(joints_of) and found.time_ns == [START + k for k in rows]
-        for row, k in zip(found.rows, rows, strict=True):
-            wanted = [[10.0 * k + "abcdef".index(n) + i / 4 for n in joints_of] for i in range(len(joints_of))]
-            assert row.tolist() == wanted
+    for stream, joint_order in (("/command", "abc"), ("/command/d,e", "de"), ("/command/a,b", "ab")):
+        positions = streams[f"{stream}/points.positions"]
+        rows = [k for k, names in enumerate(orders) if set(names) == set(joint_order)]
+        assert positions.names == list(joint_order) and positions.time_ns == [START + k for k in rows]
+        for row, k in zip(positions.rows, rows, strict=True):
+            expected = [[10.0 * k + "abcdef".index(n) + i / 4 for n in joint_order] for i in range(len(joint_order))]
+            assert row.tolist() == expected
 
 
 def test_interfaces_of_dynamic_joints_are_features(tmp_path):
@@ -364,11 +364,13 @@ def test_interfaces_of_dynamic_joints_are_features(tmp_path):
         "std_msgs/Header header\nstring[] joint_names\nInterfaceValue[] interface_values\n",
         {"control_msgs/InterfaceValue": "string[] interface_names\nfloat64[] values\n"} | HEADER,
     )
-    has = {"a": ["position", "velocity"], "b": ["position", "effort"], "g": ["position"]}
+    interfaces = {"a": ["position", "velocity"], "b": ["position", "effort"], "g": ["position"]}
 
     def state(k, names, drop=0):
         values = [
-            custom.InterfaceValue(has[n], np.array([k * 100.0 + ord(n) + i for i in range(len(has[n]) - drop)]))
+            custom.InterfaceValue(
+                interfaces[n], np.array([k * 100.0 + ord(n) + i for i in range(len(interfaces[n]) - drop)])
+            )
             for n in names
         ]
         stamp = custom.Time((START + k) // 10**9, (START + k) % 10**9)
@@ -376,45 +378,45 @@ def test_interfaces_of_dynamic_joints_are_features(tmp_path):
 
     orders = ["ab", "ba", "g", "ab", "g", "ba"]
     states = [state(k, names, k == 3) for k, names in enumerate(orders)]
-    got = read(custom.write(tmp_path / "a.mcap", states), on_error="skip")
+    readout = read(custom.write(tmp_path / "a.mcap", states), on_error="skip")
     names = ["a/position", "a/velocity", "b/position", "b/effort"]
-    assert got.only["data"].names == names
-    assert np.array(got.only["data"].rows).tolist() == [
+    assert readout.only["data"].names == names
+    assert np.array(readout.only["data"].rows).tolist() == [
         [100 * k + ord(name[0]) + i % 2 for i, name in enumerate(names)] for k in (0, 1, 5)
     ]
-    assert got.only["data/g/position"].names == ["g/position"] and len(got.only["data/g/position"].rows) == 2
-    assert list(got.skipped) == ["a.mcap: data: messages 3"]
+    assert readout.only["data/g/position"].names == ["g/position"] and len(readout.only["data/g/position"].rows) == 2
+    assert list(readout.skipped) == ["a.mcap: data: messages 3"]
 
 
 def test_each_frame_of_reference_is_a_stream(tmp_path):
-    """Several sensors publish on one topic. The frame of most messages takes the topic's name, as in the bag before."""
+    """Several sensors publish on one topic. The frame of most messages gets the topic's name, and keeps it in later bags."""
     kind = "sensor_msgs/msg/Range"
 
-    def write(path, frames):
+    def write_bag(path, frames):
         messages = [
             (START + k, message(kind, header=header(START + k, f), range=k + 0.5)) for k, f in enumerate(frames)
         ]
         return write_mcap(path, {"/sonar": (kind, messages)})
 
     (tmp_path / "bags").mkdir()
-    write(tmp_path / "bags/a.mcap", ["", "left", "/right", "left", "left", "/right"])
-    write(tmp_path / "bags/b.mcap", ["/right", "/right"])
-    write(tmp_path / "bags/c.mcap", ["other"])
-    got = read(tmp_path / "bags")
-    found = {
-        (what, name): [float(row[-1]) for row in stream.rows]
-        for what, streams in got.recordings.items()
+    write_bag(tmp_path / "bags/a.mcap", ["", "left", "/right", "left", "left", "/right"])
+    write_bag(tmp_path / "bags/b.mcap", ["/right", "/right"])
+    write_bag(tmp_path / "bags/c.mcap", ["other"])
+    readout = read(tmp_path / "bags")
+    ranges_read = {
+        (bag, name): [float(row[-1]) for row in stream.rows]
+        for bag, streams in readout.recordings.items()
         for name, stream in streams.items()
         if stream.names and "range" in stream.names[-1]
     }
-    assert {key: [round(x - 0.5) for x in rows] for key, rows in found.items()} == {
+    assert {key: [round(x - 0.5) for x in rows] for key, rows in ranges_read.items()} == {
         ("a.mcap", "/sonar"): [1, 3, 4],
         ("a.mcap", "/sonar/right"): [2, 5],
         ("a.mcap", "/sonar/unnamed"): [0],
         ("b.mcap", "/sonar/right"): [0, 1],
         ("c.mcap", "/sonar"): [0],
     }
-    frames = json.loads(got.metadata["a.mcap"]["frame_ids"])
+    frames = json.loads(readout.metadata["a.mcap"]["frame_ids"])
     assert frames == {"/sonar/header.frame_id": "left", "/sonar/right/header.frame_id": "/right"}
 
 
@@ -450,23 +452,23 @@ def test_a_leading_slash_of_a_frame_is_ignored(tmp_path):
         stamped.transform.translation.x = float(k)
         moved.append((START + k * MS, message("tf2_msgs/msg/TFMessage", transforms=[stamped])))
     topics = {"/range": ("sensor_msgs/msg/Range", ranges), "/tf": ("tf2_msgs/msg/TFMessage", moved)}
-    got = read(write_mcap(tmp_path / "a.mcap", topics)).only
-    assert np.array(got["/range"].rows)[:, -1].tolist() == [0, 1, 3, 5]
-    assert np.array(got["/range/right"].rows)[:, -1].tolist() == [2, 4]
-    assert np.array(got["/tf/map/a"].rows)[:, 0].tolist() == [0, 1]
-    assert np.array(got["/tf/map/b"].rows)[:, 0].tolist() == [2]
+    readout = read(write_mcap(tmp_path / "a.mcap", topics)).only
+    assert np.array(readout["/range"].rows)[:, -1].tolist() == [0, 1, 3, 5]
+    assert np.array(readout["/range/right"].rows)[:, -1].tolist() == [2, 4]
+    assert np.array(readout["/tf/map/a"].rows)[:, 0].tolist() == [0, 1]
+    assert np.array(readout["/tf/map/b"].rows)[:, 0].tolist() == [2]
 
 
 def test_markers_are_subjects_by_namespace_and_id(tmp_path):
     kind = "visualization_msgs/msg/Marker"
 
-    def one(k, ns, number):
-        at = message("geometry_msgs/msg/Pose", position=message("geometry_msgs/msg/Point", x=float(k)))
-        return START + k, message(kind, header=header(START + k, "map"), ns=ns, id=number, pose=at)
+    def marker(k, ns, number):
+        pose = message("geometry_msgs/msg/Pose", position=message("geometry_msgs/msg/Point", x=float(k)))
+        return START + k, message(kind, header=header(START + k, "map"), ns=ns, id=number, pose=pose)
 
     headers = [("box", 0), ("box", 1), ("", 0), ("box", 0)]
-    got = read(write_mcap(tmp_path / "a.mcap", {"/m": (kind, [one(k, *key) for k, key in enumerate(headers)])}))
-    rows = {name: [float(row[3]) for row in got.only[name].rows] for name in ("/m", "/m/map/box/1", "/m/map/0")}
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/m": (kind, [marker(k, *key) for k, key in enumerate(headers)])}))
+    rows = {name: [float(row[3]) for row in readout.only[name].rows] for name in ("/m", "/m/map/box/1", "/m/map/0")}
     assert rows == {"/m": [0, 3], "/m/map/box/1": [1], "/m/map/0": [2]}
 
 
@@ -507,7 +509,7 @@ def test_distances_with_limits_are_held(tmp_path):
 PROVIDED = {"orientation": [0, 0, 0, 1], "angular_velocity": [1, 2, 3], "linear_acceleration": [4, 5, 6]}
 
 
-def lacking_imu(k, store=ROS2):
+def make_imu_that_lacks(k, store=ROS2):
     """Message k lacks quantity k % 4; with remainder 3 it lacks none."""
     fields = {"header": header(START + k * MS, store=store)}
     for number, (name, values) in enumerate(PROVIDED.items()):
@@ -518,7 +520,7 @@ def lacking_imu(k, store=ROS2):
     return message("sensor_msgs/msg/Imu", store, **fields)
 
 
-def lacking_rows():
+def expected_rows_with_gaps():
     rows = []
     for k in range(12):
         for number, values in enumerate(PROVIDED.values()):
@@ -526,7 +528,7 @@ def lacking_rows():
     return np.reshape(rows, (12, 10))
 
 
-def in_json(k):
+def make_json_imu(k):
     fields = {"header": {"stamp": {"secs": START // 10**9, "nsecs": START % 10**9 + k * MS}, "frame_id": "imu"}}
     for number, (name, values) in enumerate(PROVIDED.items()):
         fields[name] = dict(zip("xyzw", map(float, values), strict=False))
@@ -537,34 +539,34 @@ def in_json(k):
 @pytest.mark.parametrize("route", ["ros 2", "ros 1", "json"])
 def test_a_covariance_of_minus_1_means_no_orientation(route, tmp_path):
     if route == "ros 1":
-        messages = [(START + k * MS, lacking_imu(k, ROS1)) for k in range(12)]
+        messages = [(START + k * MS, make_imu_that_lacks(k, ROS1)) for k in range(12)]
         path = write_bag1(tmp_path / "a.bag", {"data": ("sensor_msgs/msg/Imu", messages)})
     elif route == "ros 2":
-        messages = [(START + k * MS, lacking_imu(k)) for k in range(12)]
+        messages = [(START + k * MS, make_imu_that_lacks(k)) for k in range(12)]
         path = write_mcap(tmp_path / "a.mcap", {"data": ("sensor_msgs/msg/Imu", messages)})
     else:
-        path = write_json(tmp_path / "a.mcap", map(in_json, range(12)), "sensor_msgs/Imu", step=MS)
-    got = read(path)
-    np.testing.assert_array_equal(np.array(got.only["data"].rows), lacking_rows())
+        path = write_json(tmp_path / "a.mcap", map(make_json_imu, range(12)), "sensor_msgs/Imu", step=MS)
+    readout = read(path)
+    np.testing.assert_array_equal(np.array(readout.only["data"].rows), expected_rows_with_gaps())
     for name in PROVIDED:
-        assert f"{name}_covariance begins with -1" in got.left_out[f"data: {name}"]
+        assert f"{name}_covariance begins with -1" in readout.left_out[f"data: {name}"]
 
 
 def test_a_position_without_a_fix_is_nan(tmp_path):
     kind = "sensor_msgs/msg/NavSatFix"
 
-    def one(k):
+    def fix(k):
         status = message("sensor_msgs/msg/NavSatStatus", status=-(k % 2))
         return START + k * MS, message(
             kind, header=header(START + k * MS), status=status, latitude=47.5, longitude=8.5, altitude=1.0
         )
 
-    got = read(write_mcap(tmp_path / "a.mcap", {"/fix": (kind, [one(k) for k in range(6)])}))
-    stream = got.only["/fix"]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/fix": (kind, [fix(k) for k in range(6)])}))
+    stream = readout.only["/fix"]
     columns = [stream.names.index(name) for name in ("latitude", "longitude", "altitude")]
     expected = [[47.5, 8.5, 1.0], [np.nan] * 3] * 3
     np.testing.assert_array_equal(np.array(stream.rows)[:, columns], expected)
-    assert "status.status begins with -1" in got.left_out["/fix: position"]
+    assert "status.status begins with -1" in readout.left_out["/fix: position"]
 
 
 # ---- several subjects by ids ----
@@ -573,7 +575,7 @@ def test_a_position_without_a_fix_is_nan(tmp_path):
 STEP = 10**7
 
 
-def ranges(path, ids, field="uint8 to_id"):
+def write_ranges(path, ids, field="uint8 to_id"):
     """One message for each row: its id, and 10 times its index as a float."""
     text = f"std_msgs/Header header\nuint8 from_id\n{field}\nfloat64 range\n"
     custom, name = CustomType("uwb_msgs/msg/Range", text, HEADER), field.split()[1]
@@ -584,12 +586,12 @@ def ranges(path, ids, field="uint8 to_id"):
     return custom.write(path, messages, STEP)
 
 
-def between(path, tmp_path):
-    """The last feature of each stream, a quarter of a step after each of its rows but the last."""
+def values_between_rows(path, tmp_path):
+    """Returns {stream: its last feature, a quarter of a step after each row but the last}, and the report."""
     cache = tmp_path / f"cache of {path.name}"
     report = robocache.ingest(path, cache)
     dataset = robocache.open(cache)
-    found = {}
+    features = {}
     for name, stream in dataset.streams.items():
         if stream.kind != "numbers":
             continue
@@ -602,17 +604,17 @@ def between(path, tmp_path):
             batch_size=stream.rows,
             shuffle=False,
         )
-        found[name] = np.asarray(next(iter(loader))[name])[: stream.rows - 1, 0, -1].tolist()
-    return found, report
+        features[name] = np.asarray(next(iter(loader))[name])[: stream.rows - 1, 0, -1].tolist()
+    return features, report
 
 
 def test_alternating_ids_are_streams(tmp_path):
     ids = [1, 2, 3] * 20
-    found, _ = between(ranges(tmp_path / "a.mcap", ids), tmp_path)
+    features, _ = values_between_rows(write_ranges(tmp_path / "a.mcap", ids), tmp_path)
     for number in (1, 2, 3):  # one row in 3 steps: 30 apart
         expected = 10.0 * np.arange(number - 1, 60, 3)[:-1] + 2.5
-        np.testing.assert_allclose(found[f"data/to_id_{number}"], expected)
-    assert len(found) == 3
+        np.testing.assert_allclose(features[f"data/to_id_{number}"], expected)
+    assert len(features) == 3
 
 
 @pytest.mark.parametrize(
@@ -629,16 +631,18 @@ def test_alternating_ids_are_streams(tmp_path):
 )
 def test_ids_with_other_names(field, tmp_path):
     values = ["left", "right"] if "string" in field else [4, 9]
-    found, _ = between(ranges(tmp_path / "a.mcap", [values[k // 2 % 2] for k in range(40)], field), tmp_path)
-    assert sorted(found) == [f"data/{field.split()[1]}_{value}" for value in values]
+    features, _ = values_between_rows(
+        write_ranges(tmp_path / "a.mcap", [values[k // 2 % 2] for k in range(40)], field), tmp_path
+    )
+    assert sorted(features) == [f"data/{field.split()[1]}_{value}" for value in values]
 
 
 @pytest.mark.parametrize("field", ["string anchor", "string key", "string kind"])
 def test_strictly_alternating_texts_are_subjects_with_a_note(field, tmp_path):
     name = field.split()[1]
-    found, report = between(ranges(tmp_path / "a.mcap", ["pos", "volt"] * 20, field), tmp_path)
+    features, report = values_between_rows(write_ranges(tmp_path / "a.mcap", ["pos", "volt"] * 20, field), tmp_path)
     for number, text in enumerate(["pos", "volt"]):
-        np.testing.assert_allclose(found[f"data/{name}_{text}"], 10.0 * np.arange(number, 40, 2)[:-1] + 2.5)
+        np.testing.assert_allclose(features[f"data/{name}_{text}"], 10.0 * np.arange(number, 40, 2)[:-1] + 2.5)
     (assumption,) = [note for note in report.assumed if name in note.what]
     assert assumption.streams == ["data"]
     assert "take turns" in assumption.reason
@@ -646,8 +650,10 @@ def test_strictly_alternating_texts_are_subjects_with_a_note(field, tmp_path):
 
 @pytest.mark.parametrize("texts", [["go", "go", "stop", "stop"], ["go", "go", "stop"], ["go"] * 9 + ["stop"]])
 def test_texts_of_a_state_are_no_subjects(texts, tmp_path):
-    found, report = between(ranges(tmp_path / "a.mcap", (texts * 20)[:40], "string kind"), tmp_path)
-    np.testing.assert_allclose(found["data"], 10.0 * np.arange(39) + 2.5)
+    features, report = values_between_rows(
+        write_ranges(tmp_path / "a.mcap", (texts * 20)[:40], "string kind"), tmp_path
+    )
+    np.testing.assert_allclose(features["data"], 10.0 * np.arange(39) + 2.5)
     assert report.assumed == []
 
 
@@ -663,31 +669,31 @@ def test_texts_of_a_state_are_no_subjects(texts, tmp_path):
     ],
 )
 def test_other_integers_are_no_subjects(field, ids, tmp_path):
-    found, report = between(ranges(tmp_path / "a.mcap", ids, field), tmp_path)
-    np.testing.assert_allclose(found["data"], 10.0 * np.arange(39) + 2.5)
-    assert len(found) == 1
+    features, report = values_between_rows(write_ranges(tmp_path / "a.mcap", ids, field), tmp_path)
+    np.testing.assert_allclose(features["data"], 10.0 * np.arange(39) + 2.5)
+    assert len(features) == 1
     assert not [omission for omission in report.left_out if "subjects" in omission.reason]
 
 
 def test_rows_of_irregularly_repeated_ids_are_held(tmp_path):
     ids = [1] * 20 + [2] * 10 + [1] * 10
-    found, report = between(ranges(tmp_path / "a.mcap", ids), tmp_path)
-    np.testing.assert_array_equal(found["data"], 10.0 * np.arange(39))
+    features, report = values_between_rows(write_ranges(tmp_path / "a.mcap", ids), tmp_path)
+    np.testing.assert_array_equal(features["data"], 10.0 * np.arange(39))
     assert any("to_id shows that rows belong to several subjects" in omission.reason for omission in report.left_out)
 
 
 def test_robots_of_a_fleet_are_one_stream(tmp_path):
     for robot in (3, 8):
-        ranges(tmp_path / f"fleet/{robot}.mcap", [robot] * 10)
+        write_ranges(tmp_path / f"fleet/{robot}.mcap", [robot] * 10)
     robocache.ingest(tmp_path / "fleet", tmp_path / "cache")
     assert {name: stream.rows for name, stream in robocache.open(tmp_path / "cache").streams.items()} == {"data": 20}
 
 
 def test_ids_in_json(tmp_path):
     path = write_json(tmp_path / "a.mcap", [{"id": k % 2, "value": k + 0.5} for k in range(20)], step=STEP)
-    found, _ = between(path, tmp_path)
-    np.testing.assert_allclose(found["data/id_0"], np.arange(0, 18, 2) + 0.75)
-    np.testing.assert_allclose(found["data/id_1"], np.arange(1, 19, 2) + 0.75)
+    features, _ = values_between_rows(path, tmp_path)
+    np.testing.assert_allclose(features["data/id_0"], np.arange(0, 18, 2) + 0.75)
+    np.testing.assert_allclose(features["data/id_1"], np.arange(1, 19, 2) + 0.75)
 
 
 def test_each_child_of_a_frame_is_a_stream(tmp_path):
@@ -742,9 +748,9 @@ def test_transforms_of_a_trajectorys_points_are_features(tmp_path):
 
     name = "trajectory_msgs/msg/MultiDOFJointTrajectory"
     messages = [trajectory(0, "ab", 1), trajectory(1, "ba", 3), trajectory(2, "ab", 0)]
-    path = write_mcap(tmp_path / "a.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(messages)])})
-    found = read(path)
-    stream = found.only["/plan/points.transforms"]
+    path = write_mcap(tmp_path / "a.mcap", {"/plan": (name, [(START + k, msg) for k, msg in enumerate(messages)])})
+    readout = read(path)
+    stream = readout.only["/plan/points.transforms"]
     parts = [f"translation.{axis}" for axis in "xyz"] + [f"rotation.{axis}" for axis in "xyzw"]
     assert stream.names == [f"{joint}.{part}" for joint in "ab" for part in parts]
     assert stream.attributes["methods"] == [[3, 7, "slerp"], [10, 14, "slerp"]]
@@ -755,25 +761,25 @@ def test_transforms_of_a_trajectorys_points_are_features(tmp_path):
             assert values.tolist() == [
                 *(number for x in (a, b) for number in (x, x + 0.25, x + 0.5, 0, 0, np.sin(x), np.cos(x)))
             ]
-    assert "a.mcap: /plan/points.velocities" in found.left_out
+    assert "a.mcap: /plan/points.velocities" in readout.left_out
     robocache.ingest(path, tmp_path / "cache")
     assert robocache.open(tmp_path / "cache").streams["/plan/points.transforms"].shape == (14,)
     messages[1].points[0].transforms = messages[1].points[0].transforms[:1]
-    path = write_mcap(tmp_path / "b.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(messages)])})
+    path = write_mcap(tmp_path / "b.mcap", {"/plan": (name, [(START + k, msg) for k, msg in enumerate(messages)])})
     assert read(path).left_out["/plan/points.transforms"] == "lists in records, of varying lengths"
 
 
 # ---- several publishers ----
 
 
-def two_of_mcap(path, publishers, frame_ids):
+def write_two_publishers_to_mcap(path, publishers, with_caller_ids):
     text = b"float64 x\nfloat64 y\nfloat64 z\n"
     with path.open("wb") as file:
         writer = Writer(file)
         writer.start("ros2")
         schema = writer.register_schema("geometry_msgs/msg/Vector3", "ros2msg", text)
-        about = [{"callerid": f"/n{k}"} if frame_ids else {} for k in range(2)]
-        channels = [writer.register_channel("/cmd", "cdr", schema, metadata) for metadata in about]
+        metadata = [{"callerid": f"/n{k}"} if with_caller_ids else {} for k in range(2)]
+        channels = [writer.register_channel("/cmd", "cdr", schema, entries) for entries in metadata]
         for k, publisher in enumerate(publishers):
             msg = message("geometry_msgs/msg/Vector3", x=float(publisher))
             data = bytes(ROS2.serialize_cdr(msg, "geometry_msgs/msg/Vector3"))
@@ -781,10 +787,10 @@ def two_of_mcap(path, publishers, frame_ids):
         writer.finish()
 
 
-def two_of_bag(path, publishers, frame_ids):
+def write_two_publishers_to_bag(path, publishers, with_caller_ids):
     kind = "geometry_msgs/msg/Vector3"
     with Bag1(path) as bag:
-        ids = [f"/n{k}" if frame_ids else "/n" for k in range(2)]
+        ids = [f"/n{k}" if with_caller_ids else "/n" for k in range(2)]
         connections = [bag.add_connection("/cmd", kind, typestore=ROS1, callerid=name) for name in ids]
         for k, publisher in enumerate(publishers):
             data = ROS1.serialize_ros1(message(kind, ROS1, x=float(publisher)), kind)
@@ -792,27 +798,29 @@ def two_of_bag(path, publishers, frame_ids):
 
 
 @pytest.mark.parametrize(
-    ("write", "name", "publishers", "frame_ids", "held"),
+    ("write", "name", "publishers", "with_caller_ids", "is_held"),
     [
-        (two_of_mcap, "a.mcap", [0, 1] * 10, True, True),
-        (two_of_mcap, "a.mcap", [0, 1] * 10, False, True),
-        (two_of_mcap, "a.mcap", [0] * 10 + [1] * 10, True, False),  # a restarted node
-        (two_of_bag, "a.bag", [0, 1, 1] * 7, True, True),
-        (two_of_bag, "a.bag", [0] * 10 + [1] * 10, True, False),
+        (write_two_publishers_to_mcap, "a.mcap", [0, 1] * 10, True, True),
+        (write_two_publishers_to_mcap, "a.mcap", [0, 1] * 10, False, True),
+        (write_two_publishers_to_mcap, "a.mcap", [0] * 10 + [1] * 10, True, False),  # a restarted node
+        (write_two_publishers_to_bag, "a.bag", [0, 1, 1] * 7, True, True),
+        (write_two_publishers_to_bag, "a.bag", [0] * 10 + [1] * 10, True, False),
     ],
 )
-def test_rows_of_two_simultaneous_publishers_are_held_with_a_note(write, name, publishers, frame_ids, held, tmp_path):
-    write(tmp_path / name, publishers, frame_ids)
+def test_rows_of_two_simultaneous_publishers_are_held_with_a_note(
+    write, name, publishers, with_caller_ids, is_held, tmp_path
+):
+    write(tmp_path / name, publishers, with_caller_ids)
     report = robocache.ingest(tmp_path / name, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     window = robocache.Window([STEP / 4e9])
     options = {"anchors": "/cmd", "batch_size": 100, "shuffle": False}
-    found = np.asarray(next(iter(robocache.Loader(dataset, delta_timestamps={"/cmd": window}, **options)))["/cmd"])
+    batch = np.asarray(next(iter(robocache.Loader(dataset, delta_timestamps={"/cmd": window}, **options)))["/cmd"])
     x = np.array(publishers, float)
-    expected = x[:-1] if held else x[:-1] + 0.25 * np.diff(x)
-    np.testing.assert_allclose(found[: len(x) - 1, 0, 0], expected, atol=1e-6)
-    assert [note.streams for note in report.assumed] == [["/cmd"]] * held
-    assert not held or "2 publishers" in report.assumed[0].reason
+    expected = x[:-1] if is_held else x[:-1] + 0.25 * np.diff(x)
+    np.testing.assert_allclose(batch[: len(x) - 1, 0, 0], expected, atol=1e-6)
+    assert [note.streams for note in report.assumed] == [["/cmd"]] * is_held
+    assert not is_held or "2 publishers" in report.assumed[0].reason
 
 
 def test_joints_of_two_declared_publishers_are_held_and_transforms_noted(tmp_path):
@@ -826,13 +834,13 @@ def test_joints_of_two_declared_publishers_are_held_and_transforms_noted(tmp_pat
             for k in range(2):
                 channels[topic, k] = writer.register_channel(topic, "cdr", schema, {"callerid": f"/n{k}"})
         for k in range(20):
-            turn = message(
+            transform = message(
                 "geometry_msgs/msg/TransformStamped", header=header(START + k * STEP, "map"), child_frame_id="base"
             )
-            turn.transform.translation.x = float(k % 2)
+            transform.transform.translation.x = float(k % 2)
             msg = {
                 "/joints": joints(k, ("a",), velocity=False),
-                "/tf": message(kinds["/tf"], transforms=[turn]),
+                "/tf": message(kinds["/tf"], transforms=[transform]),
             }
             for topic, kind in kinds.items():
                 data = serialize(kind, msg[topic])
@@ -847,17 +855,17 @@ def test_joints_of_two_declared_publishers_are_held_and_transforms_noted(tmp_pat
     assert reasons["frames of /tf"].endswith("each pair of frames is taken to have one publisher")
 
 
-@pytest.mark.parametrize(("orders", "held"), [("0101101", True), ("0001111", False)])
-def test_joints_in_two_alternating_orders_are_held(orders, held, tmp_path):
+@pytest.mark.parametrize(("orders", "is_held"), [("0101101", True), ("0001111", False)])
+def test_joints_in_two_alternating_orders_are_held(orders, is_held, tmp_path):
     """Two nodes publish the same joints; a restarted node may also have another order."""
     lists = ("a", "b", "c"), ("c", "a", "b")
     states = [(START + k, joints(k, lists[int(order)])) for k, order in enumerate(orders)]
     write_mcap(tmp_path / "a.mcap", {"/joints": ("sensor_msgs/msg/JointState", states)})
-    got = read(tmp_path / "a.mcap")
-    position = got.only["/joints/position"]
-    assert position.attributes.get("methods") == ([[0, 3, "previous"]] if held else None)
+    readout = read(tmp_path / "a.mcap")
+    position = readout.only["/joints/position"]
+    assert position.attributes.get("methods") == ([[0, 3, "previous"]] if is_held else None)
     assert np.array(position.rows).tolist() == [[10.0 * k, 10.0 * k + 1, 10.0 * k + 2] for k in range(len(orders))]
-    assert [note.what for note in got.notes.assumed] == ["one stream of /joints"] * held
+    assert [note.what for note in readout.notes.assumed] == ["one stream of /joints"] * is_held
 
 
 # ---- names beside arrays ----
@@ -946,7 +954,7 @@ def test_messages_beside_other_names_keep_their_order_with_a_note(names, kind, r
 
 
 @pytest.mark.parametrize(
-    ("fields", "last", "held"),
+    ("fields", "last", "is_held"),
     [
         ("string[] names\nfloat64[] values\n", {"names": ["b"], "values": [4.0, 3.0]}, True),  # lengths differ
         ("string[] names\nfloat64[] values\n", {"names": ["b", "b"], "values": [4.0, 3.0]}, True),  # one name twice
@@ -959,24 +967,24 @@ def test_messages_beside_other_names_keep_their_order_with_a_note(names, kind, r
         ("int32[] ids\nfloat64[] values\n", {"ids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, True),  # other ids
     ],
 )  # fmt: skip
-def test_uncertain_names_hold_the_rows_with_a_note(fields, last, held, tmp_path):
-    start = {"values": [1.0, 2.0], "ids": np.array([1, 2], "int32")}
-    first = {field: start.get(field, ["a", "b"]) for field in last}
+def test_uncertain_names_hold_the_rows_with_a_note(fields, last, is_held, tmp_path):
+    first_values = {"values": [1.0, 2.0], "ids": np.array([1, 2], "int32")}
+    first = {field: first_values.get(field, ["a", "b"]) for field in last}
     messages = [msg | {"values": np.array(msg["values"])} for msg in (first, last)]
-    got = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, messages))
-    assert got.only["data/values"].names is None
-    assert np.array(got.only["data/values"].rows).tolist() == [[1.0, 2.0], [4.0, 3.0]]
-    assert got.only["data/values"].attributes.get("methods") == ([[0, 2, "previous"]] if held else None)
-    assert [note.streams for note in got.notes.assumed] == [["data"]] * held
+    readout = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, messages))
+    assert readout.only["data/values"].names is None
+    assert np.array(readout.only["data/values"].rows).tolist() == [[1.0, 2.0], [4.0, 3.0]]
+    assert readout.only["data/values"].attributes.get("methods") == ([[0, 2, "previous"]] if is_held else None)
+    assert [note.streams for note in readout.notes.assumed] == [["data"]] * is_held
 
 
 def test_more_than_32_lists_of_names_hold_the_rows_with_a_note(tmp_path):
     messages = [{"names": [f"n{k}", f"m{k}"], "values": np.array([1.0 * k, 2.0 * k])} for k in range(40)]
     path = write_named(tmp_path / "a.mcap", "pkg/msg/Named", "string[] names\nfloat64[] values\n", messages)
-    got = read(path)
-    assert np.array(got.only["data/values"].rows).tolist() == [[k, 2.0 * k] for k in range(40)]
-    assert got.only["data/values"].attributes["methods"] == [[0, 2, "previous"]]
-    assert "names changes" in got.notes.assumed[0].reason
+    readout = read(path)
+    assert np.array(readout.only["data/values"].rows).tolist() == [[k, 2.0 * k] for k in range(40)]
+    assert readout.only["data/values"].attributes["methods"] == [[0, 2, "previous"]]
+    assert "names changes" in readout.notes.assumed[0].reason
 
 
 @pytest.mark.parametrize(
@@ -1061,8 +1069,8 @@ def test_frames_and_names_together_define_subjects(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["string motor_name", "uint8 id", "std_msgs/Header header"])
-@pytest.mark.parametrize("sure", [True, False])
-def test_names_of_messages_in_an_array(name, sure, tmp_path):
+@pytest.mark.parametrize("names_are_unique", [True, False])
+def test_names_of_messages_in_an_array(name, names_are_unique, tmp_path):
     """If a message has a name twice, its rows are kept as they are."""
     motor_fields = {"pkg/Motor": f"{name}\nfloat32 q\nfloat64[2] gains\n"}
     custom = CustomType("pkg/msg/Pair", "Motor[2] motors\n", motor_fields | (HEADER if "Header" in name else {}))
@@ -1072,44 +1080,44 @@ def test_names_of_messages_in_an_array(name, sure, tmp_path):
         value = custom.Header(time, n) if time else n if "string" in name else ord(n)
         return custom.Motor(value, float(k + ord(n)), np.array([ord(n), k], float))
 
-    orders = ["ab", "ab", "ba", "ab" if sure else "aa", "ba", "ab", "ba", "ba"]
+    orders = ["ab", "ab", "ba", "ab" if names_are_unique else "aa", "ba", "ab", "ba", "ba"]
     messages = [custom.Pair([motor(n, k) for n in order]) for k, order in enumerate(orders)]
-    got = read(custom.write(tmp_path / "a.mcap", messages))
-    order = ["ab"] * 8 if sure else orders
-    vector = got.only["data"]
+    readout = read(custom.write(tmp_path / "a.mcap", messages))
+    order = ["ab"] * 8 if names_are_unique else orders
+    vector = readout.only["data"]
     for index in range(2):
         column = vector.names.index(f"motors[{index}].q")
         assert [row[column] for row in vector.rows] == [k + ord(names[index]) for k, names in enumerate(order)]
-        gains = np.array(got.only[f"data/motors[{index}].gains"].rows).tolist()
+        gains = np.array(readout.only[f"data/motors[{index}].gains"].rows).tolist()
         assert gains == [[ord(names[index]), k] for k, names in enumerate(order)]
-    held = {
+    held_features = {
         feature
-        for start, stop, how in vector.attributes.get("methods", ())
-        if how == "previous"
+        for start, stop, method in vector.attributes.get("methods", ())
+        if method == "previous"
         for feature in range(start, stop)
     }
-    assert ({vector.names.index(f"motors[{index}].q") for index in range(2)} <= held) != sure
-    assert len(got.notes.assumed) == (not sure)
+    assert ({vector.names.index(f"motors[{index}].q") for index in range(2)} <= held_features) != names_are_unique
+    assert len(readout.notes.assumed) == (not names_are_unique)
 
 
-@pytest.mark.parametrize("form", ["ros1", "json"])
-def test_texts_name_elements_in_ros_1_and_json(form, tmp_path):
+@pytest.mark.parametrize("encoding", ["ros1", "json"])
+def test_texts_name_elements_in_ros_1_and_json(encoding, tmp_path):
     fields, name = "string[] dof_names\nfloat64[] values\n", "pkg/msg/Dofs"
     msgs = [
         {"dof_names": list(order), "values": [k + 100.0 * (n == "b") for n in order]}
         for k, order in enumerate(["ab", "ab", "ba", "ba"])
     ]
-    if form == "json":
-        described = {
+    if encoding == "json":
+        properties = {
             "dof_names": {"type": "array", "items": {"type": "string"}},
             "values": {"type": "array", "items": {"type": "number"}},
         }
-        path = write_json(tmp_path / "a.mcap", msgs, schema={"type": "object", "properties": described})
+        path = write_json(tmp_path / "a.mcap", msgs, schema={"type": "object", "properties": properties})
     else:
         if name not in ROS1.types:
             ROS1.register(get_types_from_msg(fields, name))
         messages = [
-            (START + k, ROS1.types[name](one["dof_names"], np.array(one["values"]))) for k, one in enumerate(msgs)
+            (START + k, ROS1.types[name](msg["dof_names"], np.array(msg["values"]))) for k, msg in enumerate(msgs)
         ]
         path = write_bag1(tmp_path / "a.bag", {"data": (name, messages)})
     stream = read(path).only["data/values"]
@@ -1122,7 +1130,7 @@ def test_other_names_in_a_later_bag_are_another_subject(tmp_path):
     for bag, order in (("a", "ab"), ("b", "cd"), ("c", "ba")):
         messages = [{"names": list(order), "values": np.array([float(ord(n)) for n in order])}] * 2
         write_named(tmp_path / f"bags/{bag}.mcap", "pkg/msg/Named", fields, messages)
-    found = read(tmp_path / "bags").recordings
-    assert np.array(found["b.mcap"]["data/c,d/values"].rows).tolist() == [[99, 100]] * 2
+    readout = read(tmp_path / "bags").recordings
+    assert np.array(readout["b.mcap"]["data/c,d/values"].rows).tolist() == [[99, 100]] * 2
     for bag in "ac":
-        assert np.array(found[f"{bag}.mcap"]["data/values"].rows).tolist() == [[97, 98]] * 2
+        assert np.array(readout[f"{bag}.mcap"]["data/values"].rows).tolist() == [[97, 98]] * 2

@@ -111,10 +111,10 @@ def test_definitions_depend_on_the_distribution(where, distro, tmp_path):
     if where == "yaml":
         content = metadata(topics, ros_distro=distro, relative_file_paths=["a.db3"])
         (tmp_path / "bag/metadata.yaml").write_text(content)
-    got = read(tmp_path / "bag")
-    check_ranges(got)
-    assert ("variance" in got.only["/sonar"].names) == (distro in ("iron", "jazzy", "kilted"))
-    assert "/sonar" not in got.left_out and not got.skipped
+    readout = read(tmp_path / "bag")
+    check_ranges(readout)
+    assert ("variance" in readout.only["/sonar"].names) == (distro in ("iron", "jazzy", "kilted"))
+    assert "/sonar" not in readout.left_out and not readout.skipped
 
 
 def test_every_changed_type_is_read_as_recorded(tmp_path):
@@ -131,9 +131,9 @@ def test_every_changed_type_is_read_as_recorded(tmp_path):
         store = known[distro]
         topics = {"/x": (name, [(START + k, message(name, store)) for k in range(3)])}
         tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))]
-        got = read(write_bare(tmp_path / f"{distro}-{name.replace('/', '-')}.db3", topics, store, tables))
-        assert not got.skipped and "/x" not in got.left_out, (distro, name, got.left_out)
-        assert got.only, (distro, name)
+        readout = read(write_bare(tmp_path / f"{distro}-{name.replace('/', '-')}.db3", topics, store, tables))
+        assert not readout.skipped and "/x" not in readout.left_out, (distro, name, readout.left_out)
+        assert readout.only, (distro, name)
 
 
 def test_a_distribution_that_contradicts_the_messages_is_ignored(tmp_path):
@@ -150,9 +150,9 @@ def test_one_damaged_message_decides_nothing(tmp_path):
         ((data,),) = database.execute("SELECT data FROM messages WHERE id = 1").fetchall()
         database.execute("UPDATE messages SET data = ? WHERE id = 1", (data + bytes(4),))
     database.close()
-    got = read(path, on_error="skip")
-    assert np.array(got.only["/sonar"].rows)[:, -1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0]
-    assert list(got.skipped) == ["a.db3: /sonar: messages 0"]
+    readout = read(path, on_error="skip")
+    assert np.array(readout.only["/sonar"].rows)[:, -1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert list(readout.skipped) == ["a.db3: /sonar: messages 0"]
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -164,10 +164,10 @@ def test_empty_messages_decide_no_definition(distro, held, tmp_path, monkeypatch
     monkeypatch.setattr(passes, "_SMALL", 96 << 20 if held else 1)
     store = store_of(distro)
     topics = {"/m": ("visualization_msgs/msg/MarkerArray", markers(store, empty=4)), "/sonar": (RANGE, ranges(store))}
-    got = read(write_bare(tmp_path / "a.db3", topics, store))
-    check_ranges(got)
-    assert not got.skipped
-    found = got.only["/m"]
+    readout = read(write_bare(tmp_path / "a.db3", topics, store))
+    check_ranges(readout)
+    assert not readout.skipped
+    found = readout.only["/m"]
     assert [len(row) for row in found.rows] == [0, 0, 0, 0, 1, 1]
     number = found.names.index("id")
     assert [row[0][number] for row in found.rows[4:]] == [4, 5]
@@ -181,14 +181,18 @@ def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
         "/say": strings("x"),
     }
     path = write_bare(tmp_path / "a.db3", topics, store)
-    got = read(path)
-    assert "fit those of" in got.left_out["/p"] and "foxy" in got.left_out["/p"] and "definitions" in got.left_out["/p"]
-    assert not any(stream.startswith("/p") for stream in got.only) and "/say" in got.only
+    readout = read(path)
+    assert (
+        "fit those of" in readout.left_out["/p"]
+        and "foxy" in readout.left_out["/p"]
+        and "definitions" in readout.left_out["/p"]
+    )
+    assert not any(stream.startswith("/p") for stream in readout.only) and "/say" in readout.only
     folder = tmp_path / "own/rcl_interfaces/msg"
     folder.mkdir(parents=True)
     (folder / "ParameterDescriptor.msg").write_text(store.generate_msgdef(name)[0].split("=====")[0])
-    got = read(path, definitions=str(tmp_path / "own"))
-    assert "dynamic_typing" not in got.only["/p"].names and "/p" not in got.left_out
+    readout = read(path, definitions=str(tmp_path / "own"))
+    assert "dynamic_typing" not in readout.only["/p"].names and "/p" not in readout.left_out
 
 
 # ---- channels without a schema ----
@@ -207,18 +211,18 @@ def test_types_of_channels_without_a_schema_are_from_the_metadata(where, distro,
     write_without_schema(tmp_path / "bag/a.mcap", topics, store, records.get(where, ()), chunks)
     if where != "record":
         (tmp_path / "bag/metadata.yaml").write_text(metadata(topics, relative_file_paths=["a.mcap"]))
-    got = read(tmp_path / "bag")
-    check_ranges(got)
-    assert got.only["/sonar"].attributes["schema"] == RANGE
+    readout = read(tmp_path / "bag")
+    check_ranges(readout)
+    assert readout.only["/sonar"].attributes["schema"] == RANGE
 
 
 def test_a_channel_without_a_type_is_noted(tmp_path):
     store = store_of("jazzy")
     records = [("rosbag2", {"serialized_metadata": "a: [1"})]
     path = write_without_schema(tmp_path / "a.mcap", {"/sonar": (RANGE, ranges(store))}, store, records)
-    got = read(path)
-    assert "no schema" in got.left_out["/sonar"] and "metadata.yaml" in got.left_out["/sonar"]
-    assert got.left_out["a.mcap: metadata 'rosbag2'"].startswith(str(path))
+    readout = read(path)
+    assert "no schema" in readout.left_out["/sonar"] and "metadata.yaml" in readout.left_out["/sonar"]
+    assert readout.left_out["a.mcap: metadata 'rosbag2'"].startswith(str(path))
 
 
 # ---- messages that were compressed one by one ----
@@ -263,9 +267,9 @@ def test_messages_in_zstd_are_read_in_every_storage(kind, metadata_says, small, 
     if metadata_says:
         content = {"compression_mode": "message", "compression_format": "zstd", "relative_file_paths": [f"a.{kind}"]}
         (tmp_path / "bag/metadata.yaml").write_text(metadata(topics, **content))
-    got = read(tmp_path / "bag")
-    check_ranges(got)
-    assert not got.skipped
+    readout = read(tmp_path / "bag")
+    check_ranges(readout)
+    assert not readout.skipped
 
 
 def test_a_damaged_compressed_message_is_named_and_the_rest_kept(tmp_path):
@@ -276,9 +280,9 @@ def test_a_damaged_compressed_message_is_named_and_the_rest_kept(tmp_path):
     database.close()
     with pytest.raises(SourceError, match="/sonar: message 2: "):
         read(path)
-    got = read(path, on_error="skip")
-    assert got.only["/sonar"].time_ns == [START + k for k in (0, 1, 3, 4, 5)]
-    assert list(got.skipped) == ["a.db3: /sonar: messages 2"]
+    readout = read(path, on_error="skip")
+    assert readout.only["/sonar"].time_ns == [START + k for k in (0, 1, 3, 4, 5)]
+    assert list(readout.skipped) == ["a.db3: /sonar: messages 2"]
 
 
 def test_another_compression_of_messages_is_refused_by_name(tmp_path):
@@ -298,9 +302,9 @@ def test_a_row_of_invalid_utf8_hides_no_other(column, tmp_path):
     with sqlite3.connect(path) as database:
         database.execute(f"UPDATE messages SET {column} = CAST(x'fffe' AS TEXT) WHERE id = 2")
     database.close()
-    got = read(path, on_error="skip")
-    assert got.only["/say"].rows == ["x", "z"]
-    assert list(got.skipped) == ["a.db3: a.db3: message 2"]
+    readout = read(path, on_error="skip")
+    assert readout.only["/say"].rows == ["x", "z"]
+    assert list(readout.skipped) == ["a.db3: a.db3: message 2"]
 
 
 def test_files_are_read_despite_unreadable_metadata(tmp_path):
@@ -310,6 +314,6 @@ def test_files_are_read_despite_unreadable_metadata(tmp_path):
     (tmp_path / "bag/metadata.yaml").write_text(text[:60] + "\n  : [")
     with pytest.raises(SourceError, match=r"metadata\.yaml"):
         read(tmp_path / "bag")
-    got = read(tmp_path / "bag", on_error="skip")
-    assert got.only["/say"].rows == ["x", "y"]
-    assert list(got.skipped) == ["bag: metadata.yaml"]
+    readout = read(tmp_path / "bag", on_error="skip")
+    assert readout.only["/say"].rows == ["x", "y"]
+    assert list(readout.skipped) == ["bag: metadata.yaml"]

@@ -58,10 +58,10 @@ def test_compressed_files_are_read_like_plain_ones(kind, small, tmp_path, monkey
     if not small:
         monkeypatch.setattr(passes, "_SMALL", 1)  # both passes read the files
     write_packed(tmp_path / "bag", kind)
-    found = Yields(None, tmp_path / "bag")
-    assert found.only()["/imu"][0].tolist() == [START + k for k in range(6)]
-    assert found.only()["/imu/orientation_covariance"][1][:, 0].tolist() == list(range(6))
-    assert not found.skipped and not any("zstd" in what for what in found.left_out)
+    yields = Yields(None, tmp_path / "bag")
+    assert yields.only()["/imu"][0].tolist() == [START + k for k in range(6)]
+    assert yields.only()["/imu/orientation_covariance"][1][:, 0].tolist() == list(range(6))
+    assert not yields.skipped and not any("zstd" in what for what in yields.left_out)
 
 
 def test_a_compressed_real_bag_is_the_same(real_data, tmp_path):
@@ -98,9 +98,9 @@ def test_faults_name_the_compressed_file(tmp_path):
         with pytest.raises(SourceError, match=words) as caught:
             Yields("rosbag2", tmp_path / "bag")
         assert str(caught.value).startswith(str(second)), caught.value
-        found = Yields("rosbag2", tmp_path / "bag", on_error="skip")
-        assert found.only()["/imu"][0].tolist() == [START + k for k in range(3)]
-        assert any(str(second) in reason for reason in found.skipped.values())
+        yields = Yields("rosbag2", tmp_path / "bag", on_error="skip")
+        assert yields.only()["/imu"][0].tolist() == [START + k for k in range(3)]
+        assert any(str(second) in reason for reason in yields.skipped.values())
     first.unlink()
     second.write_bytes(b"")
     assert not Yields("rosbag2", tmp_path / "bag", on_error="skip").episodes
@@ -125,8 +125,8 @@ def test_damaged_compressed_files_are_refused_or_read(tmp_path, rng):
     whole = file.read_bytes()
     for _ in range(rounds(20)):
         file.write_bytes(damage(whole, rng))
-        found = Yields("rosbag2", tmp_path / "bag", on_error="skip")
-        assert found.episodes or found.skipped
+        yields = Yields("rosbag2", tmp_path / "bag", on_error="skip")
+        assert yields.episodes or yields.skipped
 
 
 @pytest.mark.parametrize("suffix", [".zstd", ".zst"])
@@ -136,8 +136,8 @@ def test_a_compressed_file_without_metadata_is_read(kind, suffix, tmp_path):
     file = pack(write(tmp_path / f"bags/a.{kind}", {"/imu": imus(0, 3)}))
     file = file.rename(file.with_suffix(suffix))
     for source in (file, tmp_path / "bags"):
-        found = Yields(None, source)
-        assert found.only()["/imu"][0].tolist() == [START + k for k in range(3)]
+        yields = Yields(None, source)
+        assert yields.only()["/imu"][0].tolist() == [START + k for k in range(3)]
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(SourceError) as caught:
         Yields(None, file)
@@ -150,9 +150,9 @@ def test_a_file_beside_its_compressed_copy_is_one_recording(kind, tmp_path):
     write = {"db3": write_database, "mcap": write_mcap}[kind]
     pack(write(tmp_path / f"bags/a.{kind}", {"/imu": imus(0, 3)}))
     write(tmp_path / f"bags/a.{kind}", {"/imu": imus(0, 3)})
-    found = Yields(None, tmp_path / "bags")
-    assert found.only()["/imu"][0].tolist() == [START + k for k in range(3)]
-    assert "not compressed" in found.left_out[f"a.{kind}.zstd"]
+    yields = Yields(None, tmp_path / "bags")
+    assert yields.only()["/imu"][0].tolist() == [START + k for k in range(3)]
+    assert "not compressed" in yields.left_out[f"a.{kind}.zstd"]
 
 
 @pytest.mark.parametrize("named", ["packed", "plain", "as they are"])
@@ -168,6 +168,6 @@ def test_a_bag_with_some_compressed_files(kind, named, tmp_path):
         "as they are": [first.name, second.name],
     }
     write_metadata(tmp_path / "bag", names[named], {"/imu": 6}, mode="FILE")
-    found = Yields(None, tmp_path / "bag")
-    assert found.only()["/imu"][0].tolist() == [START + k for k in range(6)]
-    assert not found.skipped
+    yields = Yields(None, tmp_path / "bag")
+    assert yields.only()["/imu"][0].tolist() == [START + k for k in range(6)]
+    assert not yields.skipped

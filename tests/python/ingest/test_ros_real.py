@@ -36,7 +36,7 @@ def get(msg, path):
 )
 def test_real_bags_equal_rosbags(name, format, real_data):
     source = Path(real_data(name))
-    got = read(source, format).only
+    readout = read(source, format).only
     store = get_typestore(Stores.ROS2_HUMBLE if format == "rosbag2" else Stores.ROS1_NOETIC)
     with AnyReader([source], default_typestore=store) as reader:
         topics = {}
@@ -44,7 +44,7 @@ def test_real_bags_equal_rosbags(name, format, real_data):
             topics.setdefault(connection.topic, []).append((time_ns, reader.deserialize(raw, connection.msgtype)))
     checked = set()
     for topic, messages in topics.items():
-        for stream_name, stream in got.items():
+        for stream_name, stream in readout.items():
             if stream_name != topic and not stream_name.startswith(f"{topic}/"):
                 continue
             path = stream_name[len(topic) + 1 :]
@@ -62,7 +62,7 @@ def test_real_bags_equal_rosbags(name, format, real_data):
             else:
                 np.testing.assert_array_equal(stream.rows, expected)
             checked.add(stream_name)
-    assert checked == set(got)
+    assert checked == set(readout)
 
 
 def test_a_real_protobuf_file_equals_its_library(real_data):
@@ -85,8 +85,8 @@ def test_a_real_protobuf_file_equals_its_library(real_data):
 
 def test_real_frames_of_realsense(real_data):
     source = Path(real_data("rosbag1/realsense")) / "test_rs.bag"
-    got = read(source)
-    depth, colour = (got.only[f"/device_0/sensor_{name}/image/data"] for name in ("0/Depth_0", "1/Color_0"))
+    readout = read(source)
+    depth, colour = (readout.only[f"/device_0/sensor_{name}/image/data"] for name in ("0/Depth_0", "1/Color_0"))
     assert (len(depth.rows), depth.rows[0].shape, depth.rows[0].dtype) == (6, (480, 640, 1), np.uint16)
     assert (len(colour.rows), colour.rows[0].shape) == (5, (480, 640, 3))
     assert depth.part.unit_m == 0.001 and depth.part.intrinsics[0][0] > 300
@@ -97,22 +97,22 @@ def test_real_frames_of_realsense(real_data):
         count = reader.message_count
     for row, raw in zip(depth.rows, raws, strict=True):  # rosbags refuses them: they have 4 bytes more than their type
         assert row.tobytes() == raw[-4 - 640 * 480 * 2 : -4]
-    streams = got.only
+    streams = readout.only
     topics = {name.split("/image/data")[0] for name in streams}
     assert count == 375 and len(topics) > 90
-    assert any("bytes after its end" in what for what in got.left_out)
+    assert any("bytes after its end" in what for what in readout.left_out)
 
 
 def test_a_real_json_file_beside_a_video_of_another_length(real_data):
-    got = read(Path(real_data("mcap/depthai_recording")))
-    assert len(got.only["video"].rows) == 124
+    readout = read(Path(real_data("mcap/depthai_recording")))
+    assert len(readout.only["video"].rows) == 124
     assert (
-        got.left_out["recording.mcap: recording.mp4"]
+        readout.left_out["recording.mcap: recording.mp4"]
         == "a video beside recording.mcap, not read; it has 103 frames, the topics have messages: video 124"
     )
     with (Path(real_data("mcap/depthai_recording")) / "recording.mcap").open("rb") as file:
         decoded = [(raw.log_time, json.loads(raw.data)) for _, _, raw in make_reader(file).iter_messages()]
-    stream = got.only["video"]
+    stream = readout.only["video"]
     assert stream.time_ns == [time_ns for time_ns, _ in decoded]
     expected = [
         [reduce(lambda tree, key: tree[key], name.split("."), msg) for name in stream.names] for _, msg in decoded

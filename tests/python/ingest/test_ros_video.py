@@ -80,13 +80,13 @@ def test_every_frame_has_its_messages_stamp(codec, format, tmp_path):
     numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
     packets = encoded(numbers, codec, options={"lag-in-frames": "0"} if "vp9" in codec else None)
     assert len(packets) == len(numbers)
-    found = Yields("mcap", write(tmp_path / "a.mcap", packets, format), image_codec="raw")
-    assert shown(found) == (list(range(20)), numbers)
-    wanted = decoded(packets, {"h264": "h264", "h265": "hevc", "vp9": "vp9"}[format])
-    np.testing.assert_array_equal(pixels(found.only()["/cam/video"][1]), wanted)
-    assert found.facts["/cam/video"]["intrinsics"] == np.eye(3).tolist()
-    assert found.facts["/cam/video"]["attributes"]["clock_source"] == "header.stamp"
-    assert not found.skipped and "/cam/video" not in found.left_out
+    yields = Yields("mcap", write(tmp_path / "a.mcap", packets, format), image_codec="raw")
+    assert shown(yields) == (list(range(20)), numbers)
+    expected = decoded(packets, {"h264": "h264", "h265": "hevc", "vp9": "vp9"}[format])
+    np.testing.assert_array_equal(pixels(yields.only()["/cam/video"][1]), expected)
+    assert yields.facts["/cam/video"]["intrinsics"] == np.eye(3).tolist()
+    assert yields.facts["/cam/video"]["attributes"]["clock_source"] == "header.stamp"
+    assert not yields.skipped and "/cam/video" not in yields.left_out
     small = Yields("mcap", tmp_path / "a.mcap", image_size="32x24")
     assert small.facts["/cam/video"]["resized"] == {"size": [24, 32], "fit": "stretch", "from": [48, 64]}
     assert shown(small) == (list(range(20)), numbers)
@@ -97,9 +97,9 @@ def test_frames_delayed_by_the_decoder_are_read_at_the_end(tmp_path, monkeypatch
     monkeypatch.setattr(videos, "_AT_ONCE", 3 * 48 * 64 * 3)
     numbers = list(range(30))
     packets = encoded(numbers, options={"tune": "film", "bf": "2", "b-adapt": "0"})
-    found = Yields("mcap", write(tmp_path / "a.mcap", packets))
-    rows, seen = shown(found)
-    assert len(found.only()["/cam/video"][1]) > 5
+    yields = Yields("mcap", write(tmp_path / "a.mcap", packets))
+    rows, seen = shown(yields)
+    assert len(yields.only()["/cam/video"][1]) > 5
     assert sorted(rows) == numbers and sorted(seen) == numbers
 
 
@@ -122,19 +122,19 @@ def test_packets_of_ffmpeg_image_transport(tmp_path):
 def test_lost_frames_are_named(tmp_path):
     """One recording begins between keyframes, one has an empty packet, on which later ones depend, and one has no video."""
     packets = encoded(range(24))
-    found = Yields("mcap", write(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
-    assert shown(found) == (list(range(5, 21)), list(range(8, 24)))
-    assert found.left_out["middle.mcap: /cam/video: messages up to 4"] == "before the first keyframe of the video"
+    yields = Yields("mcap", write(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
+    assert shown(yields) == (list(range(5, 21)), list(range(8, 24)))
+    assert yields.left_out["middle.mcap: /cam/video: messages up to 4"] == "before the first keyframe of the video"
     packets[10] = b""
     path = write(tmp_path / "empty.mcap", packets)
     with pytest.raises(robocache.FileError, match=r"empty.mcap: /cam/video: message 10: "):
         Yields("mcap", path)
-    found = Yields("mcap", path, on_error="skip")
-    rows, seen = shown(found)
+    yields = Yields("mcap", path, on_error="skip")
+    rows, seen = shown(yields)
     assert rows == seen and 10 not in rows and set(range(10)) | set(range(16, 24)) <= set(rows)
-    assert all(what.startswith("empty.mcap: /cam/video: messages ") for what in found.skipped)
-    found = Yields("mcap", write(tmp_path / "none.mcap", [b"no video"] * 3), on_error="skip")
-    assert "/cam/video" not in found.only() and list(found.skipped) == ["none.mcap: /cam/video: messages 0-2"]
+    assert all(what.startswith("empty.mcap: /cam/video: messages ") for what in yields.skipped)
+    yields = Yields("mcap", write(tmp_path / "none.mcap", [b"no video"] * 3), on_error="skip")
+    assert "/cam/video" not in yields.only() and list(yields.skipped) == ["none.mcap: /cam/video: messages 0-2"]
 
 
 H264 = {
@@ -165,8 +165,8 @@ def test_frames_after_a_lost_message_are_lost_until_the_next_keyframe(tmp_path):
     packets = encoded(range(24))
     for lost, gone in ((4, {4, 5, 6, 7}), (8, set(range(8, 16))), (7, {7}), (23, {23})):
         path = write(tmp_path / f"{lost}.mcap", packets[:lost] + packets[lost + 1 :])
-        found = Yields("mcap", path, on_error="skip")
-        assert shown(found)[1] == [k for k in range(24) if k not in gone], lost
+        yields = Yields("mcap", path, on_error="skip")
+        assert shown(yields)[1] == [k for k in range(24) if k not in gone], lost
         if len(gone) > 1:
             with pytest.raises(robocache.FileError, match="a message that it depends on is missing"):
                 Yields("mcap", path)
@@ -191,9 +191,9 @@ def test_without_pyav_or_the_codec_video_is_left_out_by_name(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "robocache.ingest.messages.videos", None)
     monkeypatch.setitem(sys.modules, "av", None)
     monkeypatch.delitem(sys.modules, "robocache.ingest.messages.videos")
-    found = Yields("mcap", path)
-    assert re.match(r"video in h264: .*pip install av", found.left_out["/cam/video"])
-    assert "/cam/camera_info/k" in found.only()
+    yields = Yields("mcap", path)
+    assert re.match(r"video in h264: .*pip install av", yields.left_out["/cam/video"])
+    assert "/cam/camera_info/k" in yields.only()
 
 
 def test_damaged_packets_are_read_or_skipped(tmp_path, rng):
@@ -202,7 +202,7 @@ def test_damaged_packets_are_read_or_skipped(tmp_path, rng):
         changed = list(packets)
         for k in rng.integers(len(changed), size=3):
             changed[k] = damage(changed[k], rng)
-        found = Yields("mcap", write(tmp_path / "a.mcap", changed), on_error="skip")
-        if "/cam/video" in found.only():
-            time_ns, chunks = found.only()["/cam/video"]
+        yields = Yields("mcap", write(tmp_path / "a.mcap", changed), on_error="skip")
+        if "/cam/video" in yields.only():
+            time_ns, chunks = yields.only()["/cam/video"]
             assert len(time_ns) == len(pixels(chunks)) <= 16

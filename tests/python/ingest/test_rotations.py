@@ -75,7 +75,7 @@ def values_between(dataset, stream, offsets_s, n, **window):
     return np.asarray(next(loader)[stream])[: n - 1].reshape(n - 1, len(offsets_s), -1)
 
 
-def ingested(source, tmp_path, **options):
+def ingest_and_open(source, tmp_path, **options):
     robocache.ingest(source, tmp_path / "cache", **options)
     return robocache.open(tmp_path / "cache")
 
@@ -105,7 +105,7 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
     topics["/robot/tf_static"] = topics["/tf"]
     bare = "geometry_msgs/msg/Quaternion"
     topics["/bare"] = (bare, [(stamp(k), quaternion(q)) for k, q in enumerate(turns)])
-    dataset = ingested(write_mcap(tmp_path / "a.mcap", topics), tmp_path)
+    dataset = ingest_and_open(write_mcap(tmp_path / "a.mcap", topics), tmp_path)
     for stream, start in {"/imu": 0, "/pose": 3, "/turn": 0, "/odom": 3, "/tf/map/base": 3, "/bare": 0}.items():
         values = check(dataset, turns, stream, [start])
         if stream == "/pose":
@@ -124,7 +124,7 @@ def test_quaternions_in_ros_1(turns, tmp_path):
         return message("sensor_msgs/msg/Imu", ROS1, header=head, orientation=quaternion(q, ROS1))
 
     result = [(stamp(k), one(k, q)) for k, q in enumerate(turns)]
-    dataset = ingested(write_bag1(tmp_path / "a.bag", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
+    dataset = ingest_and_open(write_bag1(tmp_path / "a.bag", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
     check(dataset, turns, "/imu", [0])
 
 
@@ -157,7 +157,7 @@ def test_quaternions_in_custom_types(turns, tmp_path):
         return types["own_msgs/msg/Own"](turn, [pose, pose], types["own_msgs/msg/Vector4"](*q), 1.0)
 
     path = write_messages(tmp_path, "own_msgs/msg/Own", OWN, [partial(own, q) for q in turns])
-    values = check(ingested(path, tmp_path), turns, "data", [0, 7, 14])
+    values = check(ingest_and_open(path, tmp_path), turns, "data", [0, 7, 14])
     linear = turns[:-1] + 0.31 * (turns[1:] - turns[:-1])
     np.testing.assert_allclose(values[:, 1, 18:22], linear)
 
@@ -166,7 +166,7 @@ def test_a_message_of_one_array_has_its_fields_name(turns, tmp_path):
     kind = "own_msgs/msg/One"
     rows = [lambda types, q=q: types[kind](q) for q in turns]
     path = write_messages(tmp_path, kind, "float64[] quaternion\n", rows)
-    check(ingested(path, tmp_path), turns, "data", [0])
+    check(ingest_and_open(path, tmp_path), turns, "data", [0])
 
 
 def test_components_that_json_writes_as_integers(tmp_path):
@@ -178,7 +178,9 @@ def test_components_that_json_writes_as_integers(tmp_path):
         for k, q in enumerate(turns.tolist())
     ]
     payloads = [(stamp(k), json.dumps(row).encode()) for k, row in enumerate(rows)]
-    dataset = ingested(write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads), tmp_path)
+    dataset = ingest_and_open(
+        write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads), tmp_path
+    )
     values = check(dataset, turns, "data", [3])
     np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)
     assert dataset["data/count"].dtype == np.int64
@@ -186,7 +188,7 @@ def test_components_that_json_writes_as_integers(tmp_path):
 
 def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
     result = [(stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)))) for k in range(ROWS)]
-    dataset = ingested(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
+    dataset = ingest_and_open(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
     loader = robocache.Loader(dataset, delta_timestamps={"/imu": [0.03]}, batch_size=4)
     assert (np.asarray(next(iter(loader))["/imu"]) == 0).all()
 
@@ -198,12 +200,12 @@ def test_quaternions_of_px4_in_logs_and_messages(turns, tmp_path):
     topic = "vehicle_attitude"
     rows = [ulog.data(0, 1000 + k * STEP // 1000, "12f", *q, *q, *q) for k, q in enumerate(wxyz)]
     form = ulog.form(f"{topic}:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;")
-    dataset = ingested(ulog.write(tmp_path, form, ulog.announce(0, topic), *rows), tmp_path)
+    dataset = ingest_and_open(ulog.write(tmp_path, form, ulog.announce(0, topic), *rows), tmp_path)
     check(dataset, rounded, topic, [0, 4], order=(1, 2, 3, 0))
     kind = "px4_msgs/msg/VehicleAttitude"
     text = "uint64 timestamp\nfloat32[4] q\nfloat32[4] gains\n"
     messages = [lambda types, k=k, q=q: types[kind](k, q, q) for k, q in enumerate(wxyz)]
-    dataset = ingested(write_messages(tmp_path / "ros", kind, text, messages), tmp_path / "ros")
+    dataset = ingest_and_open(write_messages(tmp_path / "ros", kind, text, messages), tmp_path / "ros")
     check(dataset, rounded, "data/q", [0], order=(1, 2, 3, 0))
     assert "methods" not in dataset["data/gains"].attributes
 
@@ -229,7 +231,7 @@ def test_columns_of_a_csv_log(head, starts, order, turns, tmp_path):
     columns[:, list(order)] = turns
     lines = [f"{k / 10:.1f},1,2,3,{','.join(map(repr, q))}" for k, q in enumerate(columns.tolist())]
     (tmp_path / "log.csv").write_text("\n".join([head, *lines, ""]))
-    dataset = ingested(tmp_path / "log.csv", tmp_path, time_unit="s")
+    dataset = ingest_and_open(tmp_path / "log.csv", tmp_path, time_unit="s")
     check(dataset, turns, "log", starts, order)
 
 
@@ -321,13 +323,13 @@ def test_a_rotation_of_scattered_features_is_noted(turns, tmp_path):
 
 def test_declared_names_in_other_formats(turns, rng, tmp_path):
     demo = {"actions": rng.normal(size=(ROWS, 7)), "obs/robot0_eef_quat": turns, "obs/object": turns}
-    dataset = ingested(write_robomimic(tmp_path / "hdf5/a.hdf5", {"demo_0": demo}), tmp_path / "hdf5")
+    dataset = ingest_and_open(write_robomimic(tmp_path / "hdf5/a.hdf5", {"demo_0": demo}), tmp_path / "hdf5")
     assert dataset["obs/robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
     assert "methods" not in dataset["obs/object"].attributes
 
     bodies = np.stack([turns, turns, turns], axis=1).astype(np.float32)
     np.savez(tmp_path / "motion.npz", fps=50, body_quat_w=bodies, joint_pos=turns, body_ang_vel_w=bodies[..., :3])
-    dataset = ingested(tmp_path / "motion.npz", tmp_path / "npz")
+    dataset = ingest_and_open(tmp_path / "motion.npz", tmp_path / "npz")
     assert dataset["body_quat_w"].attributes["methods"] == [[a, a + 4, "slerp"] for a in (0, 4, 8)]
     assert "methods" not in dataset["joint_pos"].attributes
     with pytest.raises(robocache.ArgumentError, match="clock is nominal"):  # values between rows were not requested
@@ -335,7 +337,7 @@ def test_declared_names_in_other_formats(turns, rng, tmp_path):
 
     state = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
     source = write_state(tmp_path / "set", state, ["x", "y", "z", "qx", "qy", "qz", "qw"])
-    assert ingested(source, tmp_path)["observation.state"].attributes["methods"] == [[3, 7, "slerp"]]
+    assert ingest_and_open(source, tmp_path)["observation.state"].attributes["methods"] == [[3, 7, "slerp"]]
 
 
 def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
@@ -346,9 +348,9 @@ def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
     path = write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)})
     mapping = tmp_path / "m.toml"
     mapping.write_text('[streams."/imu"]\nmethods = [[0, 4, "previous"]]\n')
-    dataset = ingested(path, tmp_path, mapping=mapping)
+    dataset = ingest_and_open(path, tmp_path, mapping=mapping)
     assert dataset["/imu"].attributes["methods"] == [[0, 4, "previous"]]
-    values = values_between(ingested(path, tmp_path / "plain"), "/imu", [0.05], ROWS, method="linear")
+    values = values_between(ingest_and_open(path, tmp_path / "plain"), "/imu", [0.05], ROWS, method="linear")
     np.testing.assert_allclose(values[:, 0, :4], (turns[:-1] + turns[1:]) / 2, atol=1e-6)
 
 
@@ -434,7 +436,7 @@ def test_names(stream, names, shape, starts):
 def test_rotation_vectors_after_a_position_are_held(names, methods, rng, tmp_path):
     """Names in LeRobot's LIBERO datasets, its kinematics, and other converters."""
     source = write_state(tmp_path / "set", rng.normal(size=(8, 7)), ["x", "y", "z", *names, "gripper2"])
-    assert ingested(source, tmp_path)["observation.state"].attributes.get("methods") == methods
+    assert ingest_and_open(source, tmp_path)["observation.state"].attributes.get("methods") == methods
 
 
 @pytest.mark.parametrize("prefix", ["ee.", "left_ee."])
@@ -457,9 +459,9 @@ def write_timed_zarr(store, arrays):
 def test_npz_and_zarr(turns, tmp_path):
     arrays = {"action": np.arange(2.0 * ROWS).reshape(ROWS, 2), "robot0_eef_quat": turns}
     np.savez(tmp_path / "run.npz", fps=10, **arrays)
-    from_zarr = ingested(write_timed_zarr(tmp_path / "store.zarr", arrays), tmp_path / "zarr")
+    from_zarr = ingest_and_open(write_timed_zarr(tmp_path / "store.zarr", arrays), tmp_path / "zarr")
     check(from_zarr, turns, "robot0_eef_quat", [0])
-    for dataset in (from_zarr, ingested(tmp_path / "run.npz", tmp_path / "npz")):
+    for dataset in (from_zarr, ingest_and_open(tmp_path / "run.npz", tmp_path / "npz")):
         assert dataset["robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
         assert "methods" not in dataset["action"].attributes
 
@@ -478,7 +480,7 @@ def test_rlds(turns, tmp_path):
     observation = group(eef_quat=tensor("float32", 4), arm=arm, joints=tensor("float32", 4), state=tensor("float32", 7))
     features = group(steps=sequence(group(action=tensor("float32", 2), observation=observation)))
     write_rlds(tmp_path / "toy", {"train": [[example(lists)]]}, features)
-    dataset = ingested(tmp_path / "toy", tmp_path, rate_hz=10)
+    dataset = ingest_and_open(tmp_path / "toy", tmp_path, rate_hz=10)
     for name in ("observation/eef_quat", "observation/arm/pose_quaternion"):
         assert dataset[name].attributes["methods"] == [[0, 4, "slerp"]]
         np.testing.assert_allclose(dataset[name].values, turns, rtol=1e-6)
@@ -529,7 +531,7 @@ def test_euler_poses_of_droid(rng, tmp_path):
     trajectory["action/cartesian_position"] = trajectory["action/target_cartesian_position"] = pose
     for stamps in [key for key in trajectory if key.startswith("observation/timestamp/")]:
         trajectory[stamps] = trajectory[stamps][0] + 60 * np.arange(N)
-    dataset = ingested(write_droid(tmp_path / "source", trajectory), tmp_path, video=False)
+    dataset = ingest_and_open(write_droid(tmp_path / "source", trajectory), tmp_path, video=False)
     for stream in ("observation/robot_state/cartesian_position", "action/cartesian_position"):
         assert dataset[stream].attributes["methods"] == [[3, 6, "angle"]]
         check_angle(dataset, stream, 3, pose[:, 3], 0.06)
@@ -624,8 +626,8 @@ def test_degrees_are_refused_as_angles(tmp_path):
     (tmp_path / "log.csv").write_text("t,yaw_deg\n" + "".join(f"{k / 10},{350 + k}\n" for k in range(20)))
     mapping = {"streams": {"log": {"units": "deg", "methods": "angle"}}}
     with pytest.raises(robocache.Error, match="angle takes radians, got units 'deg'"):
-        ingested(tmp_path / "log.csv", tmp_path, time_unit="s", mapping=mapping)
-    dataset = ingested(tmp_path / "log.csv", tmp_path, time_unit="s")
+        ingest_and_open(tmp_path / "log.csv", tmp_path, time_unit="s", mapping=mapping)
+    dataset = ingest_and_open(tmp_path / "log.csv", tmp_path, time_unit="s")
     for method in ("angle", [(slice(0, 1), "angle")]):
         windows = {"log": robocache.Window([0.01], method=method)}
         with pytest.raises(robocache.ArgumentError, match=r"method: expected radians for 'angle', got 'yaw_deg'"):
@@ -649,13 +651,13 @@ def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
 
 def test_actions_without_a_pose_are_numbers(rng, tmp_path):
     source = write_timed_zarr(tmp_path / "store.zarr", {"action": rng.random((40, 6))})
-    assert "methods" not in ingested(source, tmp_path)["action"].attributes
+    assert "methods" not in ingest_and_open(source, tmp_path)["action"].attributes
 
 
 def test_arrays_named_as_position_and_quaternion_are_interpolated_as_poses(turns, tmp_path):
     poses = np.concatenate([np.zeros((ROWS, 3)), turns[:, [3, 0, 1, 2]]], 1)
     source = write_timed_zarr(tmp_path / "a.zarr", {"tcp_xyz_wxyz": poses})
-    check(ingested(source, tmp_path), turns, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
+    check(ingest_and_open(source, tmp_path), turns, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
 
 
 def test_rotations_declared_only_by_names_are_noted():
@@ -691,7 +693,7 @@ def test_angles_in_px4_logs(tmp_path):
     for k, angle in enumerate(angles):
         messages.append(ulog.data(0, 1000 + k * 100_000, "fff?", k, angle, angle, True))
         messages.append(ulog.data(1, 1000 + k * 100_000, "ff", 9.0 * k, -9.0 * k))
-    dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
+    dataset = ingest_and_open(ulog.write(tmp_path, *messages), tmp_path)
     check_angle(dataset, "vehicle_local_position", 1, angles, 0.1)
     check_angle(dataset, "vehicle_local_position", 2, angles, 0.1)  # a delta of headings is an angle
     assert dataset.streams["vehicle_local_position"].attributes["methods"] == [[1, 3, "angle"], [3, 4, "previous"]]
@@ -713,7 +715,7 @@ def test_px4_ratios_integrals_and_sticks_are_no_angles(topic, field, tmp_path):
     values = 4.0 + np.arange(20) % 2
     messages = [ulog.form(f"{topic}:uint64_t timestamp;float {field};"), ulog.announce(0, topic)]
     messages += [ulog.data(0, 1000 + k * 100_000, "f", value) for k, value in enumerate(values)]
-    dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
+    dataset = ingest_and_open(ulog.write(tmp_path, *messages), tmp_path)
     assert "methods" not in (dataset.streams[topic].attributes or {})
     np.testing.assert_allclose(between(dataset, topic, 0.05, 0, 20), 4.5)
 
@@ -724,7 +726,7 @@ def test_px4_topics_of_several_subjects_are_held(tmp_path):
         ulog.announce(0, "debug_key_value"),
         *(ulog.data(0, 1000 + k * 100_000, "10sf", b"ab"[k % 2 : k % 2 + 1], 10.0 * k) for k in range(20)),
     ]
-    dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
+    dataset = ingest_and_open(ulog.write(tmp_path, *messages), tmp_path)
     check_held(dataset, "debug_key_value", (0,), 10.0 * np.arange(20)[:, None], 0.1)
 
 
@@ -732,12 +734,12 @@ def test_angles_in_ros_messages(tmp_path):
     angles = turning()
     pose2d, own = "geometry_msgs/msg/Pose2D", "px4_msgs/msg/VehicleLocalPosition"
     poses = [(stamp(k), message(pose2d, x=1.0 * k, y=0.0, theta=a)) for k, a in enumerate(angles)]
-    dataset = ingested(write_mcap(tmp_path / "b.mcap", {"/pose": (pose2d, poses)}), tmp_path)
+    dataset = ingest_and_open(write_mcap(tmp_path / "b.mcap", {"/pose": (pose2d, poses)}), tmp_path)
     check_angle(dataset, "/pose", 2, angles, 0.1)
     np.testing.assert_allclose(between(dataset, "/pose", 0.05, 0, N), np.arange(N - 1) + 0.5)
     text = "uint64 timestamp\nfloat32 x\nfloat32 heading\nbool heading_good_for_control\n"
     rows = [lambda types, k=k, a=a: types[own](k, 0.0, a, True) for k, a in enumerate(angles)]
-    dataset = ingested(write_messages(tmp_path / "px4", own, text, rows), tmp_path / "px4")
+    dataset = ingest_and_open(write_messages(tmp_path / "px4", own, text, rows), tmp_path / "px4")
     (stream,) = [name for name, found in dataset.streams.items() if "heading" in found.names]
     check_angle(dataset, stream, dataset[stream].names.index("heading"), angles, 0.1)
 

@@ -213,7 +213,7 @@ def test_every_kind_of_stream_gives_the_same_bytes(toys, tmp_path):
     source = toys(read_everything, finish_everything)
     single = robocache.ingest(source, tmp_path / "single", on_error="skip")
     assert robocache.open(tmp_path / "single").provenance["toy"] == {"colour": "red", "met": {"even": 3, "odd": 3}}
-    assert [o.what for o in single.skipped] == ["a file between", "episode 5"]
+    assert [omission.what for omission in single.skipped] == ["a file between", "episode 5"]
     (assumed,) = single.assumed
     assert (assumed.what, assumed.reason) == ("clock 't'", "seconds, by its steps of 0.01")
     assert assumed.streams == ["a", "of 0", "of 1", "of 2", "of 3"]
@@ -351,9 +351,9 @@ def test_files_that_are_no_plan_are_refused_by_name(text, tmp_path):
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a FIFO"), (os.mkdir, "a folder")])
 def test_a_plan_that_is_no_regular_file_is_refused_at_once(make, kind, tmp_path):
     make(tmp_path / "plan.json")
-    with pytest.raises(robocache.FileError, match=f"plan.json: expected a regular file, got {kind}") as refused:
+    with pytest.raises(robocache.FileError, match=f"plan.json: expected a regular file, got {kind}") as assert_refused:
         load_plan(tmp_path)
-    assert not isinstance(refused.value, SourceError)
+    assert not isinstance(assert_refused.value, SourceError)
 
 
 @pytest.mark.parametrize("name", ["values.npy", "time_ns.npy"])

@@ -78,10 +78,10 @@ def nominal_ns(rows, fps=30):
     return [round(k * 10**9 / fps) for k in rows]
 
 
-refused = partial(outcomes.refused, jobs=1)
+assert_refused = partial(outcomes.refused, jobs=1)
 
 
-def skipped(source, cache, **options):
+def assert_skipped(source, cache, **options):
     """The names that were skipped."""
     report = robocache.ingest(source, cache, on_error="skip", jobs=1, **options)
     return {omission.what: omission.reason for omission in report.skipped}
@@ -191,7 +191,7 @@ def test_rule_45_drifting_starts_never_give_another_episodes_frames(drift_s, tmp
     shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
     source = write_shared(tmp_path / "source", lengths, bounds, chain.from_iterable(shown))
     off = [episode for episode in range(8) if abs(drift_s) * episode > 0.5 / 30]
-    names = skipped(source, tmp_path / "cache")
+    names = assert_skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode {episode}: {TOP}" for episode in off]
     assert all("drift" in why and "frames='by-index'" in why for why in names.values())
     found = [frames for frames, _ in seen(tmp_path / "cache")]
@@ -204,7 +204,7 @@ def test_rule_45_episodes_with_one_start_in_a_file_have_no_frames(tmp_path):
     """A converter writes 0 for each episode: the frames of all episodes in the file are unknown."""
     bounds = [(0.0, 0.2), (0.004, 0.2), (0.4, 0.7)]
     source = write_shared(tmp_path / "source", (7, 5, 9), bounds, numbers(0, 12) + numbers(2, 9))
-    names = skipped(source, tmp_path / "cache")
+    names = assert_skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode {episode}: {TOP}" for episode in range(3)]
     assert all("2 episodes begin at 0" in reason and "from_timestamp" in reason for reason in names.values())
     assert TOP not in robocache.open(tmp_path / "cache").streams
@@ -235,9 +235,9 @@ def merged(root, starts, in_last_file=11):
 def test_a_file_too_short_for_its_episodes_gives_no_frames(starts, in_last_file, why, tmp_path):
     """After a faulty merge all episodes point to the last file: even rows that find a frame there have another episode's."""
     source = merged(tmp_path / "source", starts, in_last_file)
-    refused(source, tmp_path / "cache", "file-001.mp4", why)
+    assert_refused(source, tmp_path / "cache", "file-001.mp4", why)
     for options in ({}, {"frames": "by-index"}):
-        names = skipped(source, tmp_path / f"cache{len(options)}", **options)
+        names = assert_skipped(source, tmp_path / f"cache{len(options)}", **options)
         assert list(names) == [f"episode {episode}: {TOP}" for episode in range(4)]
         assert all("file-001.mp4" in reason and why in reason for reason in names.values())
 
@@ -262,7 +262,7 @@ def test_rule_45_episodes_of_a_file_with_frames_between_them_and_rounded_starts(
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert report.skipped == []
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 7), numbers(1, 5)]
-    assert {o.what: o.reason for o in report.left_out}[f"{TOP}: frames"] == "19 of 31 are no row's"
+    assert {omission.what: omission.reason for omission in report.left_out}[f"{TOP}: frames"] == "19 of 31 are no row's"
 
 
 def test_rule_45_video_at_twice_the_rate_of_the_rows(tmp_path):
@@ -301,8 +301,8 @@ def test_two_video_files_of_an_episode_are_refused(tmp_path):
     """For example a backup beside the video, with other frames."""
     source = write_videos(write_set(tmp_path / "source"))
     write_video(source / "videos/old" / TOP / "episode_000001.mp4", [300] * 5)
-    refused(source, tmp_path / "cache", "episode 1", "expected one file episode_000001.mp4", "videos/old")
-    why = skipped(source, tmp_path / "cache")
+    assert_refused(source, tmp_path / "cache", "episode 1", "expected one file episode_000001.mp4", "videos/old")
+    why = assert_skipped(source, tmp_path / "cache")
     assert list(why) == [f"episode 1: {TOP}"]
     assert [frames for frames, _ in seen(tmp_path / "cache")] == [numbers(0, 7), [], numbers(2, 9)]
 
@@ -331,7 +331,7 @@ def test_frames_at_uneven_times_are_chosen_by_stamps(rng, tmp_path):
     rows_ns = np.rint(row_times * 1e9).astype(int).tolist()
     nearest = [min(range(50), key=lambda k: (abs(stamps[k] - Fraction(row, 10**9)), k)) for row in rows_ns]
     near = [abs(stamps[k] - Fraction(row, 10**9)) <= Fraction(1, 60) for k, row in zip(nearest, rows_ns, strict=True)]
-    names = skipped(source, tmp_path / "cache")
+    names = assert_skipped(source, tmp_path / "cache")
     expected = [(k, row) for k, row, is_near in zip(nearest, rows_ns, near, strict=True) if is_near]
     assert len(expected) < 40 and len({k for k, _ in expected}) < len(expected)
     ((shown, times),) = seen(tmp_path / "cache")
@@ -427,7 +427,7 @@ def test_the_mapping_of_a_dry_run_applies_without_cameras(workers, tmp_path):
 def test_a_declared_camera_without_any_file_is_left_out(tmp_path):
     source = write_videos(write_set(tmp_path / "source", cameras=(TOP, "observation.images.planned")))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
-    assert {o.what: o.reason for o in report.left_out}[
+    assert {omission.what: omission.reason for omission in report.left_out}[
         "observation.images.planned"
     ] == "video; files for 0 of 3 episodes"
     assert report.rows[TOP] == 21
@@ -438,7 +438,7 @@ def test_unused_frames_are_counted(tmp_path):
     for episode, frames in enumerate((7, 8, 11)):
         write_video(video_path(source, episode), numbers(episode, frames))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
-    assert {o.what: o.reason for o in report.left_out}[f"{TOP}: frames"] == "5 of 26 are no row's"
+    assert {omission.what: omission.reason for omission in report.left_out}[f"{TOP}: frames"] == "5 of 26 are no row's"
     assert seen(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate((7, 5, 9))]
 
 
@@ -565,8 +565,8 @@ def test_a_depth_camera_with_an_invalid_second_file(tmp_path):
     shutil.copytree(other / "data", source / "data", dirs_exist_ok=True)
     shutil.copy(other / "meta/episodes.jsonl", source / "meta")
     write_video(video_path(source, 1), numbers(1, 7))
-    refused(source, tmp_path / "cache", "episode_000001.mp4: frames in yuv420p: expected depth in 12 bits")
-    assert list(skipped(source, tmp_path / "cache")) == [f"episode 1: {TOP}"]
+    assert_refused(source, tmp_path / "cache", "episode_000001.mp4: frames in yuv420p: expected depth in 12 bits")
+    assert list(assert_skipped(source, tmp_path / "cache")) == [f"episode 1: {TOP}"]
 
 
 @pytest.mark.parametrize(
@@ -621,8 +621,8 @@ def test_images_of_other_types_are_no_depth(tmp_path):
     written = json.loads((source / "meta/info.json").read_text())
     written["features"][TOP]["info"] = {"is_depth_map": True}
     (source / "meta/info.json").write_text(json.dumps(written))
-    refused(source, tmp_path / "cache", f"{TOP}: row 0: ", "expected depth, uint16 or float32 of one channel")
-    assert list(skipped(source, tmp_path / "cache")) == [f"episode 0: {TOP}: rows 0-8"]
+    assert_refused(source, tmp_path / "cache", f"{TOP}: row 0: ", "expected depth, uint16 or float32 of one channel")
+    assert list(assert_skipped(source, tmp_path / "cache")) == [f"episode 0: {TOP}: rows 0-8"]
 
 
 # ---- faults of videos ----
@@ -650,8 +650,8 @@ def test_images_of_other_types_are_no_depth(tmp_path):
 def test_an_unreadable_video_leaves_its_episode_without_the_camera(make, words, tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
     make(video_path(source, 1))
-    refused(source, tmp_path / "cache", words)
-    names = skipped(source, tmp_path / "cache")
+    assert_refused(source, tmp_path / "cache", words)
+    names = assert_skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode 1: {TOP}"]
     assert words in names[f"episode 1: {TOP}"]
     assert [len(shown) for shown, _ in seen(tmp_path / "cache")] == [7, 0, 9]
@@ -675,8 +675,8 @@ def test_a_file_shorter_than_its_rows(tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
     write_video(video_path(source, 2), numbers(2, 6))
     words = "9 rows and 6 frames: no frame within 16.67 ms of 3 of the rows, the first row 6 at 0.2000 s"
-    refused(source, tmp_path / "cache", "episode_000002.mp4", words)
-    names = skipped(source, tmp_path / "cache")
+    assert_refused(source, tmp_path / "cache", "episode_000002.mp4", words)
+    names = assert_skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode 2: {TOP}: rows 6-8"]
     assert seen(tmp_path / "cache")[2] == (numbers(2, 6), nominal_ns(range(6)))
 
@@ -685,8 +685,8 @@ def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
     """As many frames as rows, recorded at 29 Hz and declared as 30."""
     lengths = (40, 7)
     source = write_videos(write_set(tmp_path / "source", lengths), lengths, fps=29)
-    refused(source, tmp_path / "cache", "episode_000000.mp4", "drift", "+0.0000", "+0.0448", "frames='by-index'")
-    names = skipped(source, tmp_path / "cache")
+    assert_refused(source, tmp_path / "cache", "episode_000000.mp4", "drift", "+0.0000", "+0.0448", "frames='by-index'")
+    names = assert_skipped(source, tmp_path / "cache")
     assert list(names) == [f"episode 0: {TOP}"]
     assert [len(shown) for shown, _ in seen(tmp_path / "cache")] == [0, 7]
     assert robocache.ingest(source, tmp_path / "index", frames="by-index", jobs=1).skipped == []
@@ -723,7 +723,7 @@ def test_frames_by_index_in_a_shared_file_skip_rows_in_gaps(tmp_path):
     shown = [k for k in range(8) if k != 2] + [100 + k for k in range(6) if k != 3]
     times = [(k if k < 100 else k - 92) / 30 for k in shown]
     source = write_shared(tmp_path / "source", (8, 6), [(0.0, 8 / 30), (8 / 30, 14 / 30)], shown, times=times)
-    names = skipped(source, tmp_path / "cache", frames="by-index")
+    names = assert_skipped(source, tmp_path / "cache", frames="by-index")
     assert list(names) == [f"episode 0: {TOP}: rows 2", f"episode 1: {TOP}: rows 3"]
     assert [found for found, _ in seen(tmp_path / "cache")] == [shown[:7], shown[7:]]
 
@@ -798,7 +798,7 @@ def test_gaps_of_times_in_whole_milliseconds():
 def test_no_row_gets_a_frame_of_the_next_episode(frames, end, tmp_path):
     """Not even if to_timestamp includes it."""
     source = write_shared(tmp_path / "source", (8, 6), [(0.0, end), (0.2, 0.4)], numbers(0, 6) + numbers(1, 6))
-    names = skipped(source, tmp_path / "cache", frames=frames)
+    names = assert_skipped(source, tmp_path / "cache", frames=frames)
     assert list(names) == [f"episode 0: {TOP}: rows 6-7"]
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
 
@@ -815,8 +815,8 @@ def test_undecodable_frames_are_named_and_never_replaced(codec, tmp_path):
     _, begin, _ = packets[23]
     content[begin : begin + 4] = b"\xff" * 4  # an invalid length of a NAL unit, and header of an OBU
     file.write_bytes(content)
-    refused(source, tmp_path / "cache", "episode_000000.mp4: frame 2", "does not decode")
-    ((name, _),) = skipped(source, tmp_path / "cache", image_codec="raw").items()
+    assert_refused(source, tmp_path / "cache", "episode_000000.mp4: frame 2", "does not decode")
+    ((name, _),) = assert_skipped(source, tmp_path / "cache", image_codec="raw").items()
     assert name.startswith(f"episode 0: {TOP}: frames 2")
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     rows = [round(ns * 30 / 1e9) for ns in stream.time_ns.tolist()]

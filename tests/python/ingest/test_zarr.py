@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage import damage
-from outcomes import ingested, unread
+from outcomes import assert_unread, ingest_and_open
 from soak import rounds
 from yields import Yields, pixels
 
@@ -78,7 +78,7 @@ def zip_tree(folder, file, prefix=""):
     return file
 
 
-refused = partial(unread, "zarr", rate_hz=10)
+assert_refused = partial(assert_unread, "zarr", rate_hz=10)
 
 
 def check(found, arrays, ends=ENDS):
@@ -107,10 +107,10 @@ COMPRESSORS = [
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kind", ["folder.zarr", "file.zarr.zip"])
 def test_every_compressor(compressor, kind, tmp_path):
-    found = Yields("zarr", write_store(tmp_path / kind, compressor=compressor), rate_hz=10)
-    check(found, NUMBERS)
-    assert found[1]["state"][0].tolist() == [row * 100_000_000 for row in range(7)]
-    assert set(found.clocks.values()) == {"nominal"} and not found.left_out and not found.skipped
+    yields = Yields("zarr", write_store(tmp_path / kind, compressor=compressor), rate_hz=10)
+    check(yields, NUMBERS)
+    assert yields[1]["state"][0].tolist() == [row * 100_000_000 for row in range(7)]
+    assert set(yields.clocks.values()) == {"nominal"} and not yields.left_out and not yields.skipped
 
 
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", ">i2", "<u8", "|b1", "|i1"])
@@ -149,30 +149,30 @@ def test_streams_of_arrays(tmp_path):
         "float": floats / 255,
     }
     store = write_store(tmp_path / "s", arrays, attributes={"robot": "ur5", "gain": np.nan})
-    found = Yields("zarr", store, rate_hz=10, image_codec="png")
-    streams = found[1]
+    yields = Yields("zarr", store, rate_hz=10, image_codec="png")
+    streams = yields[1]
     for name in ("img", "rgb", "depth"):
         np.testing.assert_array_equal(pixels(streams[name][1]), arrays[name][3:10])
     for name in ("mask", "float"):
         np.testing.assert_array_equal(streams[name][1], arrays[name][3:10])
     assert streams["prompt"][1] == arrays["prompt"][3:10].tolist()
-    assert found.provenance["zarr"]["attributes"] == {"robot": "ur5", "gain": None}
+    assert yields.provenance["zarr"]["attributes"] == {"robot": "ur5", "gain": None}
 
 
 def test_timestamps_are_the_clock(tmp_path):
     stamps = 1.7e9 + np.arange(17)[:, None] * 0.1
     store = write_store(tmp_path / "s", {"timestamp": stamps})
-    found = Yields("zarr", store)
+    yields = Yields("zarr", store)
     exact = [int(float(stamp) * 2**24) * 10**9 // 2**24 for stamp in stamps[:3, 0]]
-    assert found[0]["action"][0].tolist() == pytest.approx(exact, abs=1)
-    assert set(found.clocks.values()) == {"recorded"} and "timestamp" not in found[0]
-    assert found.left_out == {"data/timestamp": "the clock, time_ns of every stream"}
-    found = Yields("zarr", store, rate_hz=10)
-    assert set(found.clocks.values()) == {"nominal"} and found[0]["timestamp"][1].tolist() == stamps[:3].tolist()
+    assert yields[0]["action"][0].tolist() == pytest.approx(exact, abs=1)
+    assert set(yields.clocks.values()) == {"recorded"} and "timestamp" not in yields[0]
+    assert yields.left_out == {"data/timestamp": "the clock, time_ns of every stream"}
+    yields = Yields("zarr", store, rate_hz=10)
+    assert set(yields.clocks.values()) == {"nominal"} and yields[0]["timestamp"][1].tolist() == stamps[:3].tolist()
     stamps[5] = np.nan
-    refused(write_store(tmp_path / "t", {"timestamp": stamps}), "data/timestamp: row 5 is nan", rate_hz=None)
+    assert_refused(write_store(tmp_path / "t", {"timestamp": stamps}), "data/timestamp: row 5 is nan", rate_hz=None)
     milliseconds = np.arange(17) * 33.3
-    refused(write_store(tmp_path / "u", {"timestamp": milliseconds}), "steps of 33.3", "--rate-hz", rate_hz=None)
+    assert_refused(write_store(tmp_path / "u", {"timestamp": milliseconds}), "steps of 33.3", "--rate-hz", rate_hz=None)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,13 @@ def test_the_clocks_units_precede_its_name(units, is_seconds, tmp_path):
         (assumption,) = Yields("zarr", store, rate_hz=None).notes.assumed
         assert assumption.reason == "seconds, by its units"
     else:
-        refused(store, "data/timestamp: attribute units: expected seconds", repr(units), rate_hz=None)
+        assert_refused(store, "data/timestamp: attribute units: expected seconds", repr(units), rate_hz=None)
         Yields("zarr", store, rate_hz=200)
 
 
 @pytest.mark.parametrize("stamps", [np.arange(17), np.arange(17, dtype=np.float32), np.zeros((17, 2))])
 def test_a_rate_is_required(stamps, tmp_path):
-    refused(write_store(tmp_path / "s", {"timestamp": stamps}), "no data/timestamp", "--rate-hz", rate_hz=None)
+    assert_refused(write_store(tmp_path / "s", {"timestamp": stamps}), "no data/timestamp", "--rate-hz", rate_hz=None)
 
 
 def test_meta_becomes_columns(tmp_path):
@@ -201,19 +201,19 @@ def test_meta_becomes_columns(tmp_path):
     meta.create_array("success", data=np.array([1, 0, 1, 1]))
     meta.create_array("score", data=np.array([0.5, np.nan, 1, 2]))
     meta.create_array("wide", data=np.zeros((4, 2)))
-    found = Yields("zarr", store, rate_hz=10)
-    assert list(found.metadata.values())[1] == {"source_episode_index": 1, "success": 0, "score": None}
-    assert "meta/wide" in found.left_out
+    yields = Yields("zarr", store, rate_hz=10)
+    assert list(yields.metadata.values())[1] == {"source_episode_index": 1, "success": 0, "score": None}
+    assert "meta/wide" in yields.left_out
 
 
 def test_a_folder_with_one_store_and_other_things(tmp_path):
     write_store(tmp_path / "d" / "replay_buffer.zarr")
     (tmp_path / "d" / "videos").mkdir()
     (tmp_path / "d" / "videos" / "0.mp4").write_bytes(b"x")
-    found = Yields("zarr", tmp_path / "d", rate_hz=10)
-    assert len(found.episodes) == 4 and found.left_out == {"videos": "not in the store"}
+    yields = Yields("zarr", tmp_path / "d", rate_hz=10)
+    assert len(yields.episodes) == 4 and yields.left_out == {"videos": "not in the store"}
     write_store(tmp_path / "d" / "other.zarr.zip")
-    refused(tmp_path / "d", "replay_buffer.zarr", "other.zarr.zip", "ingest one of them")
+    assert_refused(tmp_path / "d", "replay_buffer.zarr", "other.zarr.zip", "ingest one of them")
 
 
 @pytest.mark.parametrize("kind", ["replay_buffer.zarr", "dataset.zarr.zip"])
@@ -236,14 +236,14 @@ def test_a_cache(kind, tmp_path):
 def test_missing_chunks(tmp_path):
     store = write_store(tmp_path / "s", {"x": np.full((17, 2), 7.0)})
     (store / "data" / "x" / "1.0").unlink()
-    refused(store, "data/x/1.0: no such chunk", "--missing-chunks fill")
-    found = Yields("zarr", store, on_error="skip", rate_hz=10)
-    assert [name for name, streams in found.episodes.items() if "x" in streams] == ["episode 0", "episode 3"]
-    assert len(found[1]["state"][0]) == 7 and list(found.skipped) == ["episode 1: x: rows 0-6"]
+    assert_refused(store, "data/x/1.0: no such chunk", "--missing-chunks fill")
+    yields = Yields("zarr", store, on_error="skip", rate_hz=10)
+    assert [name for name, streams in yields.episodes.items() if "x" in streams] == ["episode 0", "episode 3"]
+    assert len(yields[1]["state"][0]) == 7 and list(yields.skipped) == ["episode 1: x: rows 0-6"]
     filled = Yields("zarr", store, rate_hz=10, missing_chunks="fill")
-    wanted = zarr.open_group(store, mode="r")["data/x"][...]
-    assert (wanted[4:8] == 0).all()
-    check(filled, {"x": wanted})
+    expected = zarr.open_group(store, mode="r")["data/x"][...]
+    assert (expected[4:8] == 0).all()
+    check(filled, {"x": expected})
 
 
 @pytest.mark.parametrize(("separator", "name"), [(".", "1.0"), ("/", "1"), ("/", "1/0")])
@@ -255,7 +255,7 @@ def test_a_chunk_linked_from_outside_is_not_taken_as_missing(separator, name, tm
     for options in ({}, {"missing_chunks": "fill"}):
         with pytest.raises(robocache.FileError, match=r"/data/x/1.*out of the source .--follow-links.$"):
             robocache.ingest(store, tmp_path / "cache", rate_hz=10, **options)
-    assert (ingested(store, tmp_path / "cache", rate_hz=10, follow_links=True)[0].streams["x"].values == 7).all()
+    assert (ingest_and_open(store, tmp_path / "cache", rate_hz=10, follow_links=True)[0].streams["x"].values == 7).all()
 
 
 def change(store, key, **facts):
@@ -290,7 +290,7 @@ def change(store, key, **facts):
 def test_wrong_descriptions(facts, words, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
     change(store, "data/action", **facts)
-    refused(store, "data/action", words)
+    assert_refused(store, "data/action", words)
     assert Yields("zarr", store, on_error="skip", rate_hz=10).skipped
 
 
@@ -309,9 +309,9 @@ def test_wrong_descriptions(facts, words, tmp_path):
 def test_left_out_arrays_are_named(facts, reason, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
     change(store, "data/action", **facts)
-    found = Yields("zarr", store, rate_hz=10)
-    assert found.left_out["data/action"].startswith(reason)
-    assert list(found[0]) == ["state"]
+    yields = Yields("zarr", store, rate_hz=10)
+    assert yields.left_out["data/action"].startswith(reason)
+    assert list(yields[0]) == ["state"]
 
 
 @pytest.mark.parametrize(
@@ -327,13 +327,13 @@ def test_left_out_arrays_are_named(facts, reason, tmp_path):
     ],
 )
 def test_wrong_episode_ends(ends, words, tmp_path):
-    refused(write_store(tmp_path / "s", ends=ends), words)
+    assert_refused(write_store(tmp_path / "s", ends=ends), words)
 
 
 def test_zarr_v3_is_refused_by_name(tmp_path):
     root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "s"), zarr_format=3)
     root.create_array("meta/episode_ends", data=np.array([3]))
-    refused(tmp_path / "s", "a store of zarr v3, expected v2")
+    assert_refused(tmp_path / "s", "a store of zarr v3, expected v2")
 
 
 @pytest.mark.parametrize(
@@ -352,16 +352,16 @@ def test_zip_members_with_paths_outside(member, words, tmp_path):
         member.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr(member, "/etc/passwd")
-    refused(file, "s.zarr.zip", words)
+    assert_refused(file, "s.zarr.zip", words)
 
 
 def test_files_that_are_no_zip(tmp_path):
     whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
     for content in (b"", whole[: len(whole) // 2], whole[:-10], b"version https://git-lfs.github.com/spec/v1\n"):
         (tmp_path / "s.zarr.zip").write_bytes(content)
-        refused(tmp_path / "s.zarr.zip", "s.zarr.zip")
+        assert_refused(tmp_path / "s.zarr.zip", "s.zarr.zip")
     os.mkfifo(tmp_path / "fifo.zarr.zip")
-    refused(tmp_path / "fifo.zarr.zip", "expected a regular file")
+    assert_refused(tmp_path / "fifo.zarr.zip", "expected a regular file")
 
 
 def test_the_last_of_repeated_members_counts(tmp_path):
@@ -369,9 +369,9 @@ def test_the_last_of_repeated_members_counts(tmp_path):
     file = zip_tree(store, tmp_path / "s.zarr.zip")
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(file, "a") as archive:
         archive.writestr("data/state/0", np.full(4, 9.0).tobytes())
-    found = Yields("zarr", file, rate_hz=10)
-    assert found[0]["state"][1].tolist() == [9, 9, 9]
-    assert "s.zarr.zip: 1 members" in found.left_out
+    yields = Yields("zarr", file, rate_hz=10)
+    assert yields[0]["state"][1].tolist() == [9, 9, 9]
+    assert "s.zarr.zip: 1 members" in yields.left_out
 
 
 @pytest.mark.parametrize(
@@ -382,10 +382,10 @@ def test_chunks_of_another_size(codec, tmp_path):
     store = write_store(tmp_path / "s", {"x": np.zeros(17)}, compressor=codec)
     for values in (np.ones(3), np.ones(5), np.ones(0)):
         (store / "data" / "x" / "0").write_bytes(codec.encode(values))
-        refused(store, "data/x/0: ", "bytes in the chunk")
+        assert_refused(store, "data/x/0: ", "bytes in the chunk")
     whole = codec.encode(np.arange(4.0))
     (store / "data" / "x" / "0").write_bytes(whole[:-5])
-    refused(store, "data/x/0: ", "as it says" if codec.codec_id == "blosc" else "")
+    assert_refused(store, "data/x/0: ", "as it says" if codec.codec_id == "blosc" else "")
 
 
 def test_compression_bombs_are_not_decompressed(tmp_path):
@@ -413,7 +413,7 @@ def test_compression_bombs_are_not_decompressed(tmp_path):
         for content in contents:
             (store / "data" / "x" / "0").write_bytes(content)
             tracemalloc.start()
-            refused(store, "data/x/0")
+            assert_refused(store, "data/x/0")
             assert tracemalloc.get_traced_memory()[1] < 20_000_000, codec
             tracemalloc.stop()
 
@@ -435,7 +435,7 @@ def test_a_bad_chunk_read_by_a_thread_is_named(number, tmp_path):
     store = write_store(tmp_path / "s")
     (store / "data" / "action" / f"{number}.0").write_bytes(b"damaged")
     before = set(threading.enumerate())  # also threads of earlier tests
-    refused(store, f"data/action/{number}.0: expected a")
+    assert_refused(store, f"data/action/{number}.0: expected a")
     assert set(threading.enumerate()) <= before
 
 
@@ -480,13 +480,13 @@ def test_every_changed_byte_of_a_directory_entry_is_named(tmp_path):
             content[offset] ^= flip
             (tmp_path / "s.zarr.zip").write_bytes(content)
             try:
-                found = Yields("zarr", tmp_path / "s.zarr.zip", on_error="skip", rate_hz=10)
+                yields = Yields("zarr", tmp_path / "s.zarr.zip", on_error="skip", rate_hz=10)
             except robocache.FileError:
                 continue
-            if "action" in found[0]:
-                np.testing.assert_array_equal(found[0]["action"][1], np.arange(6.0).reshape(3, 2))
+            if "action" in yields[0]:
+                np.testing.assert_array_equal(yields[0]["action"][1], np.arange(6.0).reshape(3, 2))
             else:
-                assert any("data/action" in what for what in found.skipped), (offset - start, flip)
+                assert any("data/action" in what for what in yields.skipped), (offset - start, flip)
 
 
 @pytest.mark.parametrize("separator", [".", "/"])
@@ -498,24 +498,24 @@ def test_an_array_without_its_description_is_named(kind, separator, tmp_path):
     else:
         source = zip_tree(source, tmp_path / "s.zarr.zip")
         rename_member(source, "data/action/.zarray", "data/action/.zarrax")
-    refused(source, "data/action", "no .zarray")
-    found = Yields("zarr", source, on_error="skip", rate_hz=10)
-    assert list(found[0]) == ["state"] and "data/action" in found.skipped
+    assert_refused(source, "data/action", "no .zarray")
+    yields = Yields("zarr", source, on_error="skip", rate_hz=10)
+    assert list(yields[0]) == ["state"] and "data/action" in yields.skipped
 
 
 def test_an_array_named_only_in_consolidated_metadata(tmp_path):
     source = write_store(tmp_path / "s")
     described = {"zarr_consolidated_format": 1, "metadata": {"data/gone/.zarray": {}, "data/action/.zarray": {}}}
     (source / ".zmetadata").write_text(json.dumps(described))
-    refused(source, "data/gone", ".zmetadata names it")
+    assert_refused(source, "data/gone", ".zmetadata names it")
 
 
 def test_a_chunk_with_a_damaged_name_is_named_despite_a_fill_value(tmp_path):
     source = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip")
     rename_member(source, "data/state/1", "data/state/q")
-    refused(source, "data/state/1", "no such chunk")
-    found = Yields("zarr", source, rate_hz=10, missing_chunks="fill")
-    assert found.left_out["data/state: 1 file"] == "no chunk of an array by name"
+    assert_refused(source, "data/state/1", "no such chunk")
+    yields = Yields("zarr", source, rate_hz=10, missing_chunks="fill")
+    assert yields.left_out["data/state: 1 file"] == "no chunk of an array by name"
 
 
 def test_groups_without_a_description_are_read(tmp_path):
@@ -528,9 +528,9 @@ def test_groups_without_a_description_are_read(tmp_path):
 def test_a_damaged_chunk_skips_its_array_in_its_episodes(tmp_path):
     source = write_store(tmp_path / "s")
     (source / "data/action/1.0").write_bytes(b"no chunk")
-    found = Yields("zarr", source, on_error="skip", rate_hz=10)
-    assert [sorted(found[number]) for number in (0, 1, 3)] == [["action", "state"], ["state"], ["action", "state"]]
-    assert list(found.skipped) == ["episode 1: action: rows 0-6"]
+    yields = Yields("zarr", source, on_error="skip", rate_hz=10)
+    assert [sorted(yields[number]) for number in (0, 1, 3)] == [["action", "state"], ["state"], ["action", "state"]]
+    assert list(yields.skipped) == ["episode 1: action: rows 0-6"]
 
 
 @pytest.mark.parametrize("kind", ["store.zarr", "store.zarr.zip"])
@@ -540,17 +540,17 @@ def test_damaged_metadata_or_attributes_skip_nothing_else(content, name, kind, t
     folder = write_store(tmp_path / "store.zarr")
     (folder / name).write_bytes(content)
     store = folder if kind == "store.zarr" else zip_tree(folder, tmp_path / kind)
-    refused(store, name, rate_hz=10)
-    found = Yields("zarr", store, "skip", rate_hz=10)
-    assert [omission.what for omission in found.notes.skipped] == [name]
-    check(found, NUMBERS)
+    assert_refused(store, name, rate_hz=10)
+    yields = Yields("zarr", store, "skip", rate_hz=10)
+    assert [omission.what for omission in yields.notes.skipped] == [name]
+    check(yields, NUMBERS)
 
 
 def test_attributes_may_declare_the_rate(tmp_path):
     store = write_store(tmp_path / "store.zarr", attributes={"fps": "20 Hz"})
-    found = Yields("zarr", store)
-    assert found.episodes["episode 1"]["action"][0][:3].tolist() == [0, 50_000_000, 100_000_000]
-    refused(store, "attribute fps says 20 Hz, rate_hz 10", rate_hz=10)
+    yields = Yields("zarr", store)
+    assert yields.episodes["episode 1"]["action"][0][:3].tolist() == [0, 50_000_000, 100_000_000]
+    assert_refused(store, "attribute fps says 20 Hz, rate_hz 10", rate_hz=10)
 
 
 @pytest.mark.parametrize("name", ["store.zarr", "store.zarr.zip"])
@@ -560,9 +560,9 @@ def test_attributes_of_an_array_are_named(name, tmp_path):
     (source / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m", "title": "z", "note": 1}')
     if name.endswith(".zip"):
         source = zip_tree(source, tmp_path / name)
-    found = Yields("zarr", source, rate_hz=10)
-    assert found.left_out["data/depth: attributes"] == "note, title"
-    assert [what for what in found.left_out if what.endswith("attributes")] == ["data/depth: attributes"]
+    yields = Yields("zarr", source, rate_hz=10)
+    assert yields.left_out["data/depth: attributes"] == "note, title"
+    assert [what for what in yields.left_out if what.endswith("attributes")] == ["data/depth: attributes"]
 
 
 @pytest.mark.parametrize(("fps", "is_refused"), [(10, False), (11.5, False), (30, True), (1000, True)])
@@ -570,7 +570,9 @@ def test_stamps_that_contradict_the_rate_of_an_attribute(fps, is_refused, tmp_pa
     stamps = np.arange(17) / 10
     store = write_store(tmp_path / "store.zarr", {"timestamp": stamps}, attributes={"fps": fps})
     if is_refused:
-        refused(store, f"'data/timestamp': 10 rows a second (median), though attribute fps says {fps}", rate_hz=None)
+        assert_refused(
+            store, f"'data/timestamp': 10 rows a second (median), though attribute fps says {fps}", rate_hz=None
+        )
         return
     report = robocache.ingest(store, tmp_path / "cache")
     assert any("rows a second" in note.reason for note in report.assumed) == (fps != 10)

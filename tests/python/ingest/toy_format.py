@@ -33,7 +33,7 @@ def _find_toy(source, files):
 
 
 def make_toy(folder, monkeypatch):
-    """ingest() of the toy format whose reader is the given function; its source exists."""
+    """Writes a source. Returns a function that ingests it by a reader, the function `recordings`."""
     (folder / "source.toy").write_text("toy")
 
     def run(recordings, **options):

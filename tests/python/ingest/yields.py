@@ -1,4 +1,4 @@
-"""Reads a reader's rows directly: no cache is written."""
+"""Collects the rows of a reader directly: no cache is written."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ import robocache
 from robocache import frames
 
 
-class Told:
+class NoteReasons:
     """The reasons in `notes`: {name: reason} of left out and skipped things."""
 
     @property
@@ -24,14 +24,14 @@ class Told:
         return {omission.what: omission.reason for omission in self.notes.skipped}
 
 
-class Yields(Told):
-    """The rows that a reader yields for a source. Without a format, it is found like in ingest.
+class Yields(NoteReasons):
+    """The rows that a reader yields for a source. A `format` of None is found as by ingest.
 
     recordings: the recordings read.
-    episodes: the streams of each, with concatenated parts: (time_ns, values). Values are rows, a list of arrays
-        (ragged), a list of str, or a list of a camera's :class:`Encoded` chunks.
-    facts, clocks, first: for each stream its description in the cache, which must be the same in all parts; its clock; its
-        first samples.
+    episodes: {recording: {stream: (time_ns, values)}}, of all parts. Values are rows, a list of arrays (ragged), a list
+        of str, or a list of a camera's :class:`Encoded` chunks.
+    facts: {stream: its description in the cache}, which must be the same in all parts.
+    clocks, first: {stream: its clock}, {stream: its first samples}.
     """
 
     def __init__(self, format, source, on_error="stop", **options):
@@ -53,7 +53,9 @@ class Yields(Told):
                         self.clocks[name] = samples.clock
                         self.first.setdefault(name, samples)
                         parts.setdefault(name, []).extend(_parts(samples))
-                    self.episodes[recording.what] = {name: _joined(found) for name, found in parts.items()}
+                    self.episodes[recording.what] = {
+                        name: _concatenate(stream_parts) for name, stream_parts in parts.items()
+                    }
                     self.recordings.append(recording)
             getattr(reader, "finish", lambda *_: None)(source, settings, self.notes)
 
@@ -117,7 +119,7 @@ def _parts(samples):
             return [(samples.time_ns, list(samples.texts))]
 
 
-def _joined(parts):
+def _concatenate(parts):
     time_ns = np.concatenate([time_ns for time_ns, _ in parts])
     values = [values for _, values in parts]
     if hasattr(values[0], "codec"):

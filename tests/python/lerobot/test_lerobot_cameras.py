@@ -7,7 +7,7 @@ import loaders_by_keywords
 import numpy as np
 import pyarrow as pa
 import pytest
-from hdf5_files import image_file
+from hdf5_files import encode_image
 from lerobot_files import BOOKKEEPING, Episode, data_files, declare, rewrite, write_lerobot
 from loaders_by_keywords import from_lerobot, lerobot_dataset
 
@@ -276,7 +276,7 @@ def test_depth_is_in_metres(source, tmp_path):
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
     def with_depth(table):
-        files = [image_file(np.full((8, 6), 100 * index, np.uint16), "TIFF") for index in table["index"].to_pylist()]
+        files = [encode_image(np.full((8, 6), 100 * index, np.uint16), "TIFF") for index in table["index"].to_pylist()]
         return table.append_column("depth", pa.array([{"bytes": file, "path": None} for file in files], kind))
 
     for file in data_files(source):
