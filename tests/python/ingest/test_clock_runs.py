@@ -19,7 +19,7 @@ from ros_files import (
 )
 from test_calvin import write_calvin
 from test_rlds import toy_example, write_toy
-from test_ulog import announce, form
+from test_ulog import announce, format_message
 from test_ulog import header as ulog_header
 from test_ulog import message as ulog_message
 
@@ -64,7 +64,14 @@ def write_ulog(folder):
         for row, stamp in enumerate(STAMPS)
         for topic, phase in ((0, 0), (1, 3))
     ]
-    messages = [ulog_header(), form(f"/a:{fields}"), form(f"/b:{fields}"), announce(0, "/a"), announce(1, "/b"), *rows]
+    messages = [
+        ulog_header(),
+        format_message(f"/a:{fields}"),
+        format_message(f"/b:{fields}"),
+        announce(0, "/a"),
+        announce(1, "/b"),
+        *rows,
+    ]
     path = folder / "log.ulg"
     path.write_bytes(b"".join(messages))
     return path

@@ -47,23 +47,25 @@ def random_message(rng, name, time_ns, path=""):
     if name == "std_msgs/msg/Header":
         return header(time_ns, "odom")
     fields = {}
-    for field, (node, what) in ROS2.fielddefs[name][1]:
-        here = f"{path}.{field}"
-        length = 1 + sum(map(ord, here)) % 5
+    for field, (node, details) in ROS2.fielddefs[name][1]:
+        field_path = f"{path}.{field}"
+        length = 1 + sum(map(ord, field_path)) % 5
         if node == Nodetype.BASE:
-            fields[field] = random_base(rng, what[0], here)
+            fields[field] = random_base(rng, details[0], field_path)
         elif node == Nodetype.NAME:
-            fields[field] = random_message(rng, what, time_ns, here)
+            fields[field] = random_message(rng, details, time_ns, field_path)
         else:
-            (inner, item_type), count = what
-            count = count if node == Nodetype.ARRAY else 0 if "dim" in here else length
+            (inner, item_type), count = details
+            count = count if node == Nodetype.ARRAY else 0 if "dim" in field_path else length
             if inner == Nodetype.NAME or item_type[0] == "string":
-                make = random_message if inner == Nodetype.NAME else random_base
+                make_item = random_message if inner == Nodetype.NAME else random_base
                 fields[field] = [
-                    make(rng, item_type if inner == Nodetype.NAME else item_type[0], time_ns) for _ in range(count)
+                    make_item(rng, item_type if inner == Nodetype.NAME else item_type[0], time_ns) for _ in range(count)
                 ]
             else:
-                fields[field] = np.array([random_base(rng, item_type[0], here) for _ in range(count)], item_type[0])
+                fields[field] = np.array(
+                    [random_base(rng, item_type[0], field_path) for _ in range(count)], item_type[0]
+                )
     return ROS2.types[name](**fields)
 
 
@@ -84,7 +86,7 @@ def field_of(msg, path):
     return msg
 
 
-def recorded(tmp_path, topic, name, messages, big=False, **options):
+def ingest_messages(tmp_path, topic, name, messages, big=False, **options):
     """Writes a cache of the messages. Returns a loader of all numbers, and for each stream a ring and the names."""
     write_mcap(tmp_path / "bags" / "run.mcap", {topic: (name, messages)}, big=big)
     robocache.ingest(tmp_path / "bags", tmp_path / "cache", **options)
@@ -108,11 +110,11 @@ def recorded(tmp_path, topic, name, messages, big=False, **options):
 
 
 def dtype_of(stream):
-    """The window's dtype: numbers unchanged, frames by the loader's default."""
+    """Returns the window's dtype: numbers keep theirs, frames get the loader's default."""
     return None if stream.kind == "frames" or stream.dtype == "bool" else stream.dtype
 
 
-def replayed(loader, rings, topic, name, messages, big=False):
+def replay(loader, rings, topic, name, messages, big=False):
     """Sends the messages and compares all settled batches with the loader's. Returns the batches."""
     aligner = Aligner(loader.spec, rings, framework="numpy")
     assert loader.num_anchors == len(messages)
@@ -143,31 +145,33 @@ def test_rows_equal_those_of_ingest(tmp_path, name, big):
         if name == "sensor_msgs/msg/NavSatFix":
             msg.status.status = int(rng.choice([-1, 2]))
         messages.append((START + 5 * k * MS + MS, msg))
-    loader, rings, names = recorded(tmp_path, "/t", name, messages, big)
+    loader, rings, names = ingest_messages(tmp_path, "/t", name, messages, big)
     assert rings
-    batches = replayed(
+    batches = replay(
         loader, rings, Topic("/t", name, rings, names=names, definition=definition(name)), name, messages, big
     )
     for (_, msg), batch in zip(messages, batches, strict=False):
-        same = ROS2.deserialize_cdr(serialize(name, msg, big), name)
+        decoded = ROS2.deserialize_cdr(serialize(name, msg, big), name)
         for key in rings:
             paths = names.get(key) or [key.removeprefix("/t/") if key != "/t" else "data"]
-            expected = np.concatenate([np.atleast_1d(field_of(same, path)) for path in paths]).astype(batch[key].dtype)
-            lacks = lacking(same, paths)
+            expected = np.concatenate([np.atleast_1d(field_of(decoded, path)) for path in paths]).astype(
+                batch[key].dtype
+            )
+            is_absent = absent_fields(decoded, paths)
             np.testing.assert_array_equal(
-                batch[key].reshape(-1), np.where(lacks, np.nan, expected) if any(lacks) else expected
+                batch[key].reshape(-1), np.where(is_absent, np.nan, expected) if any(is_absent) else expected
             )
 
 
-def lacking(msg, paths):
-    """The fields that an Imu or a NavSatFix declares absent."""
-    found = np.zeros(1 if len(paths) == 1 else len(paths), bool)
+def absent_fields(msg, paths):
+    """Returns a mask of the fields that an Imu or a NavSatFix declares absent."""
+    is_absent = np.zeros(1 if len(paths) == 1 else len(paths), bool)
     for i, path in enumerate(paths if len(paths) > 1 else ()):
         covariance = getattr(msg, f"{path.split('.')[0]}_covariance", None)
-        found[i] = covariance is not None and covariance[0] == -1 and type(msg).__name__.endswith("Imu")
+        is_absent[i] = covariance is not None and covariance[0] == -1 and type(msg).__name__.endswith("Imu")
         if hasattr(msg, "latitude"):
-            found[i] = path in ("latitude", "longitude", "altitude") and msg.status.status == -1
-    return found
+            is_absent[i] = path in ("latitude", "longitude", "altitude") and msg.status.status == -1
+    return is_absent
 
 
 # ---- joints ----
@@ -180,7 +184,7 @@ def joint_topic(joints=("a", "b", "c"), streams=("position", "velocity", "effort
     return Topic("/j", JOINTS, rings, names=dict.fromkeys(rings, joints)), rings
 
 
-def stamped(msg, k):
+def serialize_with_stamp(msg, k):
     msg.header = header(START + k * MS)
     return serialize(JOINTS, msg)
 
@@ -193,52 +197,52 @@ def test_joints_are_found_by_name(tmp_path):
         msg = joints(k, names, velocity=k % 5 > 0)
         msg.header = header(START + k * MS)
         messages.append((START + k * MS, msg))
-    loader, rings, names = recorded(tmp_path, "/j", JOINTS, messages)
+    loader, rings, names = ingest_messages(tmp_path, "/j", JOINTS, messages)
     assert set(rings) == {"/j/position", "/j/velocity"}
-    batches = replayed(loader, rings, Topic("/j", JOINTS, rings, names=names), JOINTS, messages)
+    batches = replay(loader, rings, Topic("/j", JOINTS, rings, names=names), JOINTS, messages)
     for (_, msg), batch in zip(messages, batches, strict=False):
         expected = [msg.position[msg.name.index(name)] for name in "abc"]
         np.testing.assert_array_equal(batch["/j/position"].reshape(-1), expected)
 
 
-@pytest.mark.parametrize("sure", [True, False])
-def test_elements_are_found_by_the_names_beside_them(sure, tmp_path):
+@pytest.mark.parametrize("names_are_unique", [True, False])
+def test_elements_are_found_by_the_names_beside_them(names_are_unique, tmp_path):
     """If one message has a name twice, neither ingest nor the live topic takes the texts as names."""
     name = "pkg/msg/DofCommand"
     if name not in ROS2.types:
         ROS2.register(get_types_from_msg("std_msgs/Header header\nstring[] dof_names\nfloat64[] values\n", name))
     messages = []
     for k in range(12):
-        order = "ab" if k < 6 else "ba" if sure or k != 8 else "aa"
+        order = "ab" if k < 6 else "ba" if names_are_unique or k != 8 else "aa"
         values = np.array([10.0 * k + 100 * (n == "b") for n in order])
         msg = message(name, header=header(START + k * MS), dof_names=list(order), values=values)
         messages.append((START + k * MS, msg))
-    loader, rings, names = recorded(tmp_path, "/t", name, messages)
-    assert names == ({"/t/values": ["a", "b"]} if sure else {})
+    loader, rings, names = ingest_messages(tmp_path, "/t", name, messages)
+    assert names == ({"/t/values": ["a", "b"]} if names_are_unique else {})
     topic = Topic("/t", name, rings, names=names, definition=definition(name))
-    for k, batch in enumerate(replayed(loader, rings, topic, name, messages)):
-        expected = [10.0 * k, 10.0 * k + 100] if sure else messages[k][1].values
+    for k, batch in enumerate(replay(loader, rings, topic, name, messages)):
+        expected = [10.0 * k, 10.0 * k + 100] if names_are_unique else messages[k][1].values
         np.testing.assert_array_equal(batch["/t/values"].reshape(-1), expected)
 
 
-def test_elements_chosen_by_index_are_warned_of(tmp_path):
+def test_elements_chosen_by_index_are_warned_about(tmp_path):
     name = "pkg/msg/FixedCommand"
     if name not in ROS2.types:
         ROS2.register(get_types_from_msg("string[2] dof_names\nfloat64[2] values\n", name))
     messages = [(START + k * MS, message(name, dof_names=["a", "b"], values=np.array([k, -k]))) for k in range(3)]
-    _, rings, names = recorded(tmp_path, "/t", name, messages)
+    _, rings, names = ingest_messages(tmp_path, "/t", name, messages)
     with pytest.warns(UserWarning, match="values are taken by their indices: dof_names must have"):
         Topic("/t", name, rings, names=names, definition=definition(name))
 
 
 def test_other_joints_of_a_message_are_ignored():
     topic, rings = joint_topic(("c", "a"), ["position"])
-    topic.take(stamped(joints(1, ("a", "b", "c", "d")), 1))
+    topic.take(serialize_with_stamp(joints(1, ("a", "b", "c", "d")), 1))
     assert topic.counts["taken"] == 1 and rings["/j/position"].counts["kept"] == 1
 
 
 @pytest.mark.parametrize(
-    ("msg", "why"),
+    ("msg", "expected_message"),
     [
         (joints(1, ("a", "b")), r"joints \['a', 'b'\], without \['c'\]"),
         (joints(1, ("a", "b", "c", "a")), "'a' is there twice"),
@@ -246,13 +250,13 @@ def test_other_joints_of_a_message_are_ignored():
         (joints(1, ()), r"without \['a', 'b', 'c'\]"),
     ],
 )
-def test_a_message_without_the_joints_is_refused(msg, why):
+def test_a_message_without_the_joints_is_refused(msg, expected_message):
     topic, rings = joint_topic()
-    topic.take(stamped(joints(0), 1))
-    topic.take(stamped(msg, 2))
-    topic.take(stamped(joints(2, ("c", "b", "a")), 3))
+    topic.take(serialize_with_stamp(joints(0), 1))
+    topic.take(serialize_with_stamp(msg, 2))
+    topic.take(serialize_with_stamp(joints(2, ("c", "b", "a")), 3))
     assert topic.counts == {"received": 3, "taken": 2, "refused": 1, "lost": 0}
-    assert re.search(why, topic.refusal), topic.refusal
+    assert re.search(expected_message, topic.refusal), topic.refusal
     assert rings["/j/position"].counts["pushed"] == 2
 
 
@@ -277,31 +281,31 @@ def test_images_equal_those_of_ingest(tmp_path, encoding, codec):
             pixels, encoding, padding=(3 if dtype == np.uint8 else 8) * (k % 2), big=k > 1, time_ns=START + k * MS
         )
         messages.append((START + k * MS, msg))
-    loader, rings, names = recorded(tmp_path, "/cam", IMAGE, messages, image_codec=codec)
+    loader, rings, names = ingest_messages(tmp_path, "/cam", IMAGE, messages, image_codec=codec)
     topic = Topic("/cam", IMAGE, rings, names=names, quality=80)
-    replayed(loader, rings, topic, IMAGE, messages)
+    replay(loader, rings, topic, IMAGE, messages)
 
 
-@pytest.mark.parametrize("form", ["jpeg", "png", "gray png", "progressive"])
-def test_image_files_equal_those_of_ingest(tmp_path, form):
+@pytest.mark.parametrize("file_type", ["jpeg", "png", "gray png", "progressive"])
+def test_image_files_equal_those_of_ingest(tmp_path, file_type):
     rng = np.random.default_rng(5)
     messages = []
     for k in range(4):
         pixels = np.cumsum(rng.integers(0, 9, (16, 24, 3)), axis=1).astype(np.uint8)
         file = io.BytesIO()
-        picture = Image.fromarray(pixels[..., 0] if form == "gray png" else pixels)
-        picture.save(file, "png" if "png" in form else "jpeg", progressive=form == "progressive")
+        picture = Image.fromarray(pixels[..., 0] if file_type == "gray png" else pixels)
+        picture.save(file, "png" if "png" in file_type else "jpeg", progressive=file_type == "progressive")
         data = np.frombuffer(file.getvalue(), np.uint8)
-        image_format = "png" if "png" in form else "bgr8; jpeg compressed bgr8"
+        image_format = "png" if "png" in file_type else "bgr8; jpeg compressed bgr8"
         messages.append(
             (START + k * MS, message(COMPRESSED, header=header(START + k * MS), format=image_format, data=data))
         )
-    loader, rings, names = recorded(tmp_path, "/cam", COMPRESSED, messages)
-    replayed(loader, rings, Topic("/cam", COMPRESSED, rings, names=names), COMPRESSED, messages)
+    loader, rings, names = ingest_messages(tmp_path, "/cam", COMPRESSED, messages)
+    replay(loader, rings, Topic("/cam", COMPRESSED, rings, names=names), COMPRESSED, messages)
 
 
 @pytest.mark.parametrize(
-    ("msg", "why"),
+    ("msg", "expected_message"),
     [
         (image(np.zeros((4, 6, 3), np.uint8), "rgb8"), "expected images of"),
         (image(np.zeros((6, 10, 1), np.uint8), "mono8"), "expected images of"),
@@ -315,11 +319,11 @@ def test_image_files_equal_those_of_ingest(tmp_path, form):
         (message(IMAGE), "encoding: expected one of"),
     ],
 )
-def test_other_images_are_refused(msg, why):
+def test_other_images_are_refused(msg, expected_message):
     ring = Ring((6, 10, 3), "uint8", codec="raw", **SPAN)
     topic = Topic("/cam", IMAGE, {"/cam": ring})
     topic.take(serialize(IMAGE, msg))
-    assert topic.counts["refused"] == 1 and why in topic.refusal
+    assert topic.counts["refused"] == 1 and expected_message in topic.refusal
     assert ring.counts["pushed"] == 0
 
 
@@ -380,21 +384,24 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
                 Topic("/t", name, {"/t/poses": Ring((7,), "float64", **SPAN)})
             return
         topic = Topic("/t", name, rings, definition=definition(name))
-    whole = serialize(name, msg)
-    topic.take(at_the_end(whole))
+    content = serialize(name, msg)
+    topic.take(at_the_end(content))
     assert topic.counts["taken"] == 1, topic.refusal
-    for size in range(len(whole) - 3 if len(whole) < 2000 else 2000):
-        topic.take(at_the_end(whole[:size]))
-    short = topic.counts
-    assert short["taken"] <= 1 + 3 and short["received"] == short["taken"] + short["refused"]
+    for size in range(len(content) - 3 if len(content) < 2000 else 2000):
+        topic.take(at_the_end(content[:size]))
+    truncated_counts = topic.counts
+    assert (
+        truncated_counts["taken"] <= 1 + 3
+        and truncated_counts["received"] == truncated_counts["taken"] + truncated_counts["refused"]
+    )
     for _ in range(2000):
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         for _ in range(rng.integers(1, 4)):
             damaged[rng.integers(len(damaged))] = rng.choice([0, 1, 127, 255, int(rng.integers(256))])
         topic.take(at_the_end(bytes(damaged)))
     counts = topic.counts
     assert counts["received"] == counts["taken"] + counts["refused"] and counts["refused"] > 0
-    topic.take(at_the_end(whole + bytes(4)))
+    topic.take(at_the_end(content + bytes(4)))
     assert "but its type ends at" in topic.refusal
 
 
@@ -419,7 +426,7 @@ def test_lost_messages_are_counted_for_each_publisher():
     topic, _ = joint_topic(streams=["position"])
     numbers = [(1, 5), (1, 6), (2, 100), (1, 9), (2, 101), (2, 103), (1, 10), (1, 1), (1, 2)]
     for k, (publisher, sequence) in enumerate(numbers):
-        topic.take(stamped(joints(k), k), publisher=publisher, sequence=sequence)
+        topic.take(serialize_with_stamp(joints(k), k), publisher=publisher, sequence=sequence)
     assert topic.counts == {"received": 9, "taken": 9, "refused": 0, "lost": 3}
     assert len(topic.latencies_ns) == 9
 
@@ -437,12 +444,12 @@ def test_the_stamp_is_the_messages_or_its_arrival():
     for stamp, expected in (("auto", START), ("log", START + 7)):
         ring = Ring((3,), "float64", **SPAN)
         topic = Topic("/j", JOINTS, {"/j/position": ring}, names={"/j/position": [*"abc"]}, stamp=stamp)
-        topic.take(stamped(joints(0), 0), START + 7)
+        topic.take(serialize_with_stamp(joints(0), 0), START + 7)
         assert ring.newest_ns == expected and ring.arrival_ns == START + 7
 
 
 @pytest.mark.parametrize(
-    ("rings", "more", "why"),
+    ("rings", "other_options", "expected_message"),
     [
         (
             {"/j/positions": (3, "float64")},
@@ -459,10 +466,10 @@ def test_the_stamp_is_the_messages_or_its_arrival():
         ({}, {}, "rings: expected {stream: Ring}"),
     ],
 )
-def test_invalid_plans_are_errors_before_the_first_message(rings, more, why):
+def test_invalid_plans_are_errors_before_the_first_message(rings, other_options, expected_message):
     live_rings = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
-    options = {"names": {"/j/position": [*"abc"]} if "/j/position" in rings else {}, **more}
-    with pytest.raises(robocache.errors.Error, match=why):
+    options = {"names": {"/j/position": [*"abc"]} if "/j/position" in rings else {}, **other_options}
+    with pytest.raises(robocache.errors.Error, match=expected_message):
         Topic("/j", JOINTS, live_rings, **options)
 
 

@@ -21,20 +21,20 @@ def store_of(distro):
     return get_typestore(Stores[f"ROS2_{distro.upper()}"])
 
 
-def ranges(store, n=6):
+def make_ranges(store, n=6):
     return [
         (START + k, message(RANGE, store, header=header(START + k, store=store), min_range=0.5, range=1.0 + k))
         for k in range(n)
     ]
 
 
-def markers(store, n=6, empty=0):
+def make_markers(store, n=6, empty=0):
     """MarkerArrays; the first `empty` of them are empty."""
     kind = "visualization_msgs/msg/Marker"
     messages = [message(kind, store, id=k, text="cup", ns="objects") for k in range(n)]
     return [
-        (START + k, message("visualization_msgs/msg/MarkerArray", store, markers=[one] * (k >= empty)))
-        for k, one in enumerate(messages)
+        (START + k, message("visualization_msgs/msg/MarkerArray", store, markers=[marker] * (k >= empty)))
+        for k, marker in enumerate(messages)
     ]
 
 
@@ -60,13 +60,13 @@ def write_bare(path, topics, store, records=()):
     return path
 
 
-def write_without_schema(path, topics, store, records=(), chunks=True):
+def write_without_schema(path, topics, store, records=(), with_chunks=True):
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        writer = Writer(file, use_chunking=chunks)
+        writer = Writer(file, use_chunking=with_chunks)
         writer.start(profile="ros2")
-        for name, metadata in records:
-            writer.add_metadata(name, metadata)
+        for name, entries in records:
+            writer.add_metadata(name, entries)
         for topic, (name, messages) in topics.items():
             channel = writer.register_channel(topic, "cdr", 0)
             for time_ns, msg in messages:
@@ -75,41 +75,43 @@ def write_without_schema(path, topics, store, records=(), chunks=True):
     return path
 
 
-def metadata(topics, **more):
+def make_metadata(topics, **more_fields):
     """rosbag2's metadata.yaml; JSON is valid YAML."""
     content = [
         {"topic_metadata": {"name": topic, "type": name, "serialization_format": "cdr"}, "message_count": len(messages)}
         for topic, (name, messages) in topics.items()
     ]
-    return json.dumps({"rosbag2_bagfile_information": {"version": 9, "topics_with_message_count": content, **more}})
+    return json.dumps(
+        {"rosbag2_bagfile_information": {"version": 9, "topics_with_message_count": content, **more_fields}}
+    )
 
 
-def check_ranges(got, n=6):
-    stream = got.only["/sonar"]
+def check_ranges(readout, n=6):
+    stream = readout.only["/sonar"]
     rows = dict(zip(stream.names, np.array(stream.rows).T, strict=True))
     assert rows["range"].tolist() == [1.0 + k for k in range(n)]
     assert rows["min_range"].tolist() == [0.5] * n
 
 
 @pytest.mark.parametrize("distro", DISTRIBUTIONS)
-@pytest.mark.parametrize("where", ["schema", "table", "yaml", "nowhere", "unknown"])
-def test_definitions_depend_on_the_distribution(where, distro, tmp_path):
+@pytest.mark.parametrize("metadata_in", ["schema", "table", "yaml", "nowhere", "unknown"])
+def test_definitions_depend_on_the_distribution(metadata_in, distro, tmp_path):
     """A type got a field in Iron. Its definition follows the bag's metadata, or without them its messages."""
     store = store_of(distro)
-    topics = {"/sonar": (RANGE, ranges(store))}
+    topics = {"/sonar": (RANGE, make_ranges(store))}
     kinds = {
         "schema": [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))],
         "unknown": [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "rolling"))],
         "table": [
             (
                 "metadata(id INTEGER PRIMARY KEY, metadata_version INTEGER, metadata TEXT)",
-                (1, 9, metadata(topics, ros_distro=distro)),
+                (1, 9, make_metadata(topics, ros_distro=distro)),
             )
         ],
     }
-    write_bare(tmp_path / "bag/a.db3", topics, store, kinds.get(where, ()))
-    if where == "yaml":
-        content = metadata(topics, ros_distro=distro, relative_file_paths=["a.db3"])
+    write_bare(tmp_path / "bag/a.db3", topics, store, kinds.get(metadata_in, ()))
+    if metadata_in == "yaml":
+        content = make_metadata(topics, ros_distro=distro, relative_file_paths=["a.db3"])
         (tmp_path / "bag/metadata.yaml").write_text(content)
     readout = read(tmp_path / "bag")
     check_ranges(readout)
@@ -119,16 +121,16 @@ def test_definitions_depend_on_the_distribution(where, distro, tmp_path):
 
 def test_every_changed_type_is_read_as_recorded(tmp_path):
     """Numbers round trip for all distributions whose definition is not the newest."""
-    known = {distro: store_of(distro) for distro in DISTRIBUTIONS}
+    stores = {distro: store_of(distro) for distro in DISTRIBUTIONS}
     changed = [
         (distro, name)
-        for distro, store in known.items()
-        for name, described in store.fielddefs.items()
-        if name in known["kilted"].fielddefs and described[1] != known["kilted"].fielddefs[name][1]
+        for distro, store in stores.items()
+        for name, definition in store.fielddefs.items()
+        if name in stores["kilted"].fielddefs and definition[1] != stores["kilted"].fielddefs[name][1]
     ]
     assert len({name for _, name in changed}) >= 6
     for distro, name in changed:
-        store = known[distro]
+        store = stores[distro]
         topics = {"/x": (name, [(START + k, message(name, store)) for k in range(3)])}
         tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))]
         readout = read(write_bare(tmp_path / f"{distro}-{name.replace('/', '-')}.db3", topics, store, tables))
@@ -140,12 +142,12 @@ def test_a_distribution_that_contradicts_the_messages_is_ignored(tmp_path):
     """A bag copied by tools of a later distribution names the later one."""
     store = store_of("humble")
     tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "jazzy"))]
-    check_ranges(read(write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, ranges(store))}, store, tables)))
+    check_ranges(read(write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, make_ranges(store))}, store, tables)))
 
 
-def test_one_damaged_message_decides_nothing(tmp_path):
+def test_one_damaged_message_does_not_decide_the_definition(tmp_path):
     store = store_of("humble")
-    path = write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, ranges(store))}, store)
+    path = write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, make_ranges(store))}, store)
     with sqlite3.connect(path) as database:  # four more bytes: the length of a later distribution's message
         ((data,),) = database.execute("SELECT data FROM messages WHERE id = 1").fetchall()
         database.execute("UPDATE messages SET data = ? WHERE id = 1", (data + bytes(4),))
@@ -155,22 +157,25 @@ def test_one_damaged_message_decides_nothing(tmp_path):
     assert list(readout.skipped) == ["a.db3: /sonar: messages 0"]
 
 
-@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("held_in_memory", [True, False])
 @pytest.mark.parametrize("distro", ["foxy", "humble"])
-def test_empty_messages_decide_no_definition(distro, held, tmp_path, monkeypatch):
+def test_empty_messages_decide_no_definition(distro, held_in_memory, tmp_path, monkeypatch):
     """The first part of the bag fits the definitions of all distributions."""
     monkeypatch.setattr(rosbag2, "_AT_ONCE", 40)
     monkeypatch.setattr(rosbag2, "_FETCHED", 40)
-    monkeypatch.setattr(passes, "_SMALL", 96 << 20 if held else 1)
+    monkeypatch.setattr(passes, "_SMALL", 96 << 20 if held_in_memory else 1)
     store = store_of(distro)
-    topics = {"/m": ("visualization_msgs/msg/MarkerArray", markers(store, empty=4)), "/sonar": (RANGE, ranges(store))}
+    topics = {
+        "/m": ("visualization_msgs/msg/MarkerArray", make_markers(store, empty=4)),
+        "/sonar": (RANGE, make_ranges(store)),
+    }
     readout = read(write_bare(tmp_path / "a.db3", topics, store))
     check_ranges(readout)
     assert not readout.skipped
-    found = readout.only["/m"]
-    assert [len(row) for row in found.rows] == [0, 0, 0, 0, 1, 1]
-    number = found.names.index("id")
-    assert [row[0][number] for row in found.rows[4:]] == [4, 5]
+    markers = readout.only["/m"]
+    assert [len(row) for row in markers.rows] == [0, 0, 0, 0, 1, 1]
+    number = markers.names.index("id")
+    assert [row[0][number] for row in markers.rows[4:]] == [4, 5]
 
 
 def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
@@ -198,19 +203,19 @@ def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
 # ---- channels without a schema ----
 
 
-@pytest.mark.parametrize("chunks", [True, False])
+@pytest.mark.parametrize("with_chunks", [True, False])
 @pytest.mark.parametrize("distro", ["humble", "jazzy"])
-@pytest.mark.parametrize("where", ["yaml", "record", "ROS_DISTRO"])
-def test_types_of_channels_without_a_schema_are_from_the_metadata(where, distro, chunks, tmp_path):
+@pytest.mark.parametrize("metadata_in", ["yaml", "record", "ROS_DISTRO"])
+def test_types_of_channels_without_a_schema_are_from_the_metadata(metadata_in, distro, with_chunks, tmp_path):
     store = store_of(distro)
-    topics = {"/sonar": (RANGE, ranges(store))}
+    topics = {"/sonar": (RANGE, make_ranges(store))}
     records = {
-        "record": [("rosbag2", {"serialized_metadata": metadata(topics, ros_distro=distro)})],
+        "record": [("rosbag2", {"serialized_metadata": make_metadata(topics, ros_distro=distro)})],
         "ROS_DISTRO": [("rosbag2", {"ROS_DISTRO": distro})],
     }
-    write_without_schema(tmp_path / "bag/a.mcap", topics, store, records.get(where, ()), chunks)
-    if where != "record":
-        (tmp_path / "bag/metadata.yaml").write_text(metadata(topics, relative_file_paths=["a.mcap"]))
+    write_without_schema(tmp_path / "bag/a.mcap", topics, store, records.get(metadata_in, ()), with_chunks)
+    if metadata_in != "record":
+        (tmp_path / "bag/metadata.yaml").write_text(make_metadata(topics, relative_file_paths=["a.mcap"]))
     readout = read(tmp_path / "bag")
     check_ranges(readout)
     assert readout.only["/sonar"].attributes["schema"] == RANGE
@@ -219,7 +224,7 @@ def test_types_of_channels_without_a_schema_are_from_the_metadata(where, distro,
 def test_a_channel_without_a_type_is_noted(tmp_path):
     store = store_of("jazzy")
     records = [("rosbag2", {"serialized_metadata": "a: [1"})]
-    path = write_without_schema(tmp_path / "a.mcap", {"/sonar": (RANGE, ranges(store))}, store, records)
+    path = write_without_schema(tmp_path / "a.mcap", {"/sonar": (RANGE, make_ranges(store))}, store, records)
     readout = read(path)
     assert "no schema" in readout.left_out["/sonar"] and "metadata.yaml" in readout.left_out["/sonar"]
     assert readout.left_out["a.mcap: metadata 'rosbag2'"].startswith(str(path))
@@ -252,21 +257,21 @@ def pack_messages(path, topics, store):
     return path
 
 
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize("metadata_says", [True, False])
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("in_metadata", [True, False])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_messages_in_zstd_are_read_in_every_storage(kind, metadata_says, small, tmp_path, monkeypatch):
-    if not small:
+def test_messages_in_zstd_are_read_in_every_storage(kind, in_metadata, is_small, tmp_path, monkeypatch):
+    if not is_small:
         monkeypatch.setattr(passes, "_SMALL", 1)
     store = store_of("jazzy")
-    topics = {"/sonar": (RANGE, ranges(store))}
+    topics = {"/sonar": (RANGE, make_ranges(store))}
     if kind == "db3":
         pack_rows(write_bare(tmp_path / "bag/a.db3", topics, store))
     else:
         pack_messages(tmp_path / "bag/a.mcap", topics, store)
-    if metadata_says:
+    if in_metadata:
         content = {"compression_mode": "message", "compression_format": "zstd", "relative_file_paths": [f"a.{kind}"]}
-        (tmp_path / "bag/metadata.yaml").write_text(metadata(topics, **content))
+        (tmp_path / "bag/metadata.yaml").write_text(make_metadata(topics, **content))
     readout = read(tmp_path / "bag")
     check_ranges(readout)
     assert not readout.skipped
@@ -274,7 +279,7 @@ def test_messages_in_zstd_are_read_in_every_storage(kind, metadata_says, small, 
 
 def test_a_damaged_compressed_message_is_named_and_the_rest_kept(tmp_path):
     store = store_of("jazzy")
-    path = pack_rows(write_bare(tmp_path / "bag/a.db3", {"/sonar": (RANGE, ranges(store))}, store))
+    path = pack_rows(write_bare(tmp_path / "bag/a.db3", {"/sonar": (RANGE, make_ranges(store))}, store))
     with sqlite3.connect(path) as database:
         database.execute("UPDATE messages SET data = substr(data, 1, 20) WHERE id = 3")
     database.close()
@@ -288,7 +293,7 @@ def test_a_damaged_compressed_message_is_named_and_the_rest_kept(tmp_path):
 def test_another_compression_of_messages_is_refused_by_name(tmp_path):
     write_mcap(tmp_path / "bag/a.mcap", {"/say": strings("x")})
     content = {"compression_mode": "MESSAGE", "compression_format": "lz4", "relative_file_paths": ["a.mcap"]}
-    (tmp_path / "bag/metadata.yaml").write_text(metadata({"/say": strings("x")}, **content))
+    (tmp_path / "bag/metadata.yaml").write_text(make_metadata({"/say": strings("x")}, **content))
     with pytest.raises(SourceError, match="compressed one by one as 'lz4', expected 'zstd'"):
         read(tmp_path / "bag")
 

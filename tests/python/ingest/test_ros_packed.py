@@ -50,12 +50,12 @@ def temporary(tmp_path, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("is_small", [True, False])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_compressed_files_are_read_like_plain_ones(kind, small, tmp_path, monkeypatch):
+def test_compressed_files_are_read_like_plain_ones(kind, is_small, tmp_path, monkeypatch):
     from robocache.ingest.messages import passes
 
-    if not small:
+    if not is_small:
         monkeypatch.setattr(passes, "_SMALL", 1)  # both passes read the files
     write_packed(tmp_path / "bag", kind)
     yields = Yields(None, tmp_path / "bag")
@@ -77,18 +77,18 @@ def test_a_compressed_real_bag_is_the_same(real_data, tmp_path):
     (tmp_path / "bag/metadata.yaml").write_text(content.replace('compression_mode: ""', "compression_mode: FILE"))
     robocache.ingest(source, tmp_path / "a")
     robocache.ingest(tmp_path / "bag", tmp_path / "b")
-    one, other = (robocache.open(tmp_path / cache) for cache in "ab")
-    assert list(one.streams) == list(other.streams) and len(one.streams) > 3
-    for name, stream in one.streams.items():
-        assert np.array_equal(stream.time_ns, other.streams[name].time_ns)
+    plain, compressed = (robocache.open(tmp_path / cache) for cache in "ab")
+    assert list(plain.streams) == list(compressed.streams) and len(plain.streams) > 3
+    for name, stream in plain.streams.items():
+        assert np.array_equal(stream.time_ns, compressed.streams[name].time_ns)
 
 
 def test_faults_name_the_compressed_file(tmp_path):
     """One file is cut off, one is no zstd, one decompresses to no database; the others are read."""
     first, second = write_packed(tmp_path / "bag")
-    whole = second.read_bytes()
+    original = second.read_bytes()
     for content, words in (
-        (whole[: len(whole) // 2], "cut off: "),
+        (original[: len(original) // 2], "cut off: "),
         (b"SQLite format 3\0", "zstd|Unknown|frame"),
         (b"", ": "),
         (zstandard.compress(b"no database at all"), "expected an SQLite database"),
@@ -109,22 +109,22 @@ def test_faults_name_the_compressed_file(tmp_path):
 def test_a_temporary_folder_without_room_is_named(tmp_path, monkeypatch, temporary):
     write_packed(tmp_path / "bag")
 
-    def full(self, mode="r", *rest, **options):
+    def open_without_room(self, mode="r", *arguments, **options):
         if "w" in mode:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return opened(self, mode, *rest, **options)
+        return path_open(self, mode, *arguments, **options)
 
-    opened = Path.open
-    monkeypatch.setattr(Path, "open", full)
+    path_open = Path.open
+    monkeypatch.setattr(Path, "open", open_without_room)
     with pytest.raises(robocache.FileError, match=r"No space left on device, while .*bag_0\.db3\.zstd was unpacked"):
         Yields("rosbag2", tmp_path / "bag", on_error="skip")
 
 
 def test_damaged_compressed_files_are_refused_or_read(tmp_path, rng):
     (file,) = write_packed(tmp_path / "bag", files=1)
-    whole = file.read_bytes()
+    content = file.read_bytes()
     for _ in range(rounds(20)):
-        file.write_bytes(damage(whole, rng))
+        file.write_bytes(damage(content, rng))
         yields = Yields("rosbag2", tmp_path / "bag", on_error="skip")
         assert yields.episodes or yields.skipped
 
@@ -155,9 +155,9 @@ def test_a_file_beside_its_compressed_copy_is_one_recording(kind, tmp_path):
     assert "not compressed" in yields.left_out[f"a.{kind}.zstd"]
 
 
-@pytest.mark.parametrize("named", ["packed", "plain", "as they are"])
+@pytest.mark.parametrize("names_in_metadata", ["packed", "plain", "as they are"])
 @pytest.mark.parametrize("kind", ["db3", "mcap"])
-def test_a_bag_with_some_compressed_files(kind, named, tmp_path):
+def test_a_bag_with_some_compressed_files(kind, names_in_metadata, tmp_path):
     """A killed recorder leaves its last file uncompressed, under the compressed name in metadata.yaml."""
     write = {"db3": write_database, "mcap": write_mcap}[kind]
     first = pack(write(tmp_path / f"bag/a.{kind}", {"/imu": imus(0, 3)}))
@@ -167,7 +167,7 @@ def test_a_bag_with_some_compressed_files(kind, named, tmp_path):
         "plain": [first.stem, second.name],
         "as they are": [first.name, second.name],
     }
-    write_metadata(tmp_path / "bag", names[named], {"/imu": 6}, mode="FILE")
+    write_metadata(tmp_path / "bag", names[names_in_metadata], {"/imu": 6}, mode="FILE")
     yields = Yields(None, tmp_path / "bag")
     assert yields.only()["/imu"][0].tolist() == [START + k for k in range(6)]
     assert not yields.skipped

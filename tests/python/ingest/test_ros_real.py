@@ -17,8 +17,8 @@ from rosbags.typesys import Stores, get_typestore
 import robocache
 
 
-def get(msg, path):
-    """A field of a message of rosbags, by its path."""
+def get_field(msg, path):
+    """Returns a field of a message of rosbags by its path."""
     for part in path.replace("]", "").replace("[", ".").split("."):
         msg = msg[int(part)] if part.isdecimal() else getattr(msg, part)
     return msg
@@ -54,9 +54,9 @@ def test_real_bags_equal_rosbags(name, format, real_data):
                 stamps = [time_ns for time_ns, _ in messages]
             assert stream.time_ns == stamps, stream_name
             if stream.names:
-                expected = [[get(msg, part) for part in stream.names] for _, msg in messages]
+                expected = [[get_field(msg, part) for part in stream.names] for _, msg in messages]
             else:
-                expected = [get(msg, path or "data") for _, msg in messages]
+                expected = [get_field(msg, path or "data") for _, msg in messages]
             if isinstance(stream.part, Texts):
                 assert stream.rows == expected
             else:

@@ -34,7 +34,7 @@ string frame_id
 """
 
 
-def encoded(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
+def encode(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
     """Pictures of these numbers as packets of one frame, in decoding order."""
     context = av.CodecContext.create(codec, "w")
     context.height, context.width, context.pix_fmt, context.gop_size = *size, "yuv420p", gop
@@ -48,14 +48,14 @@ def encoded(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
     return packets + [bytes(packet) for packet in context.encode(None)]
 
 
-def decoded(packets, codec):
+def decode(packets, codec):
     """The frames, decoded by PyAV."""
     context = av.CodecContext.create(codec, "r")
     frames = [frame for packet in packets for frame in context.decode(av.Packet(packet))] + context.decode(None)
     return np.stack([frame.to_ndarray(format="rgb24") for frame in frames])
 
 
-def write(path, packets, format="h264", topic="/cam/video"):
+def write_video_messages(path, packets, format="h264", topic="/cam/video"):
     name = "sensor_msgs/msg/CompressedImage"
     messages = [
         (
@@ -69,38 +69,38 @@ def write(path, packets, format="h264", topic="/cam/video"):
     return write_mcap(path, {topic: (name, messages), "/cam/camera_info": infos})
 
 
-def shown(found, topic="/cam/video"):
-    """(indices of messages, numbers that their frames show)."""
-    time_ns, chunks = found.only()[topic]
+def rows_and_numbers(yields, topic="/cam/video"):
+    """Returns (indices of messages, numbers that their frames show)."""
+    time_ns, chunks = yields.only()[topic]
     return ((time_ns - START) // MS).tolist(), [number_of(image) for image in pixels(chunks)]
 
 
 @pytest.mark.parametrize(("codec", "format"), [("libx264", "h264"), ("libx265", "h265"), ("libvpx-vp9", "vp9")])
 def test_every_frame_has_its_messages_stamp(codec, format, tmp_path):
     numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
-    packets = encoded(numbers, codec, options={"lag-in-frames": "0"} if "vp9" in codec else None)
+    packets = encode(numbers, codec, options={"lag-in-frames": "0"} if "vp9" in codec else None)
     assert len(packets) == len(numbers)
-    yields = Yields("mcap", write(tmp_path / "a.mcap", packets, format), image_codec="raw")
-    assert shown(yields) == (list(range(20)), numbers)
-    expected = decoded(packets, {"h264": "h264", "h265": "hevc", "vp9": "vp9"}[format])
+    yields = Yields("mcap", write_video_messages(tmp_path / "a.mcap", packets, format), image_codec="raw")
+    assert rows_and_numbers(yields) == (list(range(20)), numbers)
+    expected = decode(packets, {"h264": "h264", "h265": "hevc", "vp9": "vp9"}[format])
     np.testing.assert_array_equal(pixels(yields.only()["/cam/video"][1]), expected)
     assert yields.facts["/cam/video"]["intrinsics"] == np.eye(3).tolist()
     assert yields.facts["/cam/video"]["attributes"]["clock_source"] == "header.stamp"
     assert not yields.skipped and "/cam/video" not in yields.left_out
-    small = Yields("mcap", tmp_path / "a.mcap", image_size="32x24")
-    assert small.facts["/cam/video"]["resized"] == {"size": [24, 32], "fit": "stretch", "from": [48, 64]}
-    assert shown(small) == (list(range(20)), numbers)
+    resized = Yields("mcap", tmp_path / "a.mcap", image_size="32x24")
+    assert resized.facts["/cam/video"]["resized"] == {"size": [24, 32], "fit": "stretch", "from": [48, 64]}
+    assert rows_and_numbers(resized) == (list(range(20)), numbers)
 
 
 def test_frames_delayed_by_the_decoder_are_read_at_the_end(tmp_path, monkeypatch):
     """Presentation order differs from decoding order; the stream is read in parts."""
     monkeypatch.setattr(videos, "_AT_ONCE", 3 * 48 * 64 * 3)
     numbers = list(range(30))
-    packets = encoded(numbers, options={"tune": "film", "bf": "2", "b-adapt": "0"})
-    yields = Yields("mcap", write(tmp_path / "a.mcap", packets))
-    rows, seen = shown(yields)
+    packets = encode(numbers, options={"tune": "film", "bf": "2", "b-adapt": "0"})
+    yields = Yields("mcap", write_video_messages(tmp_path / "a.mcap", packets))
+    rows, numbers_shown = rows_and_numbers(yields)
     assert len(yields.only()["/cam/video"][1]) > 5
-    assert sorted(rows) == numbers and sorted(seen) == numbers
+    assert sorted(rows) == numbers and sorted(numbers_shown) == numbers
 
 
 def test_packets_of_ffmpeg_image_transport(tmp_path):
@@ -112,28 +112,28 @@ def test_packets_of_ffmpeg_image_transport(tmp_path):
         writer.start()
         schema = writer.register_schema(name.replace("/msg", ""), "ros2msg", PACKET.encode())
         channel = writer.register_channel("/cam", "cdr", schema)
-        for k, data in enumerate(encoded(range(12))):
+        for k, data in enumerate(encode(range(12))):
             msg = message(name, header=header(START + k * MS), encoding="libx264", data=np.frombuffer(data, np.uint8))
             writer.add_message(channel, START + k * MS, bytes(ROS2.serialize_cdr(msg, name)), 0)
         writer.finish()
-    assert shown(Yields("mcap", tmp_path / "a.mcap"), "/cam") == (list(range(12)), list(range(12)))
+    assert rows_and_numbers(Yields("mcap", tmp_path / "a.mcap"), "/cam") == (list(range(12)), list(range(12)))
 
 
 def test_lost_frames_are_named(tmp_path):
-    """One recording begins between keyframes, one has an empty packet, on which later ones depend, and one has no video."""
-    packets = encoded(range(24))
-    yields = Yields("mcap", write(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
-    assert shown(yields) == (list(range(5, 21)), list(range(8, 24)))
+    """One recording begins between keyframes, one has an empty packet, on which later packets depend, and one has no video."""
+    packets = encode(range(24))
+    yields = Yields("mcap", write_video_messages(tmp_path / "middle.mcap", packets[3:]), on_error="stop")
+    assert rows_and_numbers(yields) == (list(range(5, 21)), list(range(8, 24)))
     assert yields.left_out["middle.mcap: /cam/video: messages up to 4"] == "before the first keyframe of the video"
     packets[10] = b""
-    path = write(tmp_path / "empty.mcap", packets)
+    path = write_video_messages(tmp_path / "empty.mcap", packets)
     with pytest.raises(robocache.FileError, match=r"empty.mcap: /cam/video: message 10: "):
         Yields("mcap", path)
     yields = Yields("mcap", path, on_error="skip")
-    rows, seen = shown(yields)
-    assert rows == seen and 10 not in rows and set(range(10)) | set(range(16, 24)) <= set(rows)
+    rows, numbers_shown = rows_and_numbers(yields)
+    assert rows == numbers_shown and 10 not in rows and set(range(10)) | set(range(16, 24)) <= set(rows)
     assert all(what.startswith("empty.mcap: /cam/video: messages ") for what in yields.skipped)
-    yields = Yields("mcap", write(tmp_path / "none.mcap", [b"no video"] * 3), on_error="skip")
+    yields = Yields("mcap", write_video_messages(tmp_path / "none.mcap", [b"no video"] * 3), on_error="skip")
     assert "/cam/video" not in yields.only() and list(yields.skipped) == ["none.mcap: /cam/video: messages 0-2"]
 
 
@@ -149,40 +149,44 @@ H264 = {
 
 @pytest.mark.parametrize("kind", H264)
 def test_a_missing_reference_picture_of_h264_is_noticed(kind):
-    """The decoder silently shows other pictures in place of later ones."""
-    packets = encoded(range(40), options=H264[kind])
+    """The decoder silently shows other pictures instead of those after the missing one."""
+    packets = encode(range(40), options=H264[kind])
     assert not any(map(FrameNumbers().lacks, packets))
-    intact = decoded(packets, "h264")
+    intact = decode(packets, "h264")
     for lost in (2, 5, 17):
-        left = packets[:lost] + packets[lost + 1 :]
+        remaining = packets[:lost] + packets[lost + 1 :]
         numbers = FrameNumbers()
-        missing = [k for k, packet in enumerate(left) if numbers.lacks(packet)]
-        if not all(any(np.array_equal(one, other) for other in intact) for one in decoded(left, "h264")):
+        missing = [k for k, packet in enumerate(remaining) if numbers.lacks(packet)]
+        if not all(any(np.array_equal(one, other) for other in intact) for one in decode(remaining, "h264")):
             assert missing[:1] == [lost], (kind, lost)
 
 
 def test_frames_after_a_lost_message_are_lost_until_the_next_keyframe(tmp_path):
-    packets = encoded(range(24))
-    for lost, gone in ((4, {4, 5, 6, 7}), (8, set(range(8, 16))), (7, {7}), (23, {23})):
-        path = write(tmp_path / f"{lost}.mcap", packets[:lost] + packets[lost + 1 :])
+    packets = encode(range(24))
+    for lost, lost_rows in ((4, {4, 5, 6, 7}), (8, set(range(8, 16))), (7, {7}), (23, {23})):
+        path = write_video_messages(tmp_path / f"{lost}.mcap", packets[:lost] + packets[lost + 1 :])
         yields = Yields("mcap", path, on_error="skip")
-        assert shown(yields)[1] == [k for k in range(24) if k not in gone], lost
-        if len(gone) > 1:
+        assert rows_and_numbers(yields)[1] == [k for k in range(24) if k not in lost_rows], lost
+        if len(lost_rows) > 1:
             with pytest.raises(robocache.FileError, match="a message that it depends on is missing"):
                 Yields("mcap", path)
 
 
 @pytest.mark.parametrize("lost", [2, 5, 11])
 def test_b_frames_after_a_lost_message_are_never_wrong(lost, tmp_path):
-    packets = encoded(range(24), options=H264["B-frames"])
-    whole = dict(zip(*shown(Yields("mcap", write(tmp_path / "whole.mcap", packets))), strict=True))
-    left = Yields("mcap", write(tmp_path / "left.mcap", packets[:lost] + packets[lost + 1 :]), on_error="skip")
-    rows, seen = shown(left)
-    assert [whole[row + (row >= lost)] for row in rows] == seen
+    packets = encode(range(24), options=H264["B-frames"])
+    number_of_row = dict(
+        zip(*rows_and_numbers(Yields("mcap", write_video_messages(tmp_path / "whole.mcap", packets))), strict=True)
+    )
+    remaining = Yields(
+        "mcap", write_video_messages(tmp_path / "left.mcap", packets[:lost] + packets[lost + 1 :]), on_error="skip"
+    )
+    rows, numbers_shown = rows_and_numbers(remaining)
+    assert [number_of_row[row + (row >= lost)] for row in rows] == numbers_shown
 
 
 def test_without_pyav_or_the_codec_video_is_left_out_by_name(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.mcap", encoded(range(3)))
+    path = write_video_messages(tmp_path / "a.mcap", encode(range(3)))
     monkeypatch.setitem(cameras._VIDEO, "[hx]264", "none_such")
     assert "which PyAV" in Yields("mcap", path).left_out["/cam/video"]
     monkeypatch.undo()
@@ -197,12 +201,12 @@ def test_without_pyav_or_the_codec_video_is_left_out_by_name(tmp_path, monkeypat
 
 
 def test_damaged_packets_are_read_or_skipped(tmp_path, rng):
-    packets = encoded(range(16))
+    packets = encode(range(16))
     for _ in range(rounds(15)):
         changed = list(packets)
         for k in rng.integers(len(changed), size=3):
             changed[k] = damage(changed[k], rng)
-        yields = Yields("mcap", write(tmp_path / "a.mcap", changed), on_error="skip")
+        yields = Yields("mcap", write_video_messages(tmp_path / "a.mcap", changed), on_error="skip")
         if "/cam/video" in yields.only():
             time_ns, chunks = yields.only()["/cam/video"]
             assert len(time_ns) == len(pixels(chunks)) <= 16

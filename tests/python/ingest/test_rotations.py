@@ -30,7 +30,7 @@ TIMES_S = np.arange(N) / FPS + 0.001 * (np.arange(N) % 2)
 
 
 @pytest.fixture
-def turns():
+def quaternions():
     """Quaternions ``[n, 4]`` far apart, of both signs, not all of unit length."""
     q = Rotation.random(ROWS, random_state=7).as_quat()
     q[2] *= -1
@@ -53,18 +53,18 @@ def pose(q, k=0):
     return message("geometry_msgs/msg/Pose", position=point, orientation=quaternion(q))
 
 
-def check(dataset, turns, stream, starts, order=(0, 1, 2, 3)):
-    """Asserts that the stream declares blocks at `starts` and the loader interpolates them like scipy. `order`: of x, y, z, w."""
+def check_rotation(dataset, quaternions, stream, starts, order=(0, 1, 2, 3)):
+    """Asserts that blocks at `starts` are declared rotations, and interpolated as by scipy. order: the indices of x, y, z, w."""
     assert dataset[stream].attributes["methods"] == [[start, start + 4, "slerp"] for start in starts]
     offsets = [0.0, 0.031, 0.077]
     values = values_between(dataset, stream, offsets, ROWS)
-    exact = Slerp(np.arange(ROWS) * STEP / 1e9, Rotation.from_quat(turns))
+    expected = Slerp(np.arange(ROWS) * STEP / 1e9, Rotation.from_quat(quaternions))
     for start in starts:
-        got = values[..., start : start + 4][..., list(order)]
-        np.testing.assert_allclose(np.linalg.norm(got[:, 1:], axis=-1), 1, atol=1e-6)
+        actual = values[..., start : start + 4][..., list(order)]
+        np.testing.assert_allclose(np.linalg.norm(actual[:, 1:], axis=-1), 1, atol=1e-6)
         for k in range(ROWS - 1):
-            away = Rotation.from_quat(got[k]) * exact(k * STEP / 1e9 + np.array(offsets)).inv()
-            assert away.magnitude().max() < 1e-6
+            difference = Rotation.from_quat(actual[k]) * expected(k * STEP / 1e9 + np.array(offsets)).inv()
+            assert difference.magnitude().max() < 1e-6
     return values
 
 
@@ -80,12 +80,12 @@ def ingest_and_open(source, tmp_path, **options):
     return robocache.open(tmp_path / "cache")
 
 
-def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
+def test_quaternions_in_messages_alone_and_in_poses(quaternions, tmp_path):
     def frames(k, q):
         name = "geometry_msgs/msg/TransformStamped"
         moved = message("geometry_msgs/msg/Transform", rotation=quaternion(q))
-        one = message(name, header=header(stamp(k), "map"), child_frame_id="base", transform=moved)
-        return message("tf2_msgs/msg/TFMessage", transforms=[one])
+        transform = message(name, header=header(stamp(k), "map"), child_frame_id="base", transform=moved)
+        return message("tf2_msgs/msg/TFMessage", transforms=[transform])
 
     fields = {
         "/imu": ("sensor_msgs/msg/Imu", lambda k, q: {"orientation": quaternion(q)}),
@@ -98,16 +98,22 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
         "/poses": ("geometry_msgs/msg/PoseArray", lambda k, q: {"poses": [pose(q, k), pose(q, -k)]}),
     }
     topics = {
-        topic: (kind, [(stamp(k), message(kind, header=header(stamp(k)), **of(k, q))) for k, q in enumerate(turns)])
-        for topic, (kind, of) in fields.items()
+        topic: (
+            kind,
+            [
+                (stamp(k), message(kind, header=header(stamp(k)), **make_fields(k, q)))
+                for k, q in enumerate(quaternions)
+            ],
+        )
+        for topic, (kind, make_fields) in fields.items()
     }
-    topics["/tf"] = ("tf2_msgs/msg/TFMessage", [(stamp(k), frames(k, q)) for k, q in enumerate(turns)])
+    topics["/tf"] = ("tf2_msgs/msg/TFMessage", [(stamp(k), frames(k, q)) for k, q in enumerate(quaternions)])
     topics["/robot/tf_static"] = topics["/tf"]
-    bare = "geometry_msgs/msg/Quaternion"
-    topics["/bare"] = (bare, [(stamp(k), quaternion(q)) for k, q in enumerate(turns)])
+    quaternion_type = "geometry_msgs/msg/Quaternion"
+    topics["/bare"] = (quaternion_type, [(stamp(k), quaternion(q)) for k, q in enumerate(quaternions)])
     dataset = ingest_and_open(write_mcap(tmp_path / "a.mcap", topics), tmp_path)
     for stream, start in {"/imu": 0, "/pose": 3, "/turn": 0, "/odom": 3, "/tf/map/base": 3, "/bare": 0}.items():
-        values = check(dataset, turns, stream, [start])
+        values = check_rotation(dataset, quaternions, stream, [start])
         if stream == "/pose":
             np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)  # positions are linear
     static = dataset["/robot/tf_static/map/base"]
@@ -117,18 +123,18 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
         assert "methods" not in dataset[stream].attributes
 
 
-def test_quaternions_in_ros_1(turns, tmp_path):
-    def one(k, q):
-        head = header(stamp(k), store=ROS1)
-        head.seq = k
-        return message("sensor_msgs/msg/Imu", ROS1, header=head, orientation=quaternion(q, ROS1))
+def test_quaternions_in_ros_1(quaternions, tmp_path):
+    def make_imu(k, q):
+        imu_header = header(stamp(k), store=ROS1)
+        imu_header.seq = k
+        return message("sensor_msgs/msg/Imu", ROS1, header=imu_header, orientation=quaternion(q, ROS1))
 
-    result = [(stamp(k), one(k, q)) for k, q in enumerate(turns)]
-    dataset = ingest_and_open(write_bag1(tmp_path / "a.bag", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
-    check(dataset, turns, "/imu", [0])
+    messages = [(stamp(k), make_imu(k, q)) for k, q in enumerate(quaternions)]
+    dataset = ingest_and_open(write_bag1(tmp_path / "a.bag", {"/imu": ("sensor_msgs/msg/Imu", messages)}), tmp_path)
+    check_rotation(dataset, quaternions, "/imu", [0])
 
 
-OWN = f"\n{'=' * 80}\nMSG: ".join(
+OWN_TEXT = f"\n{'=' * 80}\nMSG: ".join(
     [
         "geometry_msgs/Quaternion goal\ngeometry_msgs/Pose[2] pair\nVector4 gains\nfloat64 last",
         "geometry_msgs/Quaternion\nfloat64 x\nfloat64 y\nfloat64 z\nfloat64 w",
@@ -148,70 +154,72 @@ def write_messages(tmp_path, kind, text, rows):
     return write_channel(tmp_path / "a.mcap", "cdr", (kind, "ros2msg", text.encode()), payloads)
 
 
-def test_quaternions_in_custom_types(turns, tmp_path):
+def test_quaternions_in_custom_types(quaternions, tmp_path):
     """A field of any name with a quaternion's type, and poses in a fixed-length array. Four numbers of another type are no rotation."""
 
-    def own(q, types):
+    def make_message(q, types):
         turn = types["geometry_msgs/msg/Quaternion"](*q)
         pose = types["geometry_msgs/msg/Pose"](types["geometry_msgs/msg/Point"](1.0, 2.0, 3.0), turn)
         return types["own_msgs/msg/Own"](turn, [pose, pose], types["own_msgs/msg/Vector4"](*q), 1.0)
 
-    path = write_messages(tmp_path, "own_msgs/msg/Own", OWN, [partial(own, q) for q in turns])
-    values = check(ingest_and_open(path, tmp_path), turns, "data", [0, 7, 14])
-    linear = turns[:-1] + 0.31 * (turns[1:] - turns[:-1])
+    path = write_messages(tmp_path, "own_msgs/msg/Own", OWN_TEXT, [partial(make_message, q) for q in quaternions])
+    values = check_rotation(ingest_and_open(path, tmp_path), quaternions, "data", [0, 7, 14])
+    linear = quaternions[:-1] + 0.31 * (quaternions[1:] - quaternions[:-1])
     np.testing.assert_allclose(values[:, 1, 18:22], linear)
 
 
-def test_a_message_of_one_array_has_its_fields_name(turns, tmp_path):
+def test_a_message_of_one_array_has_its_fields_name(quaternions, tmp_path):
     kind = "own_msgs/msg/One"
-    rows = [lambda types, q=q: types[kind](q) for q in turns]
+    rows = [lambda types, q=q: types[kind](q) for q in quaternions]
     path = write_messages(tmp_path, kind, "float64[] quaternion\n", rows)
-    check(ingest_and_open(path, tmp_path), turns, "data", [0])
+    check_rotation(ingest_and_open(path, tmp_path), quaternions, "data", [0])
 
 
 def test_components_that_json_writes_as_integers(tmp_path):
     """A turn in the plane: x and y are 0 in all messages, but are no integers beside z and w."""
     half = np.linspace(0.1, 2.8, ROWS)
-    turns = np.stack([np.zeros(ROWS), np.zeros(ROWS), np.sin(half), np.cos(half)], axis=1)
+    quaternions = np.stack([np.zeros(ROWS), np.zeros(ROWS), np.sin(half), np.cos(half)], axis=1)
     rows = [
         {"position": {"x": k, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": q[2], "w": q[3]}, "count": k}
-        for k, q in enumerate(turns.tolist())
+        for k, q in enumerate(quaternions.tolist())
     ]
     payloads = [(stamp(k), json.dumps(row).encode()) for k, row in enumerate(rows)]
     dataset = ingest_and_open(
         write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads), tmp_path
     )
-    values = check(dataset, turns, "data", [3])
+    values = check_rotation(dataset, quaternions, "data", [3])
     np.testing.assert_allclose(values[:, 1, 0], np.arange(ROWS - 1) + 0.31)
     assert dataset["data/count"].dtype == np.int64
 
 
 def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
-    result = [(stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)))) for k in range(ROWS)]
-    dataset = ingest_and_open(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", result)}), tmp_path)
+    messages = [(stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)))) for k in range(ROWS)]
+    dataset = ingest_and_open(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)}), tmp_path)
     loader = robocache.Loader(dataset, delta_timestamps={"/imu": [0.03]}, batch_size=4)
     assert (np.asarray(next(iter(loader))["/imu"]) == 0).all()
 
 
-def test_quaternions_of_px4_in_logs_and_messages(turns, tmp_path):
+def test_quaternions_of_px4_in_logs_and_messages(quaternions, tmp_path):
     """`q` has w first, and so have fields with q and a prefix or suffix; four numbers of a sensor are no rotation."""
-    wxyz = np.ascontiguousarray(turns[:, [3, 0, 1, 2]], np.float32)
+    wxyz = np.ascontiguousarray(quaternions[:, [3, 0, 1, 2]], np.float32)
     rounded = wxyz.astype(np.float64)[:, [1, 2, 3, 0]]
     topic = "vehicle_attitude"
     rows = [ulog.data(0, 1000 + k * STEP // 1000, "12f", *q, *q, *q) for k, q in enumerate(wxyz)]
-    form = ulog.form(f"{topic}:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;")
-    dataset = ingest_and_open(ulog.write(tmp_path, form, ulog.announce(0, topic), *rows), tmp_path)
-    check(dataset, rounded, topic, [0, 4], order=(1, 2, 3, 0))
+    format_message = ulog.format_message(
+        f"{topic}:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;"
+    )
+    dataset = ingest_and_open(ulog.write_log(tmp_path, format_message, ulog.announce(0, topic), *rows), tmp_path)
+    check_rotation(dataset, rounded, topic, [0, 4], order=(1, 2, 3, 0))
     kind = "px4_msgs/msg/VehicleAttitude"
     text = "uint64 timestamp\nfloat32[4] q\nfloat32[4] gains\n"
     messages = [lambda types, k=k, q=q: types[kind](k, q, q) for k, q in enumerate(wxyz)]
     dataset = ingest_and_open(write_messages(tmp_path / "ros", kind, text, messages), tmp_path / "ros")
-    check(dataset, rounded, "data/q", [0], order=(1, 2, 3, 0))
+    check_rotation(dataset, rounded, "data/q", [0], order=(1, 2, 3, 0))
     assert "methods" not in dataset["data/gains"].attributes
 
 
 @pytest.mark.parametrize(
-    ("head", "starts", "order"),
+    ("header_line", "starts", "order"),
     [
         ("t,x,y,z,qx,qy,qz,qw", [3], (0, 1, 2, 3)),
         ("t,a,b,c,q_RS_w [],q_RS_x [],q_RS_y [],q_RS_z []", [3], (1, 2, 3, 0)),
@@ -226,17 +234,17 @@ def test_quaternions_of_px4_in_logs_and_messages(turns, tmp_path):
         ("t,a,b,c,pose.orientation.x,pose.orientation.y,pose.orientation.z,pose.orientation.w", [3], (0, 1, 2, 3)),
     ],
 )
-def test_columns_of_a_csv_log(head, starts, order, turns, tmp_path):
+def test_columns_of_a_csv_log(header_line, starts, order, quaternions, tmp_path):
     columns = np.empty((ROWS, 4))
-    columns[:, list(order)] = turns
+    columns[:, list(order)] = quaternions
     lines = [f"{k / 10:.1f},1,2,3,{','.join(map(repr, q))}" for k, q in enumerate(columns.tolist())]
-    (tmp_path / "log.csv").write_text("\n".join([head, *lines, ""]))
+    (tmp_path / "log.csv").write_text("\n".join([header_line, *lines, ""]))
     dataset = ingest_and_open(tmp_path / "log.csv", tmp_path, time_unit="s")
-    check(dataset, turns, "log", starts, order)
+    check_rotation(dataset, quaternions, "log", starts, order)
 
 
 @pytest.mark.parametrize(
-    ("stream", "names", "shape", "held"),
+    ("stream", "names", "shape", "spans"),
     [
         ("data", "R11 R12 R13 R21 R22 R23 R31 R32 R33", None, [(0, 9)]),
         ("data", "x r00 r10 r20 r01 r11 r21 g", None, [(1, 7)]),
@@ -265,9 +273,9 @@ def test_columns_of_a_csv_log(head, starts, order, turns, tmp_path):
         ("tactile", "", (4, 4), []),
     ],
 )
-def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, held):
+def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, spans):
     names = names.split()
-    assert methods_of("npz", stream, names, shape or (len(names),)) == [[a, b, "previous"] for a, b in held]
+    assert methods_of("npz", stream, names, shape or (len(names),)) == [[a, b, "previous"] for a, b in spans]
 
 
 def methods_of(format, stream, names, shape):
@@ -278,7 +286,7 @@ def methods_of(format, stream, names, shape):
 
 
 @pytest.mark.parametrize(
-    ("head", "order"),
+    ("header_line", "order"),
     [
         ("t,qw,px,qx,py,qy,pz,qz", "wxyz"),
         ("t,qx,a,b,qz,c,qy,qw", "xzyw"),
@@ -286,15 +294,15 @@ def methods_of(format, stream, names, shape):
         ("t,a,pose.orientation.x,pose.orientation.y,b,pose.orientation.z,pose.orientation.w,c", "xyzw"),
     ],
 )
-def test_scattered_columns_of_a_rotation_are_put_side_by_side(head, order, turns, tmp_path):
-    names = head.split(",")[1:]
-    components = dict(zip("xyzw", turns.T, strict=True))
+def test_scattered_columns_of_a_rotation_are_put_side_by_side(header_line, order, quaternions, tmp_path):
+    names = header_line.split(",")[1:]
+    components = dict(zip("xyzw", quaternions.T, strict=True))
     columns = []
     for k, name in enumerate(names):
         letter = name[1] if name[0] == "q" else name[-1] if "." in name else ""
         columns.append(components.get(letter, np.full(ROWS, float(k))))
     rows = [f"{k / 10:.1f},{','.join(map(repr, row))}" for k, row in enumerate(np.transpose(columns).tolist())]
-    (tmp_path / "log.csv").write_text("\n".join([head, *rows, ""]))
+    (tmp_path / "log.csv").write_text("\n".join([header_line, *rows, ""]))
     report = robocache.ingest(tmp_path / "log.csv", tmp_path / "cache", time_unit="s")
     assert "side by side" in reasons(report.left_out)["log: the order of columns"]
     dataset = robocache.open(tmp_path / "cache")
@@ -303,7 +311,7 @@ def test_scattered_columns_of_a_rotation_are_put_side_by_side(head, order, turns
     assert [name.removesuffix("_body")[-1] for name in stream.names[first : first + 4]] == list(order)
     for k, name in enumerate(names):
         np.testing.assert_array_equal(stream.values[:, stream.names.index(name)], columns[k])
-    check(dataset, turns, "log", [first], [order.index(letter) for letter in "xyzw"])
+    check_rotation(dataset, quaternions, "log", [first], [order.index(letter) for letter in "xyzw"])
 
 
 def write_state(root, state, names):
@@ -312,38 +320,38 @@ def write_state(root, state, names):
     return write_lerobot(root, [Episode({"observation.state": state.astype(np.float32)})], features=features)
 
 
-def test_a_rotation_of_scattered_features_is_noted(turns, tmp_path):
+def test_a_rotation_of_scattered_features_is_noted(quaternions, tmp_path):
     names = ["qx", "qy", "gripper", "qz", "qw"]
-    source = write_state(tmp_path / "set", np.insert(turns, 2, 0.5, axis=1), names)
+    source = write_state(tmp_path / "set", np.insert(quaternions, 2, 0.5, axis=1), names)
     report = robocache.ingest(source, tmp_path / "cache")
     reason = reasons(report.left_out)["observation.state: a rotation"]
     assert "qx [0], qy [1], qz [3], qw [4] are not adjacent" in reason
     assert robocache.open(tmp_path / "cache")["observation.state"].names == names
 
 
-def test_declared_names_in_other_formats(turns, rng, tmp_path):
-    demo = {"actions": rng.normal(size=(ROWS, 7)), "obs/robot0_eef_quat": turns, "obs/object": turns}
+def test_declared_names_in_other_formats(quaternions, rng, tmp_path):
+    demo = {"actions": rng.normal(size=(ROWS, 7)), "obs/robot0_eef_quat": quaternions, "obs/object": quaternions}
     dataset = ingest_and_open(write_robomimic(tmp_path / "hdf5/a.hdf5", {"demo_0": demo}), tmp_path / "hdf5")
     assert dataset["obs/robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
     assert "methods" not in dataset["obs/object"].attributes
 
-    bodies = np.stack([turns, turns, turns], axis=1).astype(np.float32)
-    np.savez(tmp_path / "motion.npz", fps=50, body_quat_w=bodies, joint_pos=turns, body_ang_vel_w=bodies[..., :3])
+    bodies = np.stack([quaternions, quaternions, quaternions], axis=1).astype(np.float32)
+    np.savez(tmp_path / "motion.npz", fps=50, body_quat_w=bodies, joint_pos=quaternions, body_ang_vel_w=bodies[..., :3])
     dataset = ingest_and_open(tmp_path / "motion.npz", tmp_path / "npz")
     assert dataset["body_quat_w"].attributes["methods"] == [[a, a + 4, "slerp"] for a in (0, 4, 8)]
     assert "methods" not in dataset["joint_pos"].attributes
     with pytest.raises(robocache.ArgumentError, match="clock is nominal"):  # values between rows were not requested
         robocache.Loader(dataset, delta_timestamps={"body_quat_w": [0.01]}, batch_size=4)
 
-    state = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
+    state = np.concatenate([np.zeros((ROWS, 3)), quaternions], axis=1)
     source = write_state(tmp_path / "set", state, ["x", "y", "z", "qx", "qy", "qz", "qw"])
     assert ingest_and_open(source, tmp_path)["observation.state"].attributes["methods"] == [[3, 7, "slerp"]]
 
 
-def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
+def test_a_mapping_and_the_loader_precede_declarations(quaternions, tmp_path):
     messages = [
         (stamp(k), message("sensor_msgs/msg/Imu", header=header(stamp(k)), orientation=quaternion(q)))
-        for k, q in enumerate(turns)
+        for k, q in enumerate(quaternions)
     ]
     path = write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", messages)})
     mapping = tmp_path / "m.toml"
@@ -351,7 +359,7 @@ def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
     dataset = ingest_and_open(path, tmp_path, mapping=mapping)
     assert dataset["/imu"].attributes["methods"] == [[0, 4, "previous"]]
     values = values_between(ingest_and_open(path, tmp_path / "plain"), "/imu", [0.05], ROWS, method="linear")
-    np.testing.assert_allclose(values[:, 0, :4], (turns[:-1] + turns[1:]) / 2, atol=1e-6)
+    np.testing.assert_allclose(values[:, 0, :4], (quaternions[:-1] + quaternions[1:]) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +424,7 @@ def test_a_mapping_and_the_loader_precede_declarations(turns, tmp_path):
         ("data", ["w", "left.rx", "left.ry", "left.rz"], (4,), []),
     ],
 )
-def test_names(stream, names, shape, starts):
+def test_rotations_are_found_by_names(stream, names, shape, starts):
     assert rotations_of(stream, names, shape) == [[start, start + 4, "slerp"] for start in starts]
 
 
@@ -440,14 +448,14 @@ def test_rotation_vectors_after_a_position_are_held(names, methods, rng, tmp_pat
 
 
 @pytest.mark.parametrize("prefix", ["ee.", "left_ee."])
-@pytest.mark.parametrize("speeds", [False, True])
-def test_wx_beside_a_position_is_a_rotation_vector_and_beside_a_velocity_a_speed(prefix, speeds, rng, tmp_path):
-    names = [f"{prefix}{part}" for part in (*"xyz", "wx", "wy", "wz", *(("vx", "vy", "vz") if speeds else ()))]
+@pytest.mark.parametrize("with_speeds", [False, True])
+def test_wx_beside_a_position_is_a_rotation_vector_and_beside_a_velocity_a_speed(prefix, with_speeds, rng, tmp_path):
+    names = [f"{prefix}{part}" for part in (*"xyz", "wx", "wy", "wz", *(("vx", "vy", "vz") if with_speeds else ()))]
     source = write_state(tmp_path / "set", rng.normal(size=(8, len(names))), names)
     report = robocache.ingest(source, tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache")["observation.state"]
-    assert stream.attributes.get("methods") == (None if speeds else [[3, 6, "previous"]])
-    assert len([note for note in report.assumed if "rotation vector" in note.reason]) == (not speeds)
+    assert stream.attributes.get("methods") == (None if with_speeds else [[3, 6, "previous"]])
+    assert len([note for note in report.assumed if "rotation vector" in note.reason]) == (not with_speeds)
 
 
 def write_timed_zarr(store, arrays):
@@ -456,24 +464,24 @@ def write_timed_zarr(store, arrays):
     return write_zarr(store, arrays | {"timestamp": np.arange(rows) * STEP / 1e9})
 
 
-def test_npz_and_zarr(turns, tmp_path):
-    arrays = {"action": np.arange(2.0 * ROWS).reshape(ROWS, 2), "robot0_eef_quat": turns}
+def test_npz_and_zarr(quaternions, tmp_path):
+    arrays = {"action": np.arange(2.0 * ROWS).reshape(ROWS, 2), "robot0_eef_quat": quaternions}
     np.savez(tmp_path / "run.npz", fps=10, **arrays)
     from_zarr = ingest_and_open(write_timed_zarr(tmp_path / "store.zarr", arrays), tmp_path / "zarr")
-    check(from_zarr, turns, "robot0_eef_quat", [0])
+    check_rotation(from_zarr, quaternions, "robot0_eef_quat", [0])
     for dataset in (from_zarr, ingest_and_open(tmp_path / "run.npz", tmp_path / "npz")):
         assert dataset["robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
         assert "methods" not in dataset["action"].attributes
 
 
-def test_rlds(turns, tmp_path):
+def test_rlds(quaternions, tmp_path):
     """Rotations are found by the names of features at any depth; four joints are no rotation."""
-    states = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
+    states = np.concatenate([np.zeros((ROWS, 3)), quaternions], axis=1)
     lists = {
         "steps/action": np.zeros(ROWS * 2, np.float32),
-        "steps/observation/eef_quat": turns.astype(np.float32),
-        "steps/observation/arm/pose_quaternion": turns.astype(np.float32),
-        "steps/observation/joints": turns.astype(np.float32),
+        "steps/observation/eef_quat": quaternions.astype(np.float32),
+        "steps/observation/arm/pose_quaternion": quaternions.astype(np.float32),
+        "steps/observation/joints": quaternions.astype(np.float32),
         "steps/observation/state": states.astype(np.float32),
     }
     arm = group(pose_quaternion=tensor("float32", 4))
@@ -483,50 +491,50 @@ def test_rlds(turns, tmp_path):
     dataset = ingest_and_open(tmp_path / "toy", tmp_path, rate_hz=10)
     for name in ("observation/eef_quat", "observation/arm/pose_quaternion"):
         assert dataset[name].attributes["methods"] == [[0, 4, "slerp"]]
-        np.testing.assert_allclose(dataset[name].values, turns, rtol=1e-6)
+        np.testing.assert_allclose(dataset[name].values, quaternions, rtol=1e-6)
     for name in ("observation/joints", "observation/state", "action"):
         assert "methods" not in dataset[name].attributes
     offsets = [0.0, 0.031, 0.077]
-    got = values_between(dataset, "observation/eef_quat", offsets, ROWS, method="slerp")
-    exact = Slerp(np.arange(ROWS) / 10, Rotation.from_quat(turns))
+    actual = values_between(dataset, "observation/eef_quat", offsets, ROWS, method="slerp")
+    expected = Slerp(np.arange(ROWS) / 10, Rotation.from_quat(quaternions))
     for k in range(ROWS - 1):
-        away = Rotation.from_quat(got[k]) * exact(k / 10 + np.array(offsets)).inv()
-        assert away.magnitude().max() < 1e-5
+        difference = Rotation.from_quat(actual[k]) * expected(k / 10 + np.array(offsets)).inv()
+        assert difference.magnitude().max() < 1e-5
 
 
 # ---- angles and rotation vectors ----
 
 
-def wrapped(angles):
+def wrap(angles):
     return (angles + np.pi) % (2 * np.pi) - np.pi
 
 
-def turning(n=N):
+def turning_angles(n=N):
     """Angles ``[n]`` that cross half a turn twice, 0.2 rad a row."""
-    return wrapped(2.0 + 0.2 * np.arange(n))
+    return wrap(2.0 + 0.2 * np.arange(n))
 
 
-def between(dataset, stream, offset_s, feature, n):
+def value_after(dataset, stream, offset_s, feature, n):
     return values_between(dataset, stream, [offset_s], n)[:, 0, feature]
 
 
 def check_angle(dataset, stream, feature, angles, step_s):
     """Asserts that between rows the angle goes the shorter way, within [-pi, pi)."""
     n = len(angles)
-    got = between(dataset, stream, step_s / 4, feature, n)
-    exact = np.unwrap(angles)[:-1] + np.diff(np.unwrap(angles)) / 4
-    np.testing.assert_allclose(np.abs(wrapped(got - exact)), 0, atol=1e-5)
-    assert (np.abs(got) <= np.pi + 1e-6).all()
+    actual = value_after(dataset, stream, step_s / 4, feature, n)
+    expected = np.unwrap(angles)[:-1] + np.diff(np.unwrap(angles)) / 4
+    np.testing.assert_allclose(np.abs(wrap(actual - expected)), 0, atol=1e-5)
+    assert (np.abs(actual) <= np.pi + 1e-6).all()
 
 
 def check_held(dataset, stream, features, values, step_s):
     for feature, column in zip(features, np.transpose(values), strict=True):
-        np.testing.assert_array_equal(between(dataset, stream, step_s / 4, feature, len(values)), column[:-1])
+        np.testing.assert_array_equal(value_after(dataset, stream, step_s / 4, feature, len(values)), column[:-1])
 
 
 def test_euler_poses_of_droid(rng, tmp_path):
     trajectory = make_droid(rng, N)
-    pose = np.stack([*rng.random((3, N)), turning(), turning() / 3, turning()], axis=1)
+    pose = np.stack([*rng.random((3, N)), turning_angles(), turning_angles() / 3, turning_angles()], axis=1)
     trajectory["observation/robot_state/cartesian_position"] = pose
     trajectory["action/cartesian_position"] = trajectory["action/target_cartesian_position"] = pose
     for stamps in [key for key in trajectory if key.startswith("observation/timestamp/")]:
@@ -536,34 +544,36 @@ def test_euler_poses_of_droid(rng, tmp_path):
         assert dataset[stream].attributes["methods"] == [[3, 6, "angle"]]
         check_angle(dataset, stream, 3, pose[:, 3], 0.06)
         check_angle(dataset, stream, 5, pose[:, 5], 0.06)
-        np.testing.assert_allclose(between(dataset, stream, 0.03, 0, N), (pose[1:, 0] + pose[:-1, 0]) / 2)
+        np.testing.assert_allclose(value_after(dataset, stream, 0.03, 0, N), (pose[1:, 0] + pose[:-1, 0]) / 2)
     extrinsics = [name for name in dataset.streams if name.startswith("observation/camera_extrinsics/")]
     assert extrinsics and all(dataset[name].attributes["methods"] == [[3, 6, "angle"]] for name in extrinsics)
 
 
-def write_jittered(root, *states, name="observation.state", **more):
+def write_jittered(root, *states, name="observation.state", **columns):
     """Writes a LeRobot dataset with an episode for each state, and a recorded clock."""
-    episodes = [Episode({name: state.astype(np.float32)} | more, timestamp=TIMES_S) for state in states]
+    episodes = [Episode({name: state.astype(np.float32)} | columns, timestamp=TIMES_S) for state in states]
     return write_lerobot(root, episodes, fps=FPS)
 
 
 def test_gr00ts_declared_rotations(tmp_path):
-    vectors = Rotation.from_euler("z", turning()[:, None]).as_rotvec()
+    vectors = Rotation.from_euler("z", turning_angles()[:, None]).as_rotvec()
     matrices = Rotation.from_rotvec(vectors).as_matrix().reshape(N, 9)[:, :6]
-    euler = np.stack([turning(), turning() / 3, turning()], axis=1)
+    euler = np.stack([turning_angles(), turning_angles() / 3, turning_angles()], axis=1)
     state = np.concatenate([euler, vectors, matrices], axis=1)
     source = write_jittered(tmp_path / "source", state, action=state.astype(np.float32))
     kinds = {"euler": (0, 3, "euler_angles_rpy"), "vector": (3, 6, "axis_angle"), "six": (6, 12, "rotation_6d")}
-    cut = {name: {"start": a, "end": b, "rotation_type": kind} for name, (a, b, kind) in kinds.items()}
-    report = robocache.ingest(source, tmp_path / "cache", mapping={"state": cut, "action": cut})
+    parts = {name: {"start": a, "end": b, "rotation_type": kind} for name, (a, b, kind) in kinds.items()}
+    report = robocache.ingest(source, tmp_path / "cache", mapping={"state": parts, "action": parts})
     dataset = robocache.open(tmp_path / "cache")
-    methods = {name: dataset[f"state.{name}"].attributes["methods"] for name in cut}
+    methods = {name: dataset[f"state.{name}"].attributes["methods"] for name in parts}
     assert methods == {"euler": [[0, 3, "angle"]], "vector": [[0, 3, "previous"]], "six": [[0, 6, "previous"]]}
-    held = {omission.what for omission in report.left_out if "no method" in omission.reason}
-    assert held == {f"{part}.{name}: values between rows" for part in ("state", "action") for name in ("vector", "six")}
-    got = between(dataset, "state.euler", 0.02, 0, N)
-    exact = np.interp(TIMES_S[:-1] + 0.02, TIMES_S, np.unwrap(euler[:, 0]))
-    np.testing.assert_allclose(wrapped(got - exact), 0, atol=1e-5)
+    held_parts = {omission.what for omission in report.left_out if "no method" in omission.reason}
+    assert held_parts == {
+        f"{part}.{name}: values between rows" for part in ("state", "action") for name in ("vector", "six")
+    }
+    actual = value_after(dataset, "state.euler", 0.02, 0, N)
+    expected = np.interp(TIMES_S[:-1] + 0.02, TIMES_S, np.unwrap(euler[:, 0]))
+    np.testing.assert_allclose(wrap(actual - expected), 0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -576,48 +586,48 @@ def test_gr00ts_declared_rotations(tmp_path):
     ],
 )
 def test_gr00ts_rotation_types_in_any_case(start, end, rotation_type, methods, reason, tmp_path):
-    quaternions = Rotation.from_euler("z", turning()[:, None]).as_quat()
-    state = np.concatenate([quaternions, np.stack([turning()] * 3, axis=1), quaternions[:, :3]], axis=1)
+    quaternions = Rotation.from_euler("z", turning_angles()[:, None]).as_quat()
+    state = np.concatenate([quaternions, np.stack([turning_angles()] * 3, axis=1), quaternions[:, :3]], axis=1)
     source = write_jittered(tmp_path / "source", state)
     mapping = {"state": {"part": {"start": start, "end": end, "rotation_type": rotation_type}}}
     report = robocache.ingest(source, tmp_path / "cache", mapping=mapping)
     dataset = robocache.open(tmp_path / "cache")
     assert dataset["state.part"].attributes.get("methods") == methods
-    held = [note.reason for note in report.left_out if "held" in note.reason]
-    assert len(held) == (reason is not None) and all(reason in one for one in held)
+    held_reasons = [note.reason for note in report.left_out if "held" in note.reason]
+    assert len(held_reasons) == (reason is not None) and all(reason in text for text in held_reasons)
     if rotation_type == "QUATERNION":
-        turned = np.interp(TIMES_S[:-1] + 0.02, TIMES_S, np.unwrap(turning()))
-        exact = Rotation.from_euler("z", turned[:, None]).as_quat()
-        got = values_between(dataset, "state.part", [0.02], N)[:, 0]
-        np.testing.assert_allclose(np.abs(got), np.abs(exact), atol=1e-4)
+        angles_between = np.interp(TIMES_S[:-1] + 0.02, TIMES_S, np.unwrap(turning_angles()))
+        expected = Rotation.from_euler("z", angles_between[:, None]).as_quat()
+        actual = values_between(dataset, "state.part", [0.02], N)[:, 0]
+        np.testing.assert_allclose(np.abs(actual), np.abs(expected), atol=1e-4)
 
 
 @pytest.mark.parametrize("units", [None, "deg"])
 def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
     """angle interpolation is in radians, so degrees would pass through wrong angles."""
-    degrees = np.rad2deg(turning()) if units is None else np.linspace(0, 5, N)
+    degrees = np.rad2deg(turning_angles()) if units is None else np.linspace(0, 5, N)
     source = write_jittered(tmp_path / "source", np.stack([degrees] * 3, axis=1))
     field = {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy"} | ({"units": units} if units else {})
     report = robocache.ingest(source, tmp_path / "cache", mapping={"state": {"rpy": field}})
     dataset = robocache.open(tmp_path / "cache")
     assert dataset["state.rpy"].attributes["methods"] == [[0, 3, "previous"]]
-    np.testing.assert_array_equal(between(dataset, "state.rpy", 0.02, 0, N), degrees[:-1].astype(np.float32))
+    np.testing.assert_array_equal(value_after(dataset, "state.rpy", 0.02, 0, N), degrees[:-1].astype(np.float32))
     assert [note for note in report.assumed if "degrees have no method" in note.reason]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("by", ["modality.json", "DROID"])
-def test_angles_are_decided_by_all_episodes(by, workers, tmp_path):
+@pytest.mark.parametrize("declared_by", ["modality.json", "DROID"])
+def test_angles_are_decided_by_all_episodes(declared_by, workers, tmp_path):
     name = "observation.state.cartesian_position"
-    states = [np.tile(np.linspace(0, most, N)[:, None], (1, 6)) for most in (3.0, 170.0, 2.0)]
+    states = [np.tile(np.linspace(0, largest, N)[:, None], (1, 6)) for largest in (3.0, 170.0, 2.0)]
     source = write_jittered(tmp_path / "source", *states, name=name)
     options = {"workers": workers}
-    if by == "modality.json":
+    if declared_by == "modality.json":
         field = {"start": 3, "end": 6, "rotation_type": "euler_angles_rpy", "original_key": name}
         options["mapping"], name = {"state": {"rpy": field}}, "state.rpy"
     report = robocache.ingest(source, tmp_path / "cache", **options)
     methods = robocache.open(tmp_path / "cache")[name].attributes.get("methods")
-    assert methods == ([[0, 3, "previous"]] if by == "modality.json" else None)
+    assert methods == ([[0, 3, "previous"]] if declared_by == "modality.json" else None)
     assert not any("which are kept" in note.reason for note in report.left_out)
     assert [note for note in report.assumed if "up to 170" in note.reason]
 
@@ -635,18 +645,20 @@ def test_degrees_are_refused_as_angles(tmp_path):
 
 
 def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
-    vectors = Rotation.from_euler("z", turning()[:, None]).as_rotvec()
+    vectors = Rotation.from_euler("z", turning_angles()[:, None]).as_rotvec()
     pose = np.concatenate([rng.random((N, 3)), vectors], axis=1)
-    alone = "robot0_eef_rot_axis_angle"
-    arrays = {"robot_eef_pose": pose, "action": pose, alone: vectors, "robot0_eef_pos": pose[:, :3]}
+    axis_angle_stream = "robot0_eef_rot_axis_angle"
+    arrays = {"robot_eef_pose": pose, "action": pose, axis_angle_stream: vectors, "robot0_eef_pos": pose[:, :3]}
     report = robocache.ingest(write_timed_zarr(tmp_path / "store.zarr", arrays), tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     for stream in ("robot_eef_pose", "action"):
         check_held(dataset, stream, (3, 4, 5), vectors, 0.1)
-        np.testing.assert_allclose(between(dataset, stream, 0.05, 0, N), (pose[1:, 0] + pose[:-1, 0]) / 2)
-    check_held(dataset, alone, (0, 1, 2), vectors, 0.1)
+        np.testing.assert_allclose(value_after(dataset, stream, 0.05, 0, N), (pose[1:, 0] + pose[:-1, 0]) / 2)
+    check_held(dataset, axis_angle_stream, (0, 1, 2), vectors, 0.1)
     assert "methods" not in dataset["robot0_eef_pos"].attributes
-    assert reasons(report.left_out).keys() >= {f"{name}: values between rows" for name in ("robot_eef_pose", alone)}
+    assert reasons(report.left_out).keys() >= {
+        f"{name}: values between rows" for name in ("robot_eef_pose", axis_angle_stream)
+    }
 
 
 def test_actions_without_a_pose_are_numbers(rng, tmp_path):
@@ -654,46 +666,48 @@ def test_actions_without_a_pose_are_numbers(rng, tmp_path):
     assert "methods" not in ingest_and_open(source, tmp_path)["action"].attributes
 
 
-def test_arrays_named_as_position_and_quaternion_are_interpolated_as_poses(turns, tmp_path):
-    poses = np.concatenate([np.zeros((ROWS, 3)), turns[:, [3, 0, 1, 2]]], 1)
+def test_arrays_named_as_position_and_quaternion_are_interpolated_as_poses(quaternions, tmp_path):
+    poses = np.concatenate([np.zeros((ROWS, 3)), quaternions[:, [3, 0, 1, 2]]], 1)
     source = write_timed_zarr(tmp_path / "a.zarr", {"tcp_xyz_wxyz": poses})
-    check(ingest_and_open(source, tmp_path), turns, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
+    check_rotation(ingest_and_open(source, tmp_path), quaternions, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
 
 
 def test_rotations_declared_only_by_names_are_noted():
-    def assumed(stream, names, width, **attributes):
+    def assumptions_of(stream, names, width, **attributes):
         notes = Notes("csv", {}, "stop")
         rows = Rows(np.arange(2), np.zeros((2, width)), names, attributes=attributes)
         list(with_rotations([(stream, rows), (f"{stream}/b", rows)], notes))
         return [(note.what, note.reason, note.streams) for note in notes.assumed]
 
-    both = ["pose", "pose/b"]
+    both_streams = ["pose", "pose/b"]
     names = ["x", "qx", "qy", "qz", "qw"]
-    assert assumed("pose", names, 5) == [("qx to qw", "a quaternion, by name", both)]
-    assert assumed("pose", names, 5, methods=[[1, 5, "slerp"]]) == []
-    assert assumed("imu_quat", None, 4)[0] == ("imu_quat", "a quaternion, by name", ["imu_quat"])
-    assert assumed("pose", ["rotvec_x", "rotvec_y", "rotvec_z"], 3) == [
-        ("rotvec_x to rotvec_z", "a rotation vector, Euler angles or a matrix, which is held, by name", both)
+    assert assumptions_of("pose", names, 5) == [("qx to qw", "a quaternion, by name", both_streams)]
+    assert assumptions_of("pose", names, 5, methods=[[1, 5, "slerp"]]) == []
+    assert assumptions_of("imu_quat", None, 4)[0] == ("imu_quat", "a quaternion, by name", ["imu_quat"])
+    assert assumptions_of("pose", ["rotvec_x", "rotvec_y", "rotvec_z"], 3) == [
+        ("rotvec_x to rotvec_z", "a rotation vector, Euler angles or a matrix, which is held, by name", both_streams)
     ]
     px4 = {"methods": [[0, 1, "angle"]], "schema": "px4_msgs/msg/VehicleLocalPosition"}
-    assert assumed("pose", ["heading", "x"], 2, **px4) == [("heading", "an angle in radians, by name", both)]
-    assert assumed("pose", ["theta", "x"], 2, methods=[[0, 1, "angle"]], schema="turtlesim/msg/Pose") == []
+    assert assumptions_of("pose", ["heading", "x"], 2, **px4) == [
+        ("heading", "an angle in radians, by name", both_streams)
+    ]
+    assert assumptions_of("pose", ["theta", "x"], 2, methods=[[0, 1, "angle"]], schema="turtlesim/msg/Pose") == []
 
 
 def test_angles_in_px4_logs(tmp_path):
-    angles = turning()
+    angles = turning_angles()
     messages = [
-        ulog.form(
+        ulog.format_message(
             "vehicle_local_position:uint64_t timestamp;float x;float heading;float delta_heading;bool heading_good;"
         ),
         ulog.announce(0, "vehicle_local_position"),
-        ulog.form("vehicle_rates_setpoint:uint64_t timestamp;float roll;float yaw;"),
+        ulog.format_message("vehicle_rates_setpoint:uint64_t timestamp;float roll;float yaw;"),
         ulog.announce(1, "vehicle_rates_setpoint"),
     ]
     for k, angle in enumerate(angles):
         messages.append(ulog.data(0, 1000 + k * 100_000, "fff?", k, angle, angle, True))
         messages.append(ulog.data(1, 1000 + k * 100_000, "ff", 9.0 * k, -9.0 * k))
-    dataset = ingest_and_open(ulog.write(tmp_path, *messages), tmp_path)
+    dataset = ingest_and_open(ulog.write_log(tmp_path, *messages), tmp_path)
     check_angle(dataset, "vehicle_local_position", 1, angles, 0.1)
     check_angle(dataset, "vehicle_local_position", 2, angles, 0.1)  # a delta of headings is an angle
     assert dataset.streams["vehicle_local_position"].attributes["methods"] == [[1, 3, "angle"], [3, 4, "previous"]]
@@ -713,34 +727,34 @@ def test_angles_in_px4_logs(tmp_path):
 )
 def test_px4_ratios_integrals_and_sticks_are_no_angles(topic, field, tmp_path):
     values = 4.0 + np.arange(20) % 2
-    messages = [ulog.form(f"{topic}:uint64_t timestamp;float {field};"), ulog.announce(0, topic)]
+    messages = [ulog.format_message(f"{topic}:uint64_t timestamp;float {field};"), ulog.announce(0, topic)]
     messages += [ulog.data(0, 1000 + k * 100_000, "f", value) for k, value in enumerate(values)]
-    dataset = ingest_and_open(ulog.write(tmp_path, *messages), tmp_path)
+    dataset = ingest_and_open(ulog.write_log(tmp_path, *messages), tmp_path)
     assert "methods" not in (dataset.streams[topic].attributes or {})
-    np.testing.assert_allclose(between(dataset, topic, 0.05, 0, 20), 4.5)
+    np.testing.assert_allclose(value_after(dataset, topic, 0.05, 0, 20), 4.5)
 
 
 def test_px4_topics_of_several_subjects_are_held(tmp_path):
     messages = [
-        ulog.form("debug_key_value:uint64_t timestamp;char[10] key;float value;"),
+        ulog.format_message("debug_key_value:uint64_t timestamp;char[10] key;float value;"),
         ulog.announce(0, "debug_key_value"),
         *(ulog.data(0, 1000 + k * 100_000, "10sf", b"ab"[k % 2 : k % 2 + 1], 10.0 * k) for k in range(20)),
     ]
-    dataset = ingest_and_open(ulog.write(tmp_path, *messages), tmp_path)
+    dataset = ingest_and_open(ulog.write_log(tmp_path, *messages), tmp_path)
     check_held(dataset, "debug_key_value", (0,), 10.0 * np.arange(20)[:, None], 0.1)
 
 
 def test_angles_in_ros_messages(tmp_path):
-    angles = turning()
-    pose2d, own = "geometry_msgs/msg/Pose2D", "px4_msgs/msg/VehicleLocalPosition"
+    angles = turning_angles()
+    pose2d, position_type = "geometry_msgs/msg/Pose2D", "px4_msgs/msg/VehicleLocalPosition"
     poses = [(stamp(k), message(pose2d, x=1.0 * k, y=0.0, theta=a)) for k, a in enumerate(angles)]
     dataset = ingest_and_open(write_mcap(tmp_path / "b.mcap", {"/pose": (pose2d, poses)}), tmp_path)
     check_angle(dataset, "/pose", 2, angles, 0.1)
-    np.testing.assert_allclose(between(dataset, "/pose", 0.05, 0, N), np.arange(N - 1) + 0.5)
+    np.testing.assert_allclose(value_after(dataset, "/pose", 0.05, 0, N), np.arange(N - 1) + 0.5)
     text = "uint64 timestamp\nfloat32 x\nfloat32 heading\nbool heading_good_for_control\n"
-    rows = [lambda types, k=k, a=a: types[own](k, 0.0, a, True) for k, a in enumerate(angles)]
-    dataset = ingest_and_open(write_messages(tmp_path / "px4", own, text, rows), tmp_path / "px4")
-    (stream,) = [name for name, found in dataset.streams.items() if "heading" in found.names]
+    rows = [lambda types, k=k, a=a: types[position_type](k, 0.0, a, True) for k, a in enumerate(angles)]
+    dataset = ingest_and_open(write_messages(tmp_path / "px4", position_type, text, rows), tmp_path / "px4")
+    (stream,) = [name for name, candidate in dataset.streams.items() if "heading" in candidate.names]
     check_angle(dataset, stream, dataset[stream].names.index("heading"), angles, 0.1)
 
 
@@ -798,9 +812,9 @@ def test_schemas_and_names(format, stream, names, shape, methods):
     [(np.pi, '[[0, 1, "angle"], [2, 3, "angle"]]'), (180.0, '[[0, 1, "previous"], [2, 3, "previous"]]')],
 )
 def test_undeclared_wrapping_euler_angles_are_noted_with_a_mapping(unit, method, tmp_path):
-    turned = np.linspace(0, 5 * unit, 60)
-    wrapping = [wrapped(sign * turned / unit * np.pi) / np.pi * unit for sign in (1, -1)]
-    angles = np.stack([wrapping[0], turned / 6, wrapping[1]], 1)
+    angles_between = np.linspace(0, 5 * unit, 60)
+    wrapping = [wrap(sign * angles_between / unit * np.pi) / np.pi * unit for sign in (1, -1)]
+    angles = np.stack([wrapping[0], angles_between / 6, wrapping[1]], 1)
     rows = [f"{k / 10},{','.join(map(repr, row))}" for k, row in enumerate(angles.tolist())]
     (tmp_path / "euler.csv").write_text("\n".join(["time_s,a,b,c", *rows]))
     report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "cache")
@@ -811,4 +825,4 @@ def test_undeclared_wrapping_euler_angles_are_noted_with_a_mapping(unit, method,
     report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "mended", mapping=tmp_path / "mapping.toml")
     assert not [note for note in report.assumed if "interpolated as numbers" in note.reason]
     if unit == np.pi:
-        check_angle(robocache.open(tmp_path / "mended"), "euler", 0, turned, 0.1)
+        check_angle(robocache.open(tmp_path / "mended"), "euler", 0, angles_between, 0.1)

@@ -42,8 +42,8 @@ def assert_same(cache, other):
     robocache.open(other, verify=True)
 
 
-def in_shards(source, folder, shards, **arguments):
-    """Plans, converts in any order, merges."""
+def ingest_in_shards(source, folder, shards, **arguments):
+    """Plans, converts the shards in a random order, and merges them."""
     planned = plan(source, folder / "plan", shards=shards, **arguments)
     for shard in random.Random(shards).sample(range(shards), shards):
         convert(load_plan(planned.folder), shard)
@@ -71,7 +71,7 @@ def write_logs(folder, episodes=5):
 def test_shards_of_csv_logs_give_the_same_bytes(shards, tmp_path):
     source = write_logs(tmp_path / "logs")
     single = robocache.ingest(source, tmp_path / "single", on_error="skip")
-    report = in_shards(source, tmp_path, shards, on_error="skip")
+    report = ingest_in_shards(source, tmp_path, shards, on_error="skip")
     assert_same(tmp_path / "single", tmp_path / "merged")
     assert len(single.skipped) == 2 and len(single.left_out) == 1
     for field in ("format", "episodes", "rows", "left_out", "skipped", "repaired"):
@@ -81,7 +81,7 @@ def test_shards_of_csv_logs_give_the_same_bytes(shards, tmp_path):
 def test_a_plan_within_its_source_is_not_read(tmp_path):
     source = write_logs(tmp_path / "logs", 4)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    in_shards(source, source, 2, on_error="skip")
+    ingest_in_shards(source, source, 2, on_error="skip")
     assert_same(tmp_path / "single", source / "merged")
 
 
@@ -96,7 +96,7 @@ def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
     single = robocache.ingest(source, tmp_path / "single", on_error="skip")
     assert single.skipped and single.episodes in (4, 5)
     for shards in (2, 3, 5):
-        report = in_shards(source, tmp_path / str(shards), shards, on_error="skip")
+        report = ingest_in_shards(source, tmp_path / str(shards), shards, on_error="skip")
         assert report.assumed == single.assumed
         assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
 
@@ -105,7 +105,7 @@ def test_shards_of_a_real_dataset_with_video_a_mapping_and_offsets(real_data, tm
     source = Path(real_data("lerobot_v2/gr00t_gr1_pnp_sim"))
     arguments = {"mapping": source / "meta/modality.json", "offsets": {"action.waist": 0.5}, "image_size": "32x24"}
     robocache.ingest(source, tmp_path / "single", **arguments)
-    in_shards(source, tmp_path, 3, **arguments)
+    ingest_in_shards(source, tmp_path, 3, **arguments)
     assert_same(tmp_path / "single", tmp_path / "merged")
 
 
@@ -138,7 +138,7 @@ def test_shards_open_only_the_files_of_their_episodes(format, rng, tmp_path, mon
         monkeypatch.setattr(module, "open_file", lambda path: opened.append(path) or open_file(path))
     for shards in (2, 4):
         opened.clear()
-        in_shards(source, tmp_path / str(shards), shards, **arguments)
+        ingest_in_shards(source, tmp_path / str(shards), shards, **arguments)
         assert len(opened) == 6
         assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
 
@@ -163,7 +163,7 @@ def toys(tmp_path, monkeypatch):
     return register
 
 
-def everything(number):
+def make_streams(number):
     rng = np.random.default_rng(number)
     times = np.arange(6, dtype=np.int64) * 10**8
     depth = rng.integers(0, 4000, (6, 5, 7), dtype=np.uint16)
@@ -197,7 +197,7 @@ def read_everything(options, notes):
             notes.count("met", "odd" if number % 2 else "even")
             notes.leave_out("topic", "no number")
             notes.assume("clock 't'", f"seconds, by its steps of 0.0{number + 1}", "a", f"of {number % 4}")
-            for name, samples in everything(number):
+            for name, samples in make_streams(number):
                 yield name, samples
                 if number == 5:
                     raise ValueError("damaged")
@@ -220,7 +220,7 @@ def test_every_kind_of_stream_gives_the_same_bytes(toys, tmp_path):
     assert robocache.open(tmp_path / "single").provenance["assumed"] == [asdict(assumed)]
     assert list(single.rows)[:2] == ["empty", "a"] and single.rows["late"] == 6
     for shards in (1, 2, 3, 6, 9):
-        in_shards(source, tmp_path / str(shards), shards, on_error="skip")
+        ingest_in_shards(source, tmp_path / str(shards), shards, on_error="skip")
         assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
 
 
@@ -236,30 +236,30 @@ def test_repairs_are_added_up(repair, toys, tmp_path):
 
     source = toys(read)
     single = robocache.ingest(source, tmp_path / "single", repair=repair)
-    report = in_shards(source, tmp_path, 3, repair=repair)
+    report = ingest_in_shards(source, tmp_path, 3, repair=repair)
     assert report.repaired == single.repaired and single.repaired["a"]["backward_steps"] == 3
     assert_same(tmp_path / "single", tmp_path / "merged")
 
 
 def test_a_shard_reads_only_its_own_streams(toys, tmp_path):
-    seen = []
+    numbers_read = []
 
     def read(options, notes):
         notes.total = 7
         for number in range(7):
-            streams = (seen.append(number) or ("a", Rows(np.arange(2), np.zeros(2))) for _ in range(1))
+            streams = (numbers_read.append(number) or ("a", Rows(np.arange(2), np.zeros(2))) for _ in range(1))
             yield Recording(str(number), "FILE", {}, streams)
 
     planned = plan(toys(read), tmp_path / "plan", shards=3)
-    assert seen == []
+    assert numbers_read == []
     for shard, expected in enumerate(([0, 1], [2, 3], [4, 5, 6])):
         convert(planned, shard)
-        assert seen == expected
-        seen.clear()
+        assert numbers_read == expected
+        numbers_read.clear()
 
 
 def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
-    """A single process skips the second recording; shards do not know each other's."""
+    """A single process skips the second recording; a shard does not know the streams of the others."""
 
     def read(options, notes):
         notes.total = 3
@@ -268,7 +268,7 @@ def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
 
     source = toys(read)
     with pytest.raises(ShardsError, match=r"shard-001: does not fit the shards before it: stream 'a'"):
-        in_shards(source, tmp_path, 3, on_error="skip")
+        ingest_in_shards(source, tmp_path, 3, on_error="skip")
     assert not (tmp_path / "merged").exists()
 
 
@@ -280,7 +280,7 @@ def test_a_reader_with_notes_at_its_end_is_refused_in_shards(toys, tmp_path):
 
     source = toys(read)
     with pytest.raises(ShardsError, match="format 'toy' reports facts of all recordings at its end"):
-        in_shards(source, tmp_path, 2)
+        ingest_in_shards(source, tmp_path, 2)
     robocache.ingest(source, tmp_path / "cache")
 
 
@@ -321,8 +321,8 @@ def test_a_finished_shard_is_not_converted_again(tmp_path):
 @pytest.mark.parametrize("change", ["grown", "gone", "new"])
 def test_a_source_that_changed_is_refused_by_name(change, tmp_path):
     source = write_logs(tmp_path / "logs", 3)
-    result = plan(source, tmp_path / "plan", shards=2)
-    convert(result, 0)
+    planned = plan(source, tmp_path / "plan", shards=2)
+    convert(planned, 0)
     file = source / "run_1/imu.csv"
     if change == "grown":
         file.write_text(file.read_text() + "9.0,1,1,x\n")
@@ -331,12 +331,12 @@ def test_a_source_that_changed_is_refused_by_name(change, tmp_path):
     else:
         file = source / "run_1/more.csv"
         file.write_text("t [s],a\n0.0,1\n")
-    what = {"grown": "changed", "gone": "gone", "new": "new"}[change]
-    for attempt in (lambda: convert(result, 1), lambda: merge(result.folder, tmp_path / "cache")):
+    fault = {"grown": "changed", "gone": "gone", "new": "new"}[change]
+    for attempt in (lambda: convert(planned, 1), lambda: merge(planned.folder, tmp_path / "cache")):
         with pytest.raises(robocache.FileError) as caught:
             attempt()
-        assert str(caught.value).startswith(f"{file}: {what} since ")
-    assert sorted(path.name for path in result.folder.iterdir()) == ["plan.json", "shard-000"]
+        assert str(caught.value).startswith(f"{file}: {fault} since ")
+    assert sorted(path.name for path in planned.folder.iterdir()) == ["plan.json", "shard-000"]
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_a_changed_plan_is_read_or_refused_by_name(data, tmp_path):
         assert str(error).startswith(f"{tmp_path}/other/plan.json: ")
 
 
-def test_the_commands(capsys, tmp_path):
+def test_the_commands_plan_convert_and_merge(capsys, tmp_path):
     source, work = write_logs(tmp_path / "logs", 4), str(tmp_path / "work")
     assert main(["plan", str(source), work, "--shards", "2", "--on-error", "skip"]) == 0
     assert "4 recordings in 2 shards" in capsys.readouterr().out
@@ -452,9 +452,9 @@ def test_workers_give_the_same_bytes_and_leave_no_files(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "logs", "single"]
     with pytest.raises(robocache.FileError, match="exists already"):
         robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2)
-    for bad in (0, True, "2"):
+    for count in (0, True, "2"):
         with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match="workers: expected"):
-            robocache.ingest(source, tmp_path / "more", workers=bad)
+            robocache.ingest(source, tmp_path / "more", workers=count)
 
 
 def test_workers_share_the_threads_of_this_process(tmp_path, monkeypatch):
@@ -513,7 +513,7 @@ def test_a_second_simultaneous_ingest_is_refused(tmp_path, monkeypatch):
 
 _INGEST = """
 import sys
-sys.modules["torch"] = None  # nothing here needs it, and it takes seconds
+sys.modules["torch"] = None  # its import takes seconds, and nothing here needs it
 import robocache
 robocache.ingest(sys.argv[1], sys.argv[2], on_error="skip", workers=2, overwrite=sys.argv[3] == "overwrite")
 """
@@ -536,10 +536,10 @@ def test_a_killed_worker_is_an_error_and_the_next_run_resumes(tmp_path):
                     killed.append(int(path.parent.name))
                     os.kill(killed[0], signal.SIGKILL)
 
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(robocache.FileError, match=r"cache\.shards/.*: the process that converts it ended"):
         robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2, progress=kill_one)
-    assert time.monotonic() - began < 60 and killed
+    assert time.monotonic() - started < 60 and killed
     assert not (tmp_path / "cache").exists()
     robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2)
     assert_same(tmp_path / "single", tmp_path / "cache")
@@ -549,25 +549,25 @@ def test_a_killed_worker_is_an_error_and_the_next_run_resumes(tmp_path):
 def attack(source, expected, cache, kills, seed, overwrite=False):
     """Kills an ingest at random moments, `kills` times or until it is done."""
     draw = random.Random(seed)
-    began = time.monotonic()
+    started = time.monotonic()
     assert start_ingest(source, cache, overwrite).wait(120) == 0
-    longest = time.monotonic() - began
+    duration_s = time.monotonic() - started
     for _ in range(kills):
         if cache.exists() and not overwrite:
             assert_same(expected, cache)  # a cache at this path is complete
             shutil.rmtree(cache)
-        running = start_ingest(source, cache, overwrite)
+        process = start_ingest(source, cache, overwrite)
         try:
-            running.wait(draw.uniform(0.3, 1) * longest)
-            assert running.returncode == 0 or "exists already" in running.stderr.read()
+            process.wait(draw.uniform(0.3, 1) * duration_s)
+            assert process.returncode == 0 or "exists already" in process.stderr.read()
         except subprocess.TimeoutExpired:
-            os.kill(running.pid, signal.SIGKILL)
-            running.wait()
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
     if cache.exists() and not overwrite:
         assert_same(expected, cache)
         shutil.rmtree(cache)
-    running = start_ingest(source, cache, overwrite)
-    assert running.wait(120) == 0, running.stderr.read()
+    process = start_ingest(source, cache, overwrite)
+    assert process.wait(120) == 0, process.stderr.read()
     assert_same(expected, cache)
     assert not cache.with_name(f"{cache.name}.shards").exists()
     assert not cache.with_name(f"{cache.name}.partial").exists()
@@ -590,14 +590,14 @@ def test_an_ingest_killed_at_random_while_replacing_a_cache(tmp_path):
 def test_a_finished_shard_of_a_killed_run_is_not_converted_again(tmp_path):
     source = write_logs(tmp_path / "logs", 8)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    result = plan(source, tmp_path / "cache.shards", shards=3, on_error="skip")
-    convert(result, 1)
-    (result.folder / "shard-002.partial").mkdir()  # an unfinished shard
+    planned = plan(source, tmp_path / "cache.shards", shards=3, on_error="skip")
+    convert(planned, 1)
+    (planned.folder / "shard-002.partial").mkdir()  # an unfinished shard
     steps = []
     robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2, progress=lambda *step: steps.append(step))
     assert_same(tmp_path / "single", tmp_path / "cache")
     assert {what.split(",")[0] for _, _, what in steps} == {f"run_{number}" for number in (0, 1, 5, 6, 7)}
-    assert not result.folder.exists()
+    assert not planned.folder.exists()
 
 
 def test_a_source_changed_after_a_killed_run_is_converted_anew(tmp_path):
@@ -639,15 +639,15 @@ def test_a_full_disk_is_a_file_error_without_an_incomplete_cache(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 200_000
 
 
-def test_the_repr_of_a_plan(tmp_path):
-    result = plan(write_logs(tmp_path / "logs", 3), tmp_path / "plan", shards=2, time_unit="s", offsets={"imu": "0.5"})
-    text = json.loads((tmp_path / "plan/plan.json").read_text())
-    assert (text["format"], text["recordings"], text["shards"]) == ("csv", 3, 2)
-    assert (text["options"]["time_unit"], text["offsets_ns"]) == ("s", {"imu": 500_000_000})
-    assert text["file_states"]["run_0/imu.csv"][0] == (tmp_path / "logs/run_0/imu.csv").stat().st_size
-    assert load_plan(tmp_path / "plan").described == result.described
+def test_the_file_of_a_plan(tmp_path):
+    planned = plan(write_logs(tmp_path / "logs", 3), tmp_path / "plan", shards=2, time_unit="s", offsets={"imu": "0.5"})
+    content = json.loads((tmp_path / "plan/plan.json").read_text())
+    assert (content["format"], content["recordings"], content["shards"]) == ("csv", 3, 2)
+    assert (content["options"]["time_unit"], content["offsets_ns"]) == ("s", {"imu": 500_000_000})
+    assert content["file_states"]["run_0/imu.csv"][0] == (tmp_path / "logs/run_0/imu.csv").stat().st_size
+    assert load_plan(tmp_path / "plan").described == planned.described
 
 
 def test_a_plan_is_picklable(tmp_path):
-    result = plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=1, mapping={"exclude": ["arm"]})
-    assert pickle.loads(pickle.dumps(result)) == result
+    planned = plan(write_logs(tmp_path / "logs", 2), tmp_path / "plan", shards=1, mapping={"exclude": ["arm"]})
+    assert pickle.loads(pickle.dumps(planned)) == planned

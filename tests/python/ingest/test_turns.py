@@ -11,8 +11,7 @@ import pytest
 from lerobot_files import BOOKKEEPING, Episode, write_lerobot
 from PIL import Image, ImageOps
 from ros_files import START, header, message, write_mcap
-from test_ros_video import decoded, encoded
-from test_ros_video import write as write_messages
+from test_ros_video import decode, encode, write_video_messages
 from video_files import HEIGHT, WIDTH, image_bytes, picture, read_video, write_video
 
 import robocache
@@ -21,22 +20,22 @@ TOP = "observation.images.top"
 # (a, b, c, d) of QuickTime's x' = a x + c y and y' = b x + d y.
 MATRICES = [
     (a, b, c, d)
-    for one in (1, -1)
-    for other in (1, -1)
-    for a, b, c, d in ((one, 0, 0, other), (0, one, other, 0))
+    for first_sign in (1, -1)
+    for second_sign in (1, -1)
+    for a, b, c, d in ((first_sign, 0, 0, second_sign), (0, first_sign, second_sign, 0))
     if (a, b, c, d) != (1, 0, 0, 1)
 ]
 
 
-def shown(images, matrix):
-    """Frames ``[n, H, W, 3]`` transformed by the matrix, pixel by pixel."""
+def transform_frames(images, matrix):
+    """Transforms frames ``[n, H, W, 3]`` by the matrix, pixel by pixel."""
     a, b, c, d = matrix
     y, x = np.mgrid[0 : images.shape[1], 0 : images.shape[2]]
     to_x, to_y = a * x + c * y, b * x + d * y
     to_x, to_y = to_x - to_x.min(), to_y - to_y.min()
-    found = np.zeros((len(images), to_y.max() + 1, to_x.max() + 1, 3), np.uint8)
-    found[:, to_y, to_x] = images
-    return found
+    transformed = np.zeros((len(images), to_y.max() + 1, to_x.max() + 1, 3), np.uint8)
+    transformed[:, to_y, to_x] = images
+    return transformed
 
 
 def write_matrix(path, matrix):
@@ -54,7 +53,7 @@ def write_set(root, rows, dtype="video"):
     return write_lerobot(root, [Episode({"action": np.zeros(rows, np.float32)})], features=features)
 
 
-def turned(report):
+def rotation_reasons(report):
     return [omission.reason for omission in report.left_out if "as stored in the" in omission.what]
 
 
@@ -67,9 +66,9 @@ def test_a_videos_display_matrix(matrix, options, tmp_path):
     frames = read_video(video)[1]
     write_matrix(video, matrix)
     report = robocache.ingest(source, tmp_path / "cache", image_codec="raw", jobs=1)
-    assert len(turned(report)) == 1
+    assert len(rotation_reasons(report)) == 1
     stream = robocache.open(tmp_path / "cache").streams[TOP]
-    np.testing.assert_array_equal(stream.values[:], shown(frames, matrix))
+    np.testing.assert_array_equal(stream.values[:], transform_frames(frames, matrix))
 
 
 def test_a_video_not_rotated_by_quarter_turns_is_refused(tmp_path):
@@ -82,13 +81,13 @@ def test_a_video_not_rotated_by_quarter_turns_is_refused(tmp_path):
         robocache.ingest(source, tmp_path / "cache", jobs=1)
 
 
-def exif(format, orientation):
+def make_exif_image(format, orientation):
     data = Image.Exif()
     data[0x0112] = orientation
     return image_bytes(picture(77), format, exif=data, **({"quality": 95} if format == "JPEG" else {}))
 
 
-def as_shown(file):
+def read_as_shown(file):
     return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))))
 
 
@@ -113,30 +112,30 @@ def write_images(root, files, suffix):
 def write_bag(root, files, suffix):
     name = "sensor_msgs/msg/CompressedImage"
     format = f"rgb8; {suffix} compressed bgr8"
-    result = [
+    messages = [
         (START + k, message(name, header=header(START + k), format=format, data=np.frombuffer(file, np.uint8)))
         for k, file in enumerate(files)
     ]
-    return write_mcap(root / "bag" / "run.mcap", {"/cam": (name, result)}), "/cam"
+    return write_mcap(root / "bag" / "run.mcap", {"/cam": (name, messages)}), "/cam"
 
 
 @pytest.mark.parametrize("write", [write_csv, write_images, write_bag])
 @pytest.mark.parametrize(("format", "suffix"), [("JPEG", "jpeg"), ("PNG", "png")])
 def test_exif_orientations(write, format, suffix, tmp_path):
     for orientations in ((2, 3, 4, 1), (5, 6, 7, 8)):
-        files = [exif(format, orientation) for orientation in orientations]
+        files = [make_exif_image(format, orientation) for orientation in orientations]
         source, camera = write(tmp_path / str(orientations[0]), files, suffix)
         cache = tmp_path / f"cache{orientations[0]}"
         report = robocache.ingest(source, cache)
-        assert turned(report)
-        found = robocache.open(cache).streams[camera].values[:]
-        difference = np.abs(found.astype(int) - [as_shown(file) for file in files]).mean(axis=(1, 2, 3))
+        assert rotation_reasons(report)
+        pixels = robocache.open(cache).streams[camera].values[:]
+        difference = np.abs(pixels.astype(int) - [read_as_shown(file) for file in files]).mean(axis=(1, 2, 3))
         assert (difference <= (2 if format == "JPEG" else 0)).all()  # a rotated JPEG is encoded again
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_a_writer_stores_rotated_files_unchanged_with_a_warning(format, tmp_path):
-    files = [exif(format, orientation) for orientation in (1, 3, 6)]
+    files = [make_exif_image(format, orientation) for orientation in (1, 3, 6)]
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         with pytest.warns(UserWarning, match="'top': 1 files are turned by 180 degrees clockwise, as"):
             episode.append("top", [0, 1], files[:2])
@@ -148,17 +147,17 @@ def test_a_writer_stores_rotated_files_unchanged_with_a_warning(format, tmp_path
 
 
 def test_exif_without_an_orientation_or_cut_off_keeps_the_file(tmp_path):
-    file = exif("JPEG", 6)
+    file = make_exif_image("JPEG", 6)
     offset = file.index(b"Exif\0\0")
     size = int.from_bytes(file[offset - 2 : offset], "big")
-    for kept in (
-        exif("JPEG", 1),
-        exif("JPEG", 9),
+    for content in (
+        make_exif_image("JPEG", 1),
+        make_exif_image("JPEG", 9),
         file[: offset + 6] + file[offset + 6 : offset + 10] + b"\xff" * (size - 12) + file[offset + size - 2 :],
     ):
-        source, camera = write_csv(tmp_path / str(len(list(tmp_path.iterdir()))), [kept], "jpeg")
+        source, camera = write_csv(tmp_path / str(len(list(tmp_path.iterdir()))), [content], "jpeg")
         report = robocache.ingest(source, tmp_path / "cache", overwrite=True)
-        assert not turned(report)
+        assert not rotation_reasons(report)
         assert robocache.open(tmp_path / "cache").streams[camera].values[:].shape == (1, HEIGHT, WIDTH, 3)
 
 
@@ -166,10 +165,10 @@ def test_h264_display_orientation(tmp_path):
     """H.264's message 47, D.1.27: not cancelled, not mirrored, a quarter turn counter-clockwise, repeated."""
     bits = "0" + "00" + f"{0x4000:016b}" + "1" + "0" + "1"
     payload = int(bits.ljust(24, "0"), 2).to_bytes(3, "big")
-    plain = encoded(range(3), gop=1)
+    plain = encode(range(3), gop=1)
     packets = [b"\0\0\0\1\x06\x2f\x03" + payload + b"\x80" + packet for packet in plain]
-    source = write_messages(tmp_path / "bag" / "run.mcap", packets)
+    source = write_video_messages(tmp_path / "bag" / "run.mcap", packets)
     report = robocache.ingest(source, tmp_path / "cache", image_codec="raw")
-    assert turned(report) == ["turned by 270 degrees clockwise, as the video says"]
-    found = robocache.open(tmp_path / "cache").streams["/cam/video"].values[:]
-    np.testing.assert_array_equal(found, np.rot90(decoded(plain, "h264"), axes=(1, 2)))
+    assert rotation_reasons(report) == ["turned by 270 degrees clockwise, as the video says"]
+    pixels = robocache.open(tmp_path / "cache").streams["/cam/video"].values[:]
+    np.testing.assert_array_equal(pixels, np.rot90(decode(plain, "h264"), axes=(1, 2)))

@@ -53,7 +53,7 @@ def video_path(root, episode, camera=TOP):
 
 
 def numbers(episode, n):
-    """The pictures of an episode; each shows the episode and the row."""
+    """Returns the numbers that an episode's pictures show."""
     return [100 * episode + k for k in range(n)]
 
 
@@ -63,15 +63,15 @@ def write_videos(root, lengths=(7, 5, 9), camera=TOP, **options):
     return root
 
 
-def seen(cache, camera=TOP):
-    """The numbers that a camera's frames show, and their stamps in ns, episode by episode."""
+def read_shown(cache, camera=TOP):
+    """Returns for each episode the numbers that a camera's frames show, and their stamps in ns."""
     dataset = robocache.open(cache)
     stream = dataset.streams[camera]
-    found = []
+    episodes = []
     for begin, end in zip(stream.row_offsets, stream.row_offsets[1:], strict=False):
         shown = [number_of(stream.frame(row)) for row in range(begin, end)]
-        found.append((shown, stream.time_ns[begin:end].tolist()))
-    return found
+        episodes.append((shown, stream.time_ns[begin:end].tolist()))
+    return episodes
 
 
 def nominal_ns(rows, fps=30):
@@ -81,8 +81,8 @@ def nominal_ns(rows, fps=30):
 assert_refused = partial(outcomes.refused, jobs=1)
 
 
-def assert_skipped(source, cache, **options):
-    """The names that were skipped."""
+def skip_reasons(source, cache, **options):
+    """Returns {name: reason} of what was skipped."""
     report = robocache.ingest(source, cache, on_error="skip", jobs=1, **options)
     return {omission.what: omission.reason for omission in report.skipped}
 
@@ -92,12 +92,12 @@ def assert_skipped(source, cache, **options):
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-50, 300)), st.lists(st.integers(0, 200)), st.sampled_from([0, 0.5, 3, 17]))
-def test_rule_45_the_nearest_frame_within_the_tolerance(rows, frames, within):
+def test_rule_45_the_nearest_frame_within_the_tolerance(rows, frames, tolerance):
     rows, frames = sorted(rows), sorted(set(frames))
-    picked = video.match(np.array(rows, np.int64), np.array(frames, np.int64), within)
+    picked = video.match(np.array(rows, np.int64), np.array(frames, np.int64), tolerance)
     for row, frame in zip(rows, picked.tolist(), strict=True):
         best = min(range(len(frames)), key=lambda k: (abs(frames[k] - row), k), default=None)
-        assert frame == (-1 if best is None or abs(frames[best] - row) > within else best)
+        assert frame == (-1 if best is None or abs(frames[best] - row) > tolerance else best)
 
 
 CODECS = {
@@ -116,7 +116,7 @@ def test_every_codec_gives_pyavs_pixels(codec, tmp_path):
     write_videos(source, lengths, codec=codec, options=CODECS[codec])
     report = robocache.ingest(source, tmp_path / "cache", image_codec="raw", jobs=1)
     assert (report.skipped, report.rows[TOP]) == ([], 71)
-    assert seen(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
+    assert read_shown(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
     stream = robocache.open(tmp_path / "cache", verify=True).streams[TOP]
     expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in (0, 1)])
     np.testing.assert_array_equal(stream.values[:], expected)
@@ -144,12 +144,12 @@ def test_many_episodes_in_a_file(tmp_path):
     for jobs in (1, 2):
         report = robocache.ingest(source, tmp_path / f"cache{jobs}", jobs=jobs)
         assert (report.skipped, report.cameras[TOP]["frames"]) == ([], 68)
-        assert seen(tmp_path / f"cache{jobs}") == [
+        assert read_shown(tmp_path / f"cache{jobs}") == [
             (shown[episode], nominal_ns(range(n))) for episode, n in enumerate(lengths)
         ]
 
 
-def one_file(bounds, camera=TOP):
+def columns_of_one_file(bounds, camera=TOP):
     """The columns of meta/ for episodes in one file of v3.0; bounds: [(from_timestamp, to_timestamp)]."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     return [
@@ -163,14 +163,14 @@ def one_file(bounds, camera=TOP):
 
 
 def write_shared(root, lengths, bounds, shown, fps=30, times=None):
-    """Writes a set of v3.0 whose episodes are in one file; its frames show `shown`. bounds: as in :func:`one_file`."""
-    source = write_set(root, lengths, "v3.0", fps=fps, extras=one_file(bounds))
+    """Writes a set of v3.0 whose episodes are in one file; its frames show `shown`. bounds: as in :func:`columns_of_one_file`."""
+    source = write_set(root, lengths, "v3.0", fps=fps, extras=columns_of_one_file(bounds))
     write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", shown, times=times)
     return source
 
 
 def test_rule_45_to_timestamp_is_no_bound(tmp_path):
-    """Some converters write the last frame's time there, others round it, and it may be missing."""
+    """Some converters write the last frame's time as to_timestamp, others round it, and it may be missing."""
     lengths = (20, 1, 33, 14)
     starts = np.concatenate([[0], np.cumsum(lengths)]) / 30
     for name, ends in {"last": starts[1:] - 1 / 30, "early": starts[:-1], "none": [None] * 4}.items():
@@ -179,38 +179,38 @@ def test_rule_45_to_timestamp_is_no_bound(tmp_path):
         source = write_shared(tmp_path / name, lengths, bounds, chain.from_iterable(shown))
         report = robocache.ingest(source, tmp_path / f"{name}.cache", jobs=1)
         assert (report.skipped, report.cameras[TOP]["frames"]) == ([], 68)
-        assert [frames for frames, _ in seen(tmp_path / f"{name}.cache")] == shown
+        assert [frames for frames, _ in read_shown(tmp_path / f"{name}.cache")] == shown
 
 
 @pytest.mark.parametrize("drift_s", [0.004, 0.008, -0.008])
 def test_rule_45_drifting_starts_never_give_another_episodes_frames(drift_s, tmp_path):
-    """Converters sum rounded durations: after half a period the nearest frame is the neighbour's."""
+    """Converters sum rounded durations. After a drift of half a period, the nearest frame may be another episode's."""
     lengths = (9,) * 8
     starts = np.concatenate([[0], np.cumsum(lengths)]) / 30 + drift_s * np.arange(9)
     bounds = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
     shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
     source = write_shared(tmp_path / "source", lengths, bounds, chain.from_iterable(shown))
-    off = [episode for episode in range(8) if abs(drift_s) * episode > 0.5 / 30]
-    names = assert_skipped(source, tmp_path / "cache")
-    assert list(names) == [f"episode {episode}: {TOP}" for episode in off]
-    assert all("drift" in why and "frames='by-index'" in why for why in names.values())
-    found = [frames for frames, _ in seen(tmp_path / "cache")]
-    assert found == [[] if episode in off else shown[episode] for episode in range(8)]
+    drifting = [episode for episode in range(8) if abs(drift_s) * episode > 0.5 / 30]
+    names = skip_reasons(source, tmp_path / "cache")
+    assert list(names) == [f"episode {episode}: {TOP}" for episode in drifting]
+    assert all("drift" in reason and "frames='by-index'" in reason for reason in names.values())
+    frames_read = [frames for frames, _ in read_shown(tmp_path / "cache")]
+    assert frames_read == [[] if episode in drifting else shown[episode] for episode in range(8)]
     report = robocache.ingest(source, tmp_path / "by-index", frames="by-index", jobs=1)
-    assert not report.skipped and [frames for frames, _ in seen(tmp_path / "by-index")] == shown
+    assert not report.skipped and [frames for frames, _ in read_shown(tmp_path / "by-index")] == shown
 
 
 def test_rule_45_episodes_with_one_start_in_a_file_have_no_frames(tmp_path):
     """A converter writes 0 for each episode: the frames of all episodes in the file are unknown."""
     bounds = [(0.0, 0.2), (0.004, 0.2), (0.4, 0.7)]
     source = write_shared(tmp_path / "source", (7, 5, 9), bounds, numbers(0, 12) + numbers(2, 9))
-    names = assert_skipped(source, tmp_path / "cache")
+    names = skip_reasons(source, tmp_path / "cache")
     assert list(names) == [f"episode {episode}: {TOP}" for episode in range(3)]
     assert all("2 episodes begin at 0" in reason and "from_timestamp" in reason for reason in names.values())
     assert TOP not in robocache.open(tmp_path / "cache").streams
 
 
-def merged(root, starts, in_last_file=11):
+def write_wrongly_merged(root, starts, frames_in_last_file=11):
     """Writes four episodes in two files, wrongly merged: meta/ has all of them in the last file."""
     lengths = (5, 6, 7, 4)
     extras = [
@@ -220,31 +220,33 @@ def merged(root, starts, in_last_file=11):
     source = write_set(root, lengths, "v3.0", fps=10, extras=extras)
     folder = source / f"videos/{TOP}/chunk-000"
     write_video(folder / "file-000.mp4", numbers(0, 5) + numbers(1, 6), fps=10)
-    write_video(folder / "file-001.mp4", (numbers(2, 7) + numbers(3, 99))[:in_last_file], fps=10)
+    write_video(folder / "file-001.mp4", (numbers(2, 7) + numbers(3, 99))[:frames_in_last_file], fps=10)
     return source
 
 
 @pytest.mark.parametrize(
-    ("starts", "in_last_file", "why"),
+    ("starts", "frames_in_last_file", "words"),
     [
         ([0.0, 0.5, 1.1, 1.8], 11, "its last frame is at 1.0000 s, the last row of its episodes at 2.1000 s"),
         ([0.0, 0.5, 1.1, 1.8], 20, "its last frame is at 1.9000 s, the last row of its episodes at 2.1000 s"),
         ([0.0, 0.5, 0.0, 0.7], 11, "2 episodes begin at 0 s"),
     ],
 )
-def test_a_file_too_short_for_its_episodes_gives_no_frames(starts, in_last_file, why, tmp_path):
-    """After a faulty merge all episodes point to the last file: even rows that find a frame there have another episode's."""
-    source = merged(tmp_path / "source", starts, in_last_file)
-    assert_refused(source, tmp_path / "cache", "file-001.mp4", why)
+def test_a_file_too_short_for_its_episodes_gives_no_frames(starts, frames_in_last_file, words, tmp_path):
+    """After a faulty merge all episodes point to the last file. Rows that find a frame there would get another episode's frame."""
+    source = write_wrongly_merged(tmp_path / "source", starts, frames_in_last_file)
+    assert_refused(source, tmp_path / "cache", "file-001.mp4", words)
     for options in ({}, {"frames": "by-index"}):
-        names = assert_skipped(source, tmp_path / f"cache{len(options)}", **options)
+        names = skip_reasons(source, tmp_path / f"cache{len(options)}", **options)
         assert list(names) == [f"episode {episode}: {TOP}" for episode in range(4)]
-        assert all("file-001.mp4" in reason and why in reason for reason in names.values())
+        assert all("file-001.mp4" in reason and words in reason for reason in names.values())
 
 
 def test_an_unused_video_file_is_named(tmp_path):
     """The last file is long enough for all episodes, so only the unused file shows the fault."""
-    report = robocache.ingest(merged(tmp_path / "source", [0.0, 0.5, 1.1, 1.8], 40), tmp_path / "cache", jobs=1)
+    report = robocache.ingest(
+        write_wrongly_merged(tmp_path / "source", [0.0, 0.5, 1.1, 1.8], 40), tmp_path / "cache", jobs=1
+    )
     left_out = {omission.what: omission.reason for omission in report.left_out}
     assert left_out[f"{TOP}: video files"] == f"no episode points to videos/{TOP}/chunk-000/file-000.mp4"
     source = write_videos(write_set(tmp_path / "v2.1"), (7, 5, 9, 4))
@@ -261,7 +263,7 @@ def test_rule_45_episodes_of_a_file_with_frames_between_them_and_rounded_starts(
     source = write_shared(tmp_path / "source", (7, 5), [(start, start + 0.1) for start in starts], shown)
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert report.skipped == []
-    assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 7), numbers(1, 5)]
+    assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(0, 7), numbers(1, 5)]
     assert {omission.what: omission.reason for omission in report.left_out}[f"{TOP}: frames"] == "19 of 31 are no row's"
 
 
@@ -269,7 +271,7 @@ def test_rule_45_video_at_twice_the_rate_of_the_rows(tmp_path):
     bounds = [(0.0, 13 / 30), (14 / 30, 0.75)]
     source = write_shared(tmp_path / "source", (7, 5), bounds, numbers(0, 14) + numbers(1, 10), fps=15)
     assert robocache.ingest(source, tmp_path / "cache", jobs=1).skipped == []
-    assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 14)[::2], numbers(1, 10)[::2]]
+    assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(0, 14)[::2], numbers(1, 10)[::2]]
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -278,7 +280,7 @@ def test_a_camera_is_searched_only_below_the_source(version, tmp_path):
     lengths, cameras = (4, 3), ("image", "wrist_image")
     extras = [{}, {}]
     for camera in cameras if version == "v3.0" else ():
-        for extra, columns in zip(extras, one_file([(0.0, 4 / 30), (4 / 30, 7 / 30)], camera), strict=True):
+        for extra, columns in zip(extras, columns_of_one_file([(0.0, 4 / 30), (4 / 30, 7 / 30)], camera), strict=True):
             extra |= columns
     source = tmp_path / "image" / "wrist_image" / "source"
     write_set(source, lengths, version, cameras=cameras, extras=extras)
@@ -294,7 +296,7 @@ def test_a_camera_is_searched_only_below_the_source(version, tmp_path):
                 write_video(video_path(source, e, camera), shown[camera][e])
     robocache.ingest(source, tmp_path / "cache")
     for camera in cameras:
-        assert [frames for frames, _ in seen(tmp_path / "cache", camera)] == shown[camera]
+        assert [frames for frames, _ in read_shown(tmp_path / "cache", camera)] == shown[camera]
 
 
 def test_two_video_files_of_an_episode_are_refused(tmp_path):
@@ -302,23 +304,23 @@ def test_two_video_files_of_an_episode_are_refused(tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
     write_video(source / "videos/old" / TOP / "episode_000001.mp4", [300] * 5)
     assert_refused(source, tmp_path / "cache", "episode 1", "expected one file episode_000001.mp4", "videos/old")
-    why = assert_skipped(source, tmp_path / "cache")
-    assert list(why) == [f"episode 1: {TOP}"]
-    assert [frames for frames, _ in seen(tmp_path / "cache")] == [numbers(0, 7), [], numbers(2, 9)]
+    reasons = skip_reasons(source, tmp_path / "cache")
+    assert list(reasons) == [f"episode 1: {TOP}"]
+    assert [frames for frames, _ in read_shown(tmp_path / "cache")] == [numbers(0, 7), [], numbers(2, 9)]
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_rows_cut_at_the_front_keep_the_frames_of_their_stamps(version, tmp_path):
     """The first row of an episode is missing: its stamps begin at 1 / fps, but frame_index at 0."""
     stamps = [(np.arange(n) + 1) / 30 for n in (6, 4)]
-    more = {"extras": one_file([(0.0, 7 / 30), (7 / 30, 0.4)])} if version == "v3.0" else {}
+    more = {"extras": columns_of_one_file([(0.0, 7 / 30), (7 / 30, 0.4)])} if version == "v3.0" else {}
     source = write_set(tmp_path / "source", (6, 4), version, timestamps=stamps, **more)
     if version == "v3.0":
         write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", [*numbers(0, 7), *numbers(1, 5)])
     else:
         write_videos(source, (7, 5))
     robocache.ingest(source, tmp_path / "cache")
-    assert [frames for frames, _ in seen(tmp_path / "cache")] == [numbers(0, 7)[1:], numbers(1, 5)[1:]]
+    assert [frames for frames, _ in read_shown(tmp_path / "cache")] == [numbers(0, 7)[1:], numbers(1, 5)[1:]]
 
 
 def test_frames_at_uneven_times_are_chosen_by_stamps(rng, tmp_path):
@@ -330,11 +332,13 @@ def test_frames_at_uneven_times_are_chosen_by_stamps(rng, tmp_path):
     stamps, _ = read_video(file)
     rows_ns = np.rint(row_times * 1e9).astype(int).tolist()
     nearest = [min(range(50), key=lambda k: (abs(stamps[k] - Fraction(row, 10**9)), k)) for row in rows_ns]
-    near = [abs(stamps[k] - Fraction(row, 10**9)) <= Fraction(1, 60) for k, row in zip(nearest, rows_ns, strict=True)]
-    names = assert_skipped(source, tmp_path / "cache")
-    expected = [(k, row) for k, row, is_near in zip(nearest, rows_ns, near, strict=True) if is_near]
+    nearness = [
+        abs(stamps[k] - Fraction(row, 10**9)) <= Fraction(1, 60) for k, row in zip(nearest, rows_ns, strict=True)
+    ]
+    names = skip_reasons(source, tmp_path / "cache")
+    expected = [(k, row) for k, row, is_near in zip(nearest, rows_ns, nearness, strict=True) if is_near]
     assert len(expected) < 40 and len({k for k, _ in expected}) < len(expected)
-    ((shown, times),) = seen(tmp_path / "cache")
+    ((shown, times),) = read_shown(tmp_path / "cache")
     assert list(zip(shown, times, strict=True)) == expected
     assert [f"of {40 - len(expected)} of the rows" in reason for reason in names.values()] == [True]
 
@@ -343,7 +347,7 @@ def test_stamps_that_begin_at_one_period_begin_at_0(tmp_path):
     source = write_set(tmp_path / "source", (6,), timestamps=[(np.arange(6) + 1) / 30])
     write_videos(source, (6,))
     assert robocache.ingest(source, tmp_path / "cache", jobs=1).skipped == []
-    assert seen(tmp_path / "cache") == [(numbers(0, 6), nominal_ns(range(6)))]
+    assert read_shown(tmp_path / "cache") == [(numbers(0, 6), nominal_ns(range(6)))]
 
 
 # ---- the frames in the cache ----
@@ -439,7 +443,7 @@ def test_unused_frames_are_counted(tmp_path):
         write_video(video_path(source, episode), numbers(episode, frames))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert {omission.what: omission.reason for omission in report.left_out}[f"{TOP}: frames"] == "5 of 26 are no row's"
-    assert seen(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate((7, 5, 9))]
+    assert read_shown(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate((7, 5, 9))]
 
 
 # ---- depth ----
@@ -469,15 +473,15 @@ def write_depth_set(root, info, codes, pixels="gray12le", camera=TOP):
     """Writes a dataset of one episode; info.json has `info` for its camera."""
     source = write_set(root, (len(codes),))
     path = source / "meta/info.json"
-    written = json.loads(path.read_text())
-    written["features"][camera] |= {"shape": [*codes.shape[1:], 1]} | info
-    path.write_text(json.dumps(written))
+    info_fields = json.loads(path.read_text())
+    info_fields["features"][camera] |= {"shape": [*codes.shape[1:], 1]} | info
+    path.write_text(json.dumps(info_fields))
     write_codes(video_path(source, 0, camera), codes, pixels)
     return source
 
 
-def dequantized(codes, low, high, shift, use_log):
-    """Millimetres by LeRobot's dequantize_depth, in float32."""
+def dequantize(codes, low, high, shift, use_log):
+    """Returns millimetres as LeRobot's dequantize_depth does, in float32."""
     if use_log:
         first, last = np.log(low + shift), np.log(high + shift)
         metres = np.exp((codes * ((last - first) / 4095) + first).astype(np.float32)) - np.float32(shift)
@@ -514,13 +518,13 @@ def test_video_of_depth_is_millimetres(info, scale, pixels, rng, tmp_path):
         assert report.skipped == []
         stream = robocache.open(tmp_path / f"cache{jobs}").streams[TOP]
         assert (stream.dtype, stream.frames.color_space, stream.frames.unit_m) == (np.uint16, "depth", 0.001)
-        found = np.stack([stream.frame(row) for row in range(5)])[..., 0]
-        assert (found[:, 0] == 0).all()  # code 0 means no measurement
-        difference = found[:, 1:] - dequantized(codes[:, 1:].astype(np.float64), *scale)
+        depth_mm = np.stack([stream.frame(row) for row in range(5)])[..., 0]
+        assert (depth_mm[:, 0] == 0).all()  # code 0 means no measurement
+        difference = depth_mm[:, 1:] - dequantize(codes[:, 1:].astype(np.float64), *scale)
         # Except where float32 rounds to the other side.
         assert np.abs(difference).max() <= 1 and (difference == 0).mean() > 0.999
-    unsaid = [omission.what for omission in report.left_out if "depth_min" in omission.what]
-    assert unsaid == ([f"{TOP}: depth_min, depth_max, shift, use_log"] if "video_info" in info else [])
+    undeclared = [omission.what for omission in report.left_out if "depth_min" in omission.what]
+    assert undeclared == ([f"{TOP}: depth_min, depth_max, shift, use_log"] if "video_info" in info else [])
 
 
 @pytest.mark.parametrize(
@@ -535,9 +539,9 @@ def test_video_of_depth_is_millimetres(info, scale, pixels, rng, tmp_path):
 )
 def test_depth_with_unknown_parameters_is_left_out_by_name(info, pixels, words, tmp_path):
     source = write_set(tmp_path / "source")
-    written = json.loads((source / "meta/info.json").read_text())
-    written["features"][TOP]["info"] = info
-    (source / "meta/info.json").write_text(json.dumps(written))
+    info_fields = json.loads((source / "meta/info.json").read_text())
+    info_fields["features"][TOP]["info"] = info
+    (source / "meta/info.json").write_text(json.dumps(info_fields))
     write_videos(source, codec="libx265", pixels=pixels, options={"x265-params": "log-level=none"})
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert (report.skipped, TOP in report.rows, report.rows["action"]) == ([], False, 21)
@@ -552,7 +556,7 @@ def test_more_bits_are_no_depth(pixels, bits, tmp_path):
     write_videos(source, codec="libx265", pixels=pixels, options={"x265-params": "log-level=none"})
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert report.skipped == []
-    assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(e, n) for e, n in enumerate((7, 5, 9))]
+    assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(e, n) for e, n in enumerate((7, 5, 9))]
     assert robocache.open(tmp_path / "cache").streams[TOP].dtype == np.uint8
     reasons = {omission.what: omission.reason for omission in report.left_out}
     assert reasons[f"{TOP}: bits"].startswith(f"8 of {bits} of {pixels} are kept")
@@ -566,7 +570,7 @@ def test_a_depth_camera_with_an_invalid_second_file(tmp_path):
     shutil.copy(other / "meta/episodes.jsonl", source / "meta")
     write_video(video_path(source, 1), numbers(1, 7))
     assert_refused(source, tmp_path / "cache", "episode_000001.mp4: frames in yuv420p: expected depth in 12 bits")
-    assert list(assert_skipped(source, tmp_path / "cache")) == [f"episode 1: {TOP}"]
+    assert list(skip_reasons(source, tmp_path / "cache")) == [f"episode 1: {TOP}"]
 
 
 @pytest.mark.parametrize(
@@ -587,9 +591,9 @@ def test_images_of_depth(dtype, format, unit, unit_m, rng, tmp_path):
     depth = (rng.random((9, HEIGHT, WIDTH)) * 5000).astype(dtype)
     depth[:, 0] = 0
     source = write_images(tmp_path / "source", [image_bytes(depth[k], format) for k in range(9)])
-    written = json.loads((source / "meta/info.json").read_text())
-    written["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": unit}
-    (source / "meta/info.json").write_text(json.dumps(written))
+    info_fields = json.loads((source / "meta/info.json").read_text())
+    info_fields["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": unit}
+    (source / "meta/info.json").write_text(json.dumps(info_fields))
     report = robocache.ingest(source, tmp_path / "cache")
     assert report.skipped == []
     reasons = [note.reason for note in report.assumed if note.what == f"{TOP}: depth without a depth_unit"]
@@ -598,17 +602,17 @@ def test_images_of_depth(dtype, format, unit, unit_m, rng, tmp_path):
     )
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     assert (stream.frames.color_space, stream.frames.unit_m) == ("depth", unit_m)
-    found = np.stack([stream.frame(row) for row in range(9)])[..., 0]
+    pixels = np.stack([stream.frame(row) for row in range(9)])[..., 0]
     expected = depth / np.float32(1000) if unit == "mm" and dtype == np.float32 else depth
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(pixels, expected)
 
 
 def test_images_of_depth_in_an_unknown_unit_are_left_out(tmp_path):
     depth = np.full((HEIGHT, WIDTH), 150, np.uint16)
     source = write_images(tmp_path / "source", [image_bytes(depth, "PNG")] * 9)
-    written = json.loads((source / "meta/info.json").read_text())
-    written["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": "cm"}
-    (source / "meta/info.json").write_text(json.dumps(written))
+    info_fields = json.loads((source / "meta/info.json").read_text())
+    info_fields["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": "cm"}
+    (source / "meta/info.json").write_text(json.dumps(info_fields))
     report = robocache.ingest(source, tmp_path / "cache")
     assert any(note.what == TOP and "depth_unit 'cm': expected m or mm" in note.reason for note in report.left_out)
     assert TOP not in robocache.open(tmp_path / "cache").streams
@@ -618,18 +622,18 @@ def test_images_of_other_types_are_no_depth(tmp_path):
     images = [image_bytes(picture(k)) for k in range(9)]
     images[4] = b"II*\0" + b"\xff" * 40
     source = write_images(tmp_path / "source", images)
-    written = json.loads((source / "meta/info.json").read_text())
-    written["features"][TOP]["info"] = {"is_depth_map": True}
-    (source / "meta/info.json").write_text(json.dumps(written))
+    info_fields = json.loads((source / "meta/info.json").read_text())
+    info_fields["features"][TOP]["info"] = {"is_depth_map": True}
+    (source / "meta/info.json").write_text(json.dumps(info_fields))
     assert_refused(source, tmp_path / "cache", f"{TOP}: row 0: ", "expected depth, uint16 or float32 of one channel")
-    assert list(assert_skipped(source, tmp_path / "cache")) == [f"episode 0: {TOP}: rows 0-8"]
+    assert list(skip_reasons(source, tmp_path / "cache")) == [f"episode 0: {TOP}: rows 0-8"]
 
 
 # ---- faults of videos ----
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("damage", "words"),
     {
         "no file": (lambda file: file.unlink(), "no episode_000001.mp4"),
         "a dangling symlink": (
@@ -647,14 +651,14 @@ def test_images_of_other_types_are_no_depth(tmp_path):
     }.values(),
     ids=lambda value: None if callable(value) else value[:20],
 )
-def test_an_unreadable_video_leaves_its_episode_without_the_camera(make, words, tmp_path):
+def test_an_unreadable_video_leaves_its_episode_without_the_camera(damage, words, tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
-    make(video_path(source, 1))
+    damage(video_path(source, 1))
     assert_refused(source, tmp_path / "cache", words)
-    names = assert_skipped(source, tmp_path / "cache")
+    names = skip_reasons(source, tmp_path / "cache")
     assert list(names) == [f"episode 1: {TOP}"]
     assert words in names[f"episode 1: {TOP}"]
-    assert [len(shown) for shown, _ in seen(tmp_path / "cache")] == [7, 0, 9]
+    assert [len(shown) for shown, _ in read_shown(tmp_path / "cache")] == [7, 0, 9]
     assert robocache.open(tmp_path / "cache").streams["action"].rows == 21
 
 
@@ -676,9 +680,9 @@ def test_a_file_shorter_than_its_rows(tmp_path):
     write_video(video_path(source, 2), numbers(2, 6))
     words = "9 rows and 6 frames: no frame within 16.67 ms of 3 of the rows, the first row 6 at 0.2000 s"
     assert_refused(source, tmp_path / "cache", "episode_000002.mp4", words)
-    names = assert_skipped(source, tmp_path / "cache")
+    names = skip_reasons(source, tmp_path / "cache")
     assert list(names) == [f"episode 2: {TOP}: rows 6-8"]
-    assert seen(tmp_path / "cache")[2] == (numbers(2, 6), nominal_ns(range(6)))
+    assert read_shown(tmp_path / "cache")[2] == (numbers(2, 6), nominal_ns(range(6)))
 
 
 def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
@@ -686,20 +690,20 @@ def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
     lengths = (40, 7)
     source = write_videos(write_set(tmp_path / "source", lengths), lengths, fps=29)
     assert_refused(source, tmp_path / "cache", "episode_000000.mp4", "drift", "+0.0000", "+0.0448", "frames='by-index'")
-    names = assert_skipped(source, tmp_path / "cache")
+    names = skip_reasons(source, tmp_path / "cache")
     assert list(names) == [f"episode 0: {TOP}"]
-    assert [len(shown) for shown, _ in seen(tmp_path / "cache")] == [0, 7]
+    assert [len(shown) for shown, _ in read_shown(tmp_path / "cache")] == [0, 7]
     assert robocache.ingest(source, tmp_path / "index", frames="by-index", jobs=1).skipped == []
-    assert seen(tmp_path / "index") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
+    assert read_shown(tmp_path / "index") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
 
 
 def test_frames_by_index_skip_rows_in_gaps(tmp_path):
     """The video lost frames in the middle, and its rate differs from that of the rows, so times alone do not match them."""
     source = write_set(tmp_path / "source", (10, 10, 10))
-    left = [k for k in range(10) if k not in (4, 7)]
-    write_video(video_path(source, 0), left, fps=29, times=[k / 29 for k in left])
-    left = [k for k in range(11) if k != 4]  # as many frames as rows: the gap has no row
-    write_video(video_path(source, 1), left, times=[k / 30 for k in left])
+    frames_kept = [k for k in range(10) if k not in (4, 7)]
+    write_video(video_path(source, 0), frames_kept, fps=29, times=[k / 29 for k in frames_kept])
+    frames_kept = [k for k in range(11) if k != 4]  # as many frames as rows: the gap has no row
+    write_video(video_path(source, 1), frames_kept, times=[k / 30 for k in frames_kept])
     varied = np.cumsum([0, 1, 1.4, 2.1, 0.7, 1, 1.6, 2, 1])  # on no grid: any row may be without a frame
     write_video(video_path(source, 2), numbers(2, 9), times=(varied / 30).tolist())
     report = robocache.ingest(source, tmp_path / "cache", frames="by-index", on_error="skip", jobs=1)
@@ -711,10 +715,10 @@ def test_frames_by_index_skip_rows_in_gaps(tmp_path):
     assert (
         list(reasons) == [f"episode 1: {TOP}"] and "holes (1, the first after frame 3)" in reasons[f"episode 1: {TOP}"]
     )
-    kept = [k for k in range(10) if k not in (4, 7)]
-    assert seen(tmp_path / "cache") == [
-        (kept, nominal_ns(kept)),
-        (left, nominal_ns(range(10))),
+    rows_kept = [k for k in range(10) if k not in (4, 7)]
+    assert read_shown(tmp_path / "cache") == [
+        (rows_kept, nominal_ns(rows_kept)),
+        (frames_kept, nominal_ns(range(10))),
         ([], []),
     ]
 
@@ -723,9 +727,9 @@ def test_frames_by_index_in_a_shared_file_skip_rows_in_gaps(tmp_path):
     shown = [k for k in range(8) if k != 2] + [100 + k for k in range(6) if k != 3]
     times = [(k if k < 100 else k - 92) / 30 for k in shown]
     source = write_shared(tmp_path / "source", (8, 6), [(0.0, 8 / 30), (8 / 30, 14 / 30)], shown, times=times)
-    names = assert_skipped(source, tmp_path / "cache", frames="by-index")
+    names = skip_reasons(source, tmp_path / "cache", frames="by-index")
     assert list(names) == [f"episode 0: {TOP}: rows 2", f"episode 1: {TOP}: rows 3"]
-    assert [found for found, _ in seen(tmp_path / "cache")] == [shown[:7], shown[7:]]
+    assert [frames for frames, _ in read_shown(tmp_path / "cache")] == [shown[:7], shown[7:]]
 
 
 ROWS_30 = np.arange(9) * 1e9 / 30
@@ -751,21 +755,21 @@ ROWS_30 = np.arange(9) * 1e9 / 30
 )
 def test_matching_of_frames_and_rows_by_index(row_ns, times, expected, holes):
     frame_ns = np.rint(np.array(times, np.float64) * 1e9 / 60 + 5e8).astype(np.int64)
-    found = video.match_by_index(row_ns.astype(np.int64), frame_ns)
-    assert (found.frames.tolist(), found.holes.tolist()) == (expected, holes)
+    matching = video.match_by_index(row_ns.astype(np.int64), frame_ns)
+    assert (matching.frames.tolist(), matching.holes.tolist()) == (expected, holes)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_jittery_times_never_match_another_rows_frame(seed):
     rng = np.random.default_rng(seed)
-    kept = np.flatnonzero(rng.random(120) > 0.1)
-    kept = kept[np.maximum.accumulate(kept > 0)] if kept[0] else kept
-    jitter = rng.uniform(-0.3, 0.3, len(kept))
-    frame_ns = np.rint((kept + jitter + 3) * 1e9 / 29.5).astype(np.int64)
-    found = video.match_by_index(np.rint(np.arange(120) * 1e9 / 30).astype(np.int64), frame_ns)
-    right = np.full(120, -1)
-    right[kept - kept[0]] = np.arange(len(kept))
-    assert found.undecided or found.frames.tolist() == right.tolist()
+    frames_kept = np.flatnonzero(rng.random(120) > 0.1)
+    frames_kept = frames_kept[np.maximum.accumulate(frames_kept > 0)] if frames_kept[0] else frames_kept
+    jitter = rng.uniform(-0.3, 0.3, len(frames_kept))
+    frame_ns = np.rint((frames_kept + jitter + 3) * 1e9 / 29.5).astype(np.int64)
+    matching = video.match_by_index(np.rint(np.arange(120) * 1e9 / 30).astype(np.int64), frame_ns)
+    expected = np.full(120, -1)
+    expected[frames_kept - frames_kept[0]] = np.arange(len(frames_kept))
+    assert matching.undecided or matching.frames.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -782,25 +786,27 @@ def test_jittery_times_never_match_another_rows_frame(seed):
 )
 def test_frames_lost_at_the_start_are_found_only_by_their_times(times, start_ns, expected, undecided):
     frame_ns = np.rint(np.array(times) * 1e9 / 30).astype(np.int64)
-    found = video.match_by_index(ROWS_30.astype(np.int64), frame_ns, start_ns)
-    assert found.undecided == undecided and (expected is None or found.frames.tolist() == expected)
+    matching = video.match_by_index(ROWS_30.astype(np.int64), frame_ns, start_ns)
+    assert matching.undecided == undecided and (expected is None or matching.frames.tolist() == expected)
 
 
 def test_gaps_of_times_in_whole_milliseconds():
     """33 ms is 1 % below 1/30 s, so a long gap counted in steps of 33 ms would be one frame longer."""
-    kept = np.delete(np.arange(200), np.arange(40, 140))
-    found = video.match_by_index(np.arange(200) * 33_333_333, np.rint(kept * 1e3 / 30).astype(np.int64) * 10**6)
-    assert np.flatnonzero(found.frames >= 0).tolist() == kept.tolist() and not len(found.holes)
+    frames_kept = np.delete(np.arange(200), np.arange(40, 140))
+    matching = video.match_by_index(
+        np.arange(200) * 33_333_333, np.rint(frames_kept * 1e3 / 30).astype(np.int64) * 10**6
+    )
+    assert np.flatnonzero(matching.frames >= 0).tolist() == frames_kept.tolist() and not len(matching.holes)
 
 
 @pytest.mark.parametrize("end", [0.2, 8 / 30])
 @pytest.mark.parametrize("frames", ["by-time", "by-index"])
 def test_no_row_gets_a_frame_of_the_next_episode(frames, end, tmp_path):
-    """Not even if to_timestamp includes it."""
+    """to_timestamp may include the next episode's first frame, which still belongs to that episode."""
     source = write_shared(tmp_path / "source", (8, 6), [(0.0, end), (0.2, 0.4)], numbers(0, 6) + numbers(1, 6))
-    names = assert_skipped(source, tmp_path / "cache", frames=frames)
+    names = skip_reasons(source, tmp_path / "cache", frames=frames)
     assert list(names) == [f"episode 0: {TOP}: rows 6-7"]
-    assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
+    assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
@@ -816,7 +822,7 @@ def test_undecodable_frames_are_named_and_never_replaced(codec, tmp_path):
     content[begin : begin + 4] = b"\xff" * 4  # an invalid length of a NAL unit, and header of an OBU
     file.write_bytes(content)
     assert_refused(source, tmp_path / "cache", "episode_000000.mp4: frame 2", "does not decode")
-    ((name, _),) = assert_skipped(source, tmp_path / "cache", image_codec="raw").items()
+    ((name, _),) = skip_reasons(source, tmp_path / "cache", image_codec="raw").items()
     assert name.startswith(f"episode 0: {TOP}: frames 2")
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     rows = [round(ns * 30 / 1e9) for ns in stream.time_ns.tolist()]
@@ -826,15 +832,15 @@ def test_undecodable_frames_are_named_and_never_replaced(codec, tmp_path):
 
 def write_without(path, lost):
     """Rewrites the file without packets `lost`, counted in decoding order."""
-    whole = path.rename(path.with_suffix(".whole"))
-    with av.open(str(whole)) as old, av.open(str(path), "w", format="mp4") as new:
+    original = path.rename(path.with_suffix(".whole"))
+    with av.open(str(original)) as old, av.open(str(path), "w", format="mp4") as new:
         stream = new.add_stream_from_template(old.streams.video[0])
         packets = [packet for packet in old.demux(video=0) if packet.dts is not None]
         for number, packet in enumerate(packets):
             if number not in lost:
                 packet.stream = stream
                 new.mux(packet)
-    whole.unlink()
+    original.unlink()
 
 
 @pytest.mark.parametrize("bframes", ["0", "2"])
@@ -845,11 +851,11 @@ def test_h264_frames_after_a_lost_one_are_lost_until_the_next_keyframe(lost, bfr
     write_videos(source, (24,), codec="libx264", gop=8, options={"bf": bframes, "sc_threshold": "0"})
     write_without(video_path(source, 0), {lost})
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip", jobs=1)
-    ((shown, time_ns),) = seen(tmp_path / "cache")
+    ((shown, time_ns),) = read_shown(tmp_path / "cache")
     assert time_ns == [nominal_ns([number])[0] for number in shown]
     assert len(shown) < 24
     if bframes == "0":
-        assert any("a frame before it is missing" in gone.reason for gone in report.skipped)
+        assert any("a frame before it is missing" in omission.reason for omission in report.skipped)
 
 
 def test_a_killed_process_loses_only_its_current_video(tmp_path, monkeypatch):
@@ -862,18 +868,18 @@ def test_a_killed_process_loses_only_its_current_video(tmp_path, monkeypatch):
     assert len(report.skipped) == 3 and report.rows["action"] == 21
 
 
-def children(pid):
-    found = []
+def child_pids(pid):
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[1]) == pid and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_leaves_no_process(how, tmp_path):
+@pytest.mark.parametrize("sent_signal", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupt_leaves_no_process(sent_signal, tmp_path):
     """Ctrl-C ends the child processes; if the parent is killed, they end by themselves."""
     lengths = (300,) * 12
     source = write_set(tmp_path / "source", lengths)
@@ -881,13 +887,13 @@ def test_an_interrupt_leaves_no_process(how, tmp_path):
     for episode in range(1, 12):
         os.link(first, video_path(source, episode))
     command = [sys.executable, "-m", "robocache", "ingest", str(source), str(tmp_path / "cache"), "--jobs", "2"]
-    running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while len(workers := children(running.pid)) < 2 or not list(tmp_path.glob("cache.partial/streams/*/values*")):
-        assert running.poll() is None and time.monotonic() < deadline
+    while len(workers := child_pids(process.pid)) < 2 or not list(tmp_path.glob("cache.partial/streams/*/values*")):
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    running.send_signal(how)
-    assert running.wait(120) == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    process.send_signal(sent_signal)
+    assert process.wait(120) == (130 if sent_signal == signal.SIGINT else -signal.SIGKILL)
     while any(Path(f"/proc/{pid}").exists() and pid_lives(pid) for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -908,9 +914,9 @@ def test_without_pyav_the_error_has_the_install_command(tmp_path):
         command = [sys.executable, "-c", program, "ingest", str(source), str(tmp_path / "cache"), *options]
         return subprocess.run(command, capture_output=True, text=True)
 
-    done = run()
-    assert done.returncode == 1
-    assert TOP in done.stderr and "pip install av" in done.stderr and "--no-video" in done.stderr
+    output = run()
+    assert output.returncode == 1
+    assert TOP in output.stderr and "pip install av" in output.stderr and "--no-video" in output.stderr
     assert run("--no-video").returncode == 0
 
 
@@ -938,7 +944,7 @@ def test_images_keep_their_bytes(version, tmp_path):
     jpeg = write_images(tmp_path / "jpeg", [image_bytes(p, "JPEG", quality=90) for p in pictures], version)
     robocache.ingest(jpeg, tmp_path / "b")
     assert robocache.open(tmp_path / "b").streams[TOP].frames.codec == "jpeg"
-    assert seen(tmp_path / "b") == [(list(range(70)), nominal_ns(range(70)))]
+    assert read_shown(tmp_path / "b") == [(list(range(70)), nominal_ns(range(70)))]
 
 
 def test_images_in_another_codec_or_size(tmp_path):
@@ -961,23 +967,23 @@ def test_images_beside_the_table(tmp_path):
         (source / cell["path"]).parent.mkdir(parents=True, exist_ok=True)
         (source / cell["path"]).write_bytes(image_bytes(picture(k)))
     robocache.ingest(source, tmp_path / "cache")
-    assert [shown for shown, _ in seen(tmp_path / "cache")] == [list(range(4))]
+    assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [list(range(4))]
     (source / cells[2]["path"]).unlink()
     with pytest.raises(robocache.FileError, match=r"frame_2.png: No such file"):
         robocache.ingest(source, tmp_path / "cache2")
 
 
 def test_unreadable_images_are_skipped_by_name(tmp_path):
-    good = [image_bytes(picture(k)) for k in range(8)]
+    files = [image_bytes(picture(k)) for k in range(8)]
     cells = [
-        good[0],
+        files[0],
         None,
-        good[2][:60],
+        files[2][:60],
         b"no image",
         {"bytes": None, "path": None},
         {"bytes": None, "path": "../outside.png"},
         image_bytes(picture(6, 96, 128)),
-        good[7],
+        files[7],
     ]
     source = write_images(tmp_path / "source", cells)
     refused_by = pytest.raises(robocache.FileError, match=f"episode_000000.parquet: episode 0: {TOP}: row 1: ")
@@ -985,7 +991,7 @@ def test_unreadable_images_are_skipped_by_name(tmp_path):
         robocache.ingest(source, tmp_path / "cache")
     report = robocache.ingest(source, tmp_path / "cache", on_error="skip")
     assert [omission.what for omission in report.skipped] == [f"episode 0: {TOP}: rows 1-6"]
-    assert seen(tmp_path / "cache") == [([0, 7], nominal_ns([0, 7]))]
+    assert read_shown(tmp_path / "cache") == [([0, 7], nominal_ns([0, 7]))]
 
 
 # ---- arguments, the command line ----
@@ -1087,8 +1093,8 @@ def write_subset(source, target, camera, episodes):
     (target / "meta/info.json").write_bytes((source / "meta/info.json").read_bytes())
     (target / "meta/tasks.jsonl").write_bytes((source / "meta/tasks.jsonl").read_bytes())
     lines = (source / "meta/episodes.jsonl").read_text().splitlines()
-    kept = [line for line in lines if json.loads(line)["episode_index"] in episodes]
-    (target / "meta/episodes.jsonl").write_text("\n".join(kept) + "\n")
+    lines_kept = [line for line in lines if json.loads(line)["episode_index"] in episodes]
+    (target / "meta/episodes.jsonl").write_text("\n".join(lines_kept) + "\n")
 
 
 def test_a_video_with_more_sidecar_stamps_than_frames(real_data):
@@ -1105,29 +1111,29 @@ def test_a_video_with_more_sidecar_stamps_than_frames(real_data):
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full_range", [False, True])
 @pytest.mark.parametrize(("matrix", "red", "blue"), [(1, 0.2126, 0.0722), (6, 0.299, 0.114)])
-def test_colours_follow_the_videos_matrix_and_range(codec, full, matrix, red, blue, tmp_path):
+def test_colours_follow_the_videos_matrix_and_range(codec, full_range, matrix, red, blue, tmp_path):
     if codec not in av.codecs_available:
         pytest.skip(f"PyAV has no {codec}")
     path = tmp_path / "a.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=30, width=64, height=64, pix_fmt="yuv420p", options={"crf": "5"})
-        stream.codec_context.color_range, stream.codec_context.colorspace = 2 if full else 1, matrix
+        stream.codec_context.color_range, stream.codec_context.colorspace = 2 if full_range else 1, matrix
         frame = av.VideoFrame(64, 64, "yuv420p")
         for plane, level in zip(frame.planes, (120, 90, 180), strict=True):
             plane.update(bytes([level]) * plane.buffer_size)
         frame.pts, frame.time_base = 0, Fraction(1, 30)
-        frame.color_range, frame.colorspace = 2 if full else 1, matrix
+        frame.color_range, frame.colorspace = 2 if full_range else 1, matrix
         for packet in [*stream.encode(frame), *stream.encode(None)]:
             container.mux(packet)
     with av.open(str(path)) as container:
-        shown = next(container.decode(video=0))
-    y, u, v = (np.frombuffer(plane, np.uint8)[0].astype(float) for plane in shown.planes)
+        decoded = next(container.decode(video=0))
+    y, u, v = (np.frombuffer(plane, np.uint8)[0].astype(float) for plane in decoded.planes)
     # ITU-T H.273, 8.3: 8-bit luma and colour differences, and the matrix by its weights of red and blue.
-    luma = y / 255 if full else (y - 16) / 219
-    to_blue, to_red = ((x - 128) / (255 if full else 224) for x in (u, v))
+    luma = y / 255 if full_range else (y - 16) / 219
+    to_blue, to_red = ((x - 128) / (255 if full_range else 224) for x in (u, v))
     r, b = luma + 2 * (1 - red) * to_red, luma + 2 * (1 - blue) * to_blue
     g = (luma - red * r - blue * b) / (1 - red - blue)
     # libswscale's error is up to 2.
-    assert np.abs(video.to_rgb(shown)[5, 5] - 255 * np.clip([r, g, b], 0, 1)).max() < 2.5
+    assert np.abs(video.to_rgb(decoded)[5, 5] - 255 * np.clip([r, g, b], 0, 1)).max() < 2.5

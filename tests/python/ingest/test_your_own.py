@@ -1,4 +1,4 @@
-"""A format of another package, by its entry point: the one in the docs, and broken ones."""
+"""Formats of other packages, found by their entry points: the example in the docs, and broken ones."""
 
 import os
 import re
@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[3] / "docs/ingest-your-own.md"
 
 @pytest.fixture
 def packages(tmp_path):
-    """(a function that installs a module with an entry point, a function that runs Python code which finds it)."""
+    """Returns functions: one installs a module with an entry point, the other runs the command line, which finds it."""
     folder = tmp_path / "packages"
 
     def install(name, code, point="FORMAT"):
@@ -37,7 +37,7 @@ def packages(tmp_path):
     return install, run
 
 
-def documented():
+def documented_code():
     (code,) = [part for part in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "FORMAT" in part]
     return code
 
@@ -53,8 +53,8 @@ def write_toys(folder):
 
 def test_the_example_of_the_docs_is_a_format(packages, tmp_path):
     install, run = packages
-    assert len(documented().splitlines()) < 40
-    install("toy_format", documented())
+    assert len(documented_code().splitlines()) < 40
+    install("toy_format", documented_code())
     toys = write_toys(tmp_path / "toys")
     output = run("ingest", toys, tmp_path / "cache")
     assert output.returncode == 1 and "0.toy.npz: toys have no clock; give the rows a second" in output.stderr
@@ -63,11 +63,11 @@ def test_the_example_of_the_docs_is_a_format(packages, tmp_path):
     dataset = robocache.open(tmp_path / "cache")
     assert (len(dataset), dataset.provenance["format"]) == (3, "toy")
     for number in range(3):
-        arrays, found = np.load(toys / f"{number}.toy.npz"), dataset.episode(number)
-        assert np.array_equal(found["joint"][1], arrays["joint"])
-        assert np.array_equal(found["camera"][1][:], arrays["camera"])
-        assert found["joint"][0].tolist() == [50_000_000 * row for row in range(70)]
-        assert list(found["task"][1]) == [f"pick {number}"]
+        arrays, episode = np.load(toys / f"{number}.toy.npz"), dataset.episode(number)
+        assert np.array_equal(episode["joint"][1], arrays["joint"])
+        assert np.array_equal(episode["camera"][1][:], arrays["camera"])
+        assert episode["joint"][0].tolist() == [50_000_000 * row for row in range(70)]
+        assert list(episode["task"][1]) == [f"pick {number}"]
     assert dataset.streams["joint"].attributes == {"units": "rad"}
     output = run("ingest", toys, tmp_path / "shared", "--rate-hz", "20", "--workers", "2")
     assert output.returncode == 0, output.stderr
@@ -83,7 +83,8 @@ def test_the_example_of_the_docs_is_a_format(packages, tmp_path):
 def test_output_of_a_reader_in_a_worker_goes_to_stderr(packages, tmp_path):
     install, run = packages
     install(
-        "toy_format", documented().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load(")
+        "toy_format",
+        documented_code().replace("    arrays = np.load(", "    print('opens', file)\n    arrays = np.load("),
     )
     toys = write_toys(tmp_path / "toys")
     output = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20", "--workers", "2")
@@ -100,7 +101,7 @@ BROKEN = {
         "ValueError: another format has the name 'csv'",
     ),
     "options_format": (
-        documented().replace("success_only", "time_unit"),
+        documented_code().replace("success_only", "time_unit"),
         "ArgumentError: argument --time-unit: conflicting option string",
     ),
     "exits_format": ("raise RuntimeError('not today')", "RuntimeError: not today"),
@@ -111,8 +112,8 @@ def test_a_format_that_does_not_load_breaks_no_other(packages, tmp_path):
     install, run = packages
     for name, (code, _) in BROKEN.items():
         install(name, code)
-    sign = documented().replace("return next(", "return 1 // 0 or next(").replace('"toy"', '"sign"')
-    install("sign_format", sign.replace("toy_format", "sign_format").replace("success_only", "sign_only"))
+    sign_code = documented_code().replace("return next(", "return 1 // 0 or next(").replace('"toy"', '"sign"')
+    install("sign_format", sign_code.replace("toy_format", "sign_format").replace("success_only", "sign_only"))
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/imu.csv").write_text("t [s],x\n0.0,1\n0.1,2\n")
     output = run("ingest", tmp_path / "logs", tmp_path / "cache")
@@ -130,19 +131,19 @@ def test_a_format_that_does_not_load_breaks_no_other(packages, tmp_path):
         "import sys; sys.modules['torch'] = None; import robocache; robocache.ingest('logs', 'other', format='exits')"
     )
     path = os.pathsep.join([str(tmp_path / "packages"), *filter(None, sys.path)])
-    requested = subprocess.run(
+    output_in_python = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
     )
-    assert "robocache.errors.Error: format 'exits': its entry point exits_format:FORMAT" in requested.stderr
+    assert "robocache.errors.Error: format 'exits': its entry point exits_format:FORMAT" in output_in_python.stderr
 
 
 def test_a_reader_that_does_not_load_is_named(packages, tmp_path):
     install, run = packages
-    install("toy_format", documented().replace('ToyOptions, "toy_format"', 'ToyOptions, "toy_reader"'))
+    install("toy_format", documented_code().replace('ToyOptions, "toy_format"', 'ToyOptions, "toy_reader"'))
     toys = write_toys(tmp_path / "toys")
     output = run("ingest", toys, tmp_path / "cache", "--rate-hz", "20")
     assert output.returncode == 1

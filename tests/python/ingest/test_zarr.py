@@ -36,23 +36,23 @@ def write_store(
     arrays = NUMBERS | (arrays or {})
     store = zarr.storage.ZipStore(path, mode="w") if path.suffix == ".zip" else zarr.storage.LocalStore(path)
     root = zarr.group(store=store, zarr_format=2, attributes=attributes or {})
-    how = {} if compressor == "default" else {"compressors": compressor}
-    how |= {"order": order, "chunk_key_encoding": {"name": "v2", "separator": separator}}
-    how |= {"config": {"write_empty_chunks": True}}
+    options = {} if compressor == "default" else {"compressors": compressor}
+    options |= {"order": order, "chunk_key_encoding": {"name": "v2", "separator": separator}}
+    options |= {"config": {"write_empty_chunks": True}}
     for name, values in {
         **{f"data/{name}": array for name, array in arrays.items()},
         "meta/episode_ends": ends,
     }.items():
         values = np.asarray(values)
         shape = (chunks, *values.shape[1:]) if isinstance(chunks, int) else chunks[: values.ndim]
-        result = root.create_array(name, shape=values.shape, chunks=shape, dtype=values.dtype, **how)
-        result[...] = values
+        array = root.create_array(name, shape=values.shape, chunks=shape, dtype=values.dtype, **options)
+        array[...] = values
     if path.suffix == ".zip":
         store.close()
     return path
 
 
-def images(count=17, height=8, width=6):
+def random_images(count=17, height=8, width=6):
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, (count, height, width, 3), np.uint8)
 
@@ -81,17 +81,21 @@ def zip_tree(folder, file, prefix=""):
 assert_refused = partial(assert_unread, "zarr", rate_hz=10)
 
 
-def check(found, arrays, ends=ENDS):
+def check(yields, arrays, ends=ENDS):
     """Asserts that every episode has its rows in order."""
-    begins = [0, *ends[:-1]]
-    assert found.notes.total == len(ends)
-    for number, (start, stop) in enumerate(zip(begins, ends, strict=True)):
-        streams = found[number]
+    starts = [0, *ends[:-1]]
+    assert yields.notes.total == len(ends)
+    for number, (start, stop) in enumerate(zip(starts, ends, strict=True)):
+        streams = yields[number]
         for name, values in arrays.items() if stop > start else ():
-            kept = streams[name][1]
-            kept = pixels(kept) if isinstance(kept, list) and not isinstance(kept[0], str) else kept
-            np.testing.assert_array_equal(kept, values[start:stop])
-            assert isinstance(kept, list) or kept.dtype == values.dtype.newbyteorder("=")
+            values_read = streams[name][1]
+            values_read = (
+                pixels(values_read)
+                if isinstance(values_read, list) and not isinstance(values_read[0], str)
+                else values_read
+            )
+            np.testing.assert_array_equal(values_read, values[start:stop])
+            assert isinstance(values_read, list) or values_read.dtype == values.dtype.newbyteorder("=")
         assert (not streams) == (stop == start)
 
 
@@ -126,7 +130,7 @@ def test_every_layout(dtype, chunks, order, separator, tmp_path):
 
 @pytest.mark.parametrize("kind", ["jpegxl", "jpeg2k", "png"])
 def test_images_of_imagecodecs(kind, tmp_path):
-    values = images()
+    values = random_images()
     store = write_store(tmp_path / "s")
     options = {"jpegxl": {"lossless": True}, "jpeg2k": {"level": 0}}.get(kind, {})
     encode = partial(getattr(imagecodecs, f"{kind}_encode"), **options)
@@ -139,12 +143,12 @@ def test_images_of_imagecodecs(kind, tmp_path):
 
 
 def test_streams_of_arrays(tmp_path):
-    floats = images().astype(np.float32)
+    floats = random_images().astype(np.float32)
     arrays = {
         "img": floats,
         "depth": np.arange(17 * 20, dtype=np.uint16).reshape(17, 4, 5, 1) * 100,
-        "rgb": images(),
-        "mask": images()[..., 0],
+        "rgb": random_images(),
+        "mask": random_images()[..., 0],
         "prompt": np.array(["lift", "ça"] * 8 + ["x"]),
         "float": floats / 255,
     }
@@ -163,8 +167,8 @@ def test_timestamps_are_the_clock(tmp_path):
     stamps = 1.7e9 + np.arange(17)[:, None] * 0.1
     store = write_store(tmp_path / "s", {"timestamp": stamps})
     yields = Yields("zarr", store)
-    exact = [int(float(stamp) * 2**24) * 10**9 // 2**24 for stamp in stamps[:3, 0]]
-    assert yields[0]["action"][0].tolist() == pytest.approx(exact, abs=1)
+    expected = [int(float(stamp) * 2**24) * 10**9 // 2**24 for stamp in stamps[:3, 0]]
+    assert yields[0]["action"][0].tolist() == pytest.approx(expected, abs=1)
     assert set(yields.clocks.values()) == {"recorded"} and "timestamp" not in yields[0]
     assert yields.left_out == {"data/timestamp": "the clock, time_ns of every stream"}
     yields = Yields("zarr", store, rate_hz=10)
@@ -217,9 +221,11 @@ def test_a_folder_with_one_store_and_other_things(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["replay_buffer.zarr", "dataset.zarr.zip"])
-def test_a_cache(kind, tmp_path):
+def test_a_folder_with_a_store_becomes_a_cache(kind, tmp_path):
     (tmp_path / "d").mkdir()
-    write_store(tmp_path / "d" / kind, {"rgb": images(), "timestamp": np.arange(17.0), "prompt": np.array(["a"] * 17)})
+    write_store(
+        tmp_path / "d" / kind, {"rgb": random_images(), "timestamp": np.arange(17.0), "prompt": np.array(["a"] * 17)}
+    )
     report = robocache.ingest(tmp_path / "d", tmp_path / "cache", image_size="4x4")
     assert (report.format, report.episodes, report.rows["rgb"]) == ("zarr", 3, 17)
     assert [omission.what for omission in report.left_out] == ["data/timestamp", "episode 2"]  # episode 2 has no rows
@@ -258,7 +264,7 @@ def test_a_chunk_linked_from_outside_is_not_taken_as_missing(separator, name, tm
     assert (ingest_and_open(store, tmp_path / "cache", rate_hz=10, follow_links=True)[0].streams["x"].values == 7).all()
 
 
-def change(store, key, **facts):
+def change_description(store, key, **facts):
     file = store / key / ".zarray"
     description = json.loads(file.read_bytes())
     file.write_text(json.dumps(description | facts))
@@ -289,7 +295,7 @@ def change(store, key, **facts):
 )
 def test_wrong_descriptions(facts, words, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
-    change(store, "data/action", **facts)
+    change_description(store, "data/action", **facts)
     assert_refused(store, "data/action", words)
     assert Yields("zarr", store, on_error="skip", rate_hz=10).skipped
 
@@ -308,7 +314,7 @@ def test_wrong_descriptions(facts, words, tmp_path):
 )
 def test_left_out_arrays_are_named(facts, reason, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
-    change(store, "data/action", **facts)
+    change_description(store, "data/action", **facts)
     yields = Yields("zarr", store, rate_hz=10)
     assert yields.left_out["data/action"].startswith(reason)
     assert list(yields[0]) == ["state"]
@@ -356,8 +362,8 @@ def test_zip_members_with_paths_outside(member, words, tmp_path):
 
 
 def test_files_that_are_no_zip(tmp_path):
-    whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
-    for content in (b"", whole[: len(whole) // 2], whole[:-10], b"version https://git-lfs.github.com/spec/v1\n"):
+    intact = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
+    for content in (b"", intact[: len(intact) // 2], intact[:-10], b"version https://git-lfs.github.com/spec/v1\n"):
         (tmp_path / "s.zarr.zip").write_bytes(content)
         assert_refused(tmp_path / "s.zarr.zip", "s.zarr.zip")
     os.mkfifo(tmp_path / "fifo.zarr.zip")
@@ -378,13 +384,13 @@ def test_the_last_of_repeated_members_counts(tmp_path):
     "codec", [numcodecs.Blosc(), numcodecs.Zstd(), numcodecs.LZ4(), numcodecs.Zlib(), numcodecs.BZ2()], ids=str
 )
 def test_chunks_of_another_size(codec, tmp_path):
-    """With fewer numbers than the array has, memory would stay uninitialised."""
+    """If a chunk with too few numbers were accepted, memory would stay uninitialised."""
     store = write_store(tmp_path / "s", {"x": np.zeros(17)}, compressor=codec)
     for values in (np.ones(3), np.ones(5), np.ones(0)):
         (store / "data" / "x" / "0").write_bytes(codec.encode(values))
         assert_refused(store, "data/x/0: ", "bytes in the chunk")
-    whole = codec.encode(np.arange(4.0))
-    (store / "data" / "x" / "0").write_bytes(whole[:-5])
+    content = codec.encode(np.arange(4.0))
+    (store / "data" / "x" / "0").write_bytes(content[:-5])
     assert_refused(store, "data/x/0: ", "as it says" if codec.codec_id == "blosc" else "")
 
 
@@ -395,8 +401,8 @@ def test_compression_bombs_are_not_decompressed(tmp_path):
     blosc = bytearray(numcodecs.Blosc().encode(big))
     zstd, lz4 = numcodecs.Zstd().encode(big), numcodecs.LZ4().encode(big)
     photo = imagecodecs.jpeg2k_encode(np.zeros((64, 64), np.uint8))
-    siz = photo.index(b"\xff\x4f\xff\x51") + 8
-    photo = photo[:siz] + struct.pack(">II", 40_000, 40_000) + photo[siz + 8 :]
+    size_offset = photo.index(b"\xff\x4f\xff\x51") + 8
+    photo = photo[:size_offset] + struct.pack(">II", 40_000, 40_000) + photo[size_offset + 8 :]
     bombs = {
         "blosc": [blosc, blosc[:4] + size + blosc[8:]],
         "zstd": [zstd],
@@ -409,7 +415,7 @@ def test_compression_bombs_are_not_decompressed(tmp_path):
     del big
     store = write_store(tmp_path / "s", {"x": np.zeros(17)}, chunks=8)
     for codec, contents in bombs.items():
-        change(store, "data/x", compressor={"id": codec})
+        change_description(store, "data/x", compressor={"id": codec})
         for content in contents:
             (store / "data" / "x" / "0").write_bytes(content)
             tracemalloc.start()
@@ -420,14 +426,14 @@ def test_compression_bombs_are_not_decompressed(tmp_path):
 
 def test_a_chunk_much_wider_than_its_rows_is_not_read_ahead(tmp_path):
     store = write_store(tmp_path / "s", {"x": np.zeros((17, 1))}, [17], compressor=numcodecs.Zlib(), chunks=4)
-    change(store, "data/x", chunks=[4, 2**20])
+    change_description(store, "data/x", chunks=[4, 2**20])
     for number in range(5):
         (store / "data" / "x" / f"{number}.0").write_bytes(zlib.compress(bytes(2**25)))
     tracemalloc.start()
     _, rows = Yields("zarr", store, rate_hz=10).only()["x"]
-    most = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert not rows.any() and most < 3.5 * 2**25, most
+    assert not rows.any() and peak < 3.5 * 2**25, peak
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -441,21 +447,21 @@ def test_a_bad_chunk_read_by_a_thread_is_named(number, tmp_path):
 
 @pytest.mark.soak
 def test_changed_bytes_are_named(tmp_path, rng):
-    store = write_store(tmp_path / "s", {"rgb": images()}, compressor=numcodecs.Blosc("zstd", shuffle=2))
-    write_images(store, images(), lambda frame: imagecodecs.jpeg2k_encode(frame, level=0), "imagecodecs_jpeg2k")
+    store = write_store(tmp_path / "s", {"rgb": random_images()}, compressor=numcodecs.Blosc("zstd", shuffle=2))
+    write_images(store, random_images(), lambda frame: imagecodecs.jpeg2k_encode(frame, level=0), "imagecodecs_jpeg2k")
     file = zip_tree(store, tmp_path / "s.zarr.zip")
-    whole = file.read_bytes()
+    content = file.read_bytes()
     sources = [path for path in store.rglob("*") if path.is_file()]
     for _ in range(rounds(60)):
         target = file if rng.random() < 0.3 else sources[rng.integers(len(sources))]
-        sound = whole if target is file else target.read_bytes()
-        target.write_bytes(damage(sound, rng))
+        original = content if target is file else target.read_bytes()
+        target.write_bytes(damage(original, rng))
         source = file if target is file else store
         try:
             Yields("zarr", source, rate_hz=10)
         except robocache.FileError as error:
             assert source.name in str(error)
-        target.write_bytes(sound)
+        target.write_bytes(original)
 
 
 # ---- arrays without a description ----
@@ -470,13 +476,13 @@ def rename_member(file, old, new):
 
 
 def test_every_changed_byte_of_a_directory_entry_is_named(tmp_path):
-    """The entry is an array's description in a zip file. The array is read completely, or refused by name."""
-    whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
+    """The entry is an array's description in a zip file. The array is read completely, or skipped by name."""
+    intact = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
     name = b"data/action/.zarray"
-    start = whole.rindex(name) - 46
+    start = intact.rindex(name) - 46
     for offset in range(start, start + 46 + len(name)):
         for flip in (1, 0x80):
-            content = bytearray(whole)
+            content = bytearray(intact)
             content[offset] ^= flip
             (tmp_path / "s.zarr.zip").write_bytes(content)
             try:
@@ -505,8 +511,8 @@ def test_an_array_without_its_description_is_named(kind, separator, tmp_path):
 
 def test_an_array_named_only_in_consolidated_metadata(tmp_path):
     source = write_store(tmp_path / "s")
-    described = {"zarr_consolidated_format": 1, "metadata": {"data/gone/.zarray": {}, "data/action/.zarray": {}}}
-    (source / ".zmetadata").write_text(json.dumps(described))
+    metadata = {"zarr_consolidated_format": 1, "metadata": {"data/gone/.zarray": {}, "data/action/.zarray": {}}}
+    (source / ".zmetadata").write_text(json.dumps(metadata))
     assert_refused(source, "data/gone", ".zmetadata names it")
 
 

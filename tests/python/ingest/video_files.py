@@ -31,7 +31,7 @@ def write_video(
 ):
     """Writes an mp4 with :func:`picture` of each number, at k / fps or at `times` in seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unit = Fraction(1, 60_000)  # the finest that mpeg4 accepts
+    unit = Fraction(1, 60_000)  # the finest time base that mpeg4 accepts
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=fps, options=options or {})
         stream.height, stream.width, stream.pix_fmt = *size, pixels
@@ -47,7 +47,7 @@ def write_video(
 
 
 def read_video(path):
-    """(exact stamps in seconds, frames [n, H, W, 3]) of a file, in presentation order."""
+    """Returns the exact stamps in seconds and the frames [n, H, W, 3] of a file, in presentation order."""
     with av.open(str(path)) as container:
         frames = {frame.pts * frame.time_base: frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)}
     times = sorted(frames)
