@@ -1,4 +1,4 @@
-"""The files of a cache by docs/format.md, without the library: their checksums, and a signed manifest.
+"""Checksums of a cache's files, and manifests with these, by docs/format.md and without the library.
 
 `append_files` writes frames that are no pictures, for tests that never decode them.
 """
@@ -17,15 +17,15 @@ GROWING = {"time_ns.npy", "values.npy", "blob_offsets.npy"}  # these may be long
 
 
 def header_bytes(content):
-    """The length of the header of a .npy file."""
+    """Returns the length of a .npy file's header."""
     return 10 + int.from_bytes(content[8:10], "little")
 
 
 def checksums(name, content):
     """Checksums in the form that the manifest has since version 2."""
-    covered_from = header_bytes(content) if Path(name).name in GROWING else 0
+    checked_from = header_bytes(content) if Path(name).name in GROWING else 0
     return [
-        f"{zlib.crc32(content[max(begin, covered_from) : begin + BLOCK_BYTES]):08x}"
+        f"{zlib.crc32(content[max(begin, checked_from) : begin + BLOCK_BYTES]):08x}"
         for begin in range(0, len(content), BLOCK_BYTES)
     ]
 

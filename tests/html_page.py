@@ -1,4 +1,4 @@
-"""An HTML page, parsed."""
+"""Parses an HTML page."""
 
 import html.parser
 

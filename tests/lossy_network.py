@@ -18,10 +18,10 @@ CLONE_NEWNET = 0x40000000
 
 
 def nft(command):
-    done = subprocess.run(["nft", command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise OSError(errno.ENOTSUP, f"nft: {done.stderr.strip()}")
-    return done.stdout
+    completed = subprocess.run(["nft", command], capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        raise OSError(errno.ENOTSUP, f"nft: {completed.stderr.strip()}")
+    return completed.stdout
 
 
 class LossyNetwork:
@@ -55,9 +55,9 @@ class LossyNetwork:
         if self.libc.unshare(CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "a network namespace of its own")
         self.network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        up_and_running, set_flags = 0x1 | 0x40 | 0x1000, 0x8914  # and multicast
+        flags, set_flags = 0x1 | 0x40 | 0x1000, 0x8914  # IFF_UP, IFF_RUNNING and IFF_MULTICAST; SIOCSIFFLAGS
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-            fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
+            fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", flags))
         nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")
 
     def lose(self, ports):

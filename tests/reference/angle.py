@@ -1,4 +1,4 @@
-"""Interpolates angles the shorter way in integers: units of 2^-256 rad, with pi as exact."""
+"""Interpolates angles the shorter way in integers: units of 2^-256 rad, and pi to the same precision."""
 
 import numpy as np
 
@@ -14,11 +14,11 @@ def _arc_tangent_of_inverse(n):
     return total
 
 
-HALF_TURN = (16 * _arc_tangent_of_inverse(5) - 4 * _arc_tangent_of_inverse(239)) >> 32  # Machin
+HALF_TURN = (16 * _arc_tangent_of_inverse(5) - 4 * _arc_tangent_of_inverse(239)) >> 32  # Machin's formula
 TURN = 2 * HALF_TURN
 
 
-def _fixed(x):
+def _in_units(x):
     numerator, denominator = float(x).as_integer_ratio()
     return (numerator << BITS) // denominator
 
@@ -28,8 +28,8 @@ def _on_circle(angle):
 
 
 def angles_between(a, b, w, u):
-    """(exact, bound) [N, D] of angles the share `w` [N] of the shorter way from `a` to `b` [N, D], docs/rules.md 8.2. `exact`
-    is in [-pi, pi), and correct modulo 2 pi."""
+    """Returns (exact, bound) [N, D] of the angle at the share `w` [N] of the shorter way from `a` to `b` [N, D]. `exact`
+    is in [-pi, pi), and correct modulo 2 pi; `bound` is that of rule 8.2 in docs/rules.md."""
     exact, bound = np.full(a.shape, np.nan), np.zeros(a.shape)
     for i, share in enumerate(w):
         if not np.isfinite(share):
@@ -40,13 +40,13 @@ def angles_between(a, b, w, u):
             x, y = a[i, d], b[i, d]
             if not (np.isfinite(x) and np.isfinite(y)):
                 continue
-            way = _on_circle(_fixed(y) - _fixed(x))
-            exact[i, d] = _on_circle(_fixed(x) + way * numerator // denominator) / (1 << BITS)
-            apart = abs(float(y) - float(x))
+            way = _on_circle(_in_units(y) - _in_units(x))
+            exact[i, d] = _on_circle(_in_units(x) + way * numerator // denominator) / (1 << BITS)
+            distance = abs(float(y) - float(x))
             # Wrapping has an error of 2.5 u: 2 u of the fma, u / 2 of 2 pi times the turns. The way adds u (2.5 + |b - a|) |w|,
             # the weight u pi |w|, the fma u pi (1 + |w|), the last wrapping 2.5 u, and -pi in place of y u (2 pi (1 + |w|) + 5).
-            bound[i, d] = u * (20 + abs(share) * (apart + 16)) + 2.0**-53 * (4 + 16 * abs(share))
-            if HALF_TURN - abs(way) <= _fixed(4 * u * (apart + 1)):
+            bound[i, d] = u * (20 + abs(share) * (distance + 16)) + 2.0**-53 * (4 + 16 * abs(share))
+            if HALF_TURN - abs(way) <= _in_units(4 * u * (distance + 1)):
                 bound[i, d] = np.pi  # both ways are equally long
             if max(abs(x), abs(y)) > 2.0 ** (24 if u > 2.0**-30 else 53):
                 bound[i, d] = np.inf

@@ -50,7 +50,7 @@ def round_to(x, dtype):
 
 
 def _round_to_odd_float32(x):
-    # Rounding to odd with two spare bits, then to nearest, is one rounding of the exact value.
+    # Rounding to odd with two spare bits, then to nearest, gives the same as one rounding of the exact value.
     nearest = x.astype(np.float32)
     inexact = (nearest.astype(np.float64) != x) & ~np.isnan(x)
     too_far = inexact & (np.abs(nearest.astype(np.float64)) > np.abs(x))

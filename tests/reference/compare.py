@@ -6,12 +6,12 @@ from .arithmetic import bfloat16, is_floating
 
 
 def name_of(dtype):
-    """The id of a parameter that is a dtype."""
+    """Returns the test id of a parameter that is a dtype."""
     return dtype.name if isinstance(dtype, np.dtype) else None
 
 
 def assert_same_bits(actual, expected, what=""):
-    """Equal dtype, shape and bits; NaN is one value, whatever its sign and payload."""
+    """Asserts equal dtype, shape and bits; all NaN are equal, whatever their sign and payload."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, expected {expected.dtype}"
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
@@ -19,10 +19,10 @@ def assert_same_bits(actual, expected, what=""):
     if is_floating(actual.dtype):
         same |= np.isnan(actual) & np.isnan(expected)
     if not same.all():
-        where = np.argwhere(~same)
-        first = tuple(int(i) for i in where[0])
+        differing = np.argwhere(~same)
+        first = tuple(int(i) for i in differing[0])
         raise AssertionError(
-            f"{what}: {len(where)} of {same.size} elements differ; the first at {first}: "
+            f"{what}: {len(differing)} of {same.size} elements differ; the first at {first}: "
             f"{actual[first]!r}, expected {expected[first]!r}"
         )
 
@@ -34,15 +34,18 @@ def assert_within(actual, expected, what=""):
         np.where(exact, actual, 0).astype(actual.dtype), np.where(exact, expected.out, 0).astype(actual.dtype), what
     )
     with np.errstate(invalid="ignore"):
-        off = np.abs(actual.astype(np.float64) - expected.exact)
-        good = (
-            exact | (expected.bound == np.inf) | (off <= expected.bound) | (np.isnan(actual) & np.isnan(expected.exact))
+        difference = np.abs(actual.astype(np.float64) - expected.exact)
+        is_within = (
+            exact
+            | (expected.bound == np.inf)
+            | (difference <= expected.bound)
+            | (np.isnan(actual) & np.isnan(expected.exact))
         )
-    if not good.all():
-        where = np.argwhere(~good)
-        first = tuple(int(i) for i in where[0])
+    if not is_within.all():
+        outside = np.argwhere(~is_within)
+        first = tuple(int(i) for i in outside[0])
         raise AssertionError(
-            f"{what}: {len(where)} of {good.size} elements are off; the first at {first}: {actual[first]!r}, "
+            f"{what}: {len(outside)} of {is_within.size} elements are off; the first at {first}: {actual[first]!r}, "
             f"expected {expected.exact[first]!r} give or take {expected.bound[first]!r}"
         )
 

@@ -25,7 +25,7 @@ float32, float64 = FLOATS[1], FLOATS[0]
 
 
 def resample(values, times, targets, device="cpu", **options):
-    """Calls it through torch on `device`, into poisoned memory. Returns (out, valid) as NumPy arrays."""
+    """Calls resample_trajectories through torch on `device`, into poisoned memory. Returns (out, valid) as NumPy arrays."""
     for name in ("lengths", "target_lengths"):
         if isinstance(options.get(name), np.ndarray):
             options[name] = to_torch(options[name], device)
@@ -57,9 +57,9 @@ def random_values(rng, shape, dtype, special=True):
     """Values of many magnitudes, with plateaus and straight stretches, where slopes are decided, and some NaN."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-6, 7, shape))
     x = np.where(rng.random(shape) < 0.3, np.round(x), x)
-    kept = rng.random(shape) < 0.25
+    is_repeated = rng.random(shape) < 0.25
     for s in range(1, shape[-2]):
-        x[..., s, :] = np.where(kept[..., s, :], x[..., s - 1, :], x[..., s, :])
+        x[..., s, :] = np.where(is_repeated[..., s, :], x[..., s - 1, :], x[..., s, :])
     if special:
         extreme = np.array([np.nan, np.inf, 0.0, -0.0, 1e-41, 3e38, -3e38])
         x = np.where(rng.random(shape) < 0.02, rng.choice(extreme, shape), x)

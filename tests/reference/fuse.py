@@ -59,18 +59,18 @@ def on_clock(target, clock, offset):
     with np.errstate(all="ignore"):
         if target.dtype == np.int64:
             target = np.float64(target) / np.float64(1e9)
-        moved = clock.type(clock.type(target) + clock.type(offset)) if offset else clock.type(target)
-    return moved if moved == moved else None
+        shifted = clock.type(clock.type(target) + clock.type(offset)) if offset else clock.type(target)
+    return shifted if shifted == shifted else None
 
 
-def age_of(target, used, kind):
+def age_of(target, used, dtype):
     """Rule 23: target minus the sample used, both on the stream's clock, in the unit and type of the targets."""
     if target.dtype == np.int64:
         ns = max(-NS_ENDS.max, _clip_ns(int(target) - int(used)))
-        return kind.type(ns) if kind == np.int64 else kind.type(np.float64(ns) / 1e9)
+        return dtype.type(ns) if dtype == np.int64 else dtype.type(np.float64(ns) / 1e9)
     with np.errstate(all="ignore"):
         seconds = np.float64(0 if target == used else target - used)
-    return kind.type(max(-NS_ENDS.max, nearest_ns(seconds))) if kind == np.int64 else kind.type(seconds)
+    return dtype.type(max(-NS_ENDS.max, nearest_ns(seconds))) if dtype == np.int64 else dtype.type(seconds)
 
 
 def _stream(
@@ -98,17 +98,17 @@ def _stream(
         requested = [k for k, t in enumerate(on_stream_clock) if t is not None]
         if not requested or len(row_times) == 0:
             continue
-        moved = np.array([on_stream_clock[k] for k in requested], times.dtype)
+        shifted = np.array([on_stream_clock[k] for k in requested], times.dtype)
         # Rules 3 to 12 in the work type. A NaN sample is a value, so absence is known from the samples' indices.
-        used, is_valid = _used(row_times, moved, rules)
+        used, is_valid = _used(row_times, shifted, rules)
         x = row.astype(work) if floating else None
         if floating:
-            x, _ = resample(x, row_times, moved, **rules)
+            x, _ = resample(x, row_times, shifted, **rules)
         for i, k in enumerate(requested):
             valid[b, k] = is_valid[i]
             if used[i] is None:
                 continue
-            age[b, k] = age_of(moved[i], row_times[used[i]], targets.dtype)
+            age[b, k] = age_of(shifted[i], row_times[used[i]], targets.dtype)
             y = x[i] if floating else row[used[i]]
             if scale is not None or shift is not None:
                 factor = np.broadcast_to(np.asarray(1 if scale is None else scale).astype(work), y.shape)
@@ -135,6 +135,6 @@ def _used(times, targets, rules):
             used.append(int(value) - 1)
         else:
             before = int(np.count_nonzero(times <= target)) - 1
-            beyond = before == n - 1 and n > 1 and rules.get("extrapolate") == "linear" and times[-1] != target
-            used.append(n - 2 if beyond else max(before, 0))
+            is_after_end = before == n - 1 and n > 1 and rules.get("extrapolate") == "linear" and times[-1] != target
+            used.append(n - 2 if is_after_end else max(before, 0))
     return used, valid

@@ -20,14 +20,14 @@ def on(device, value):
 
 
 def fuse(streams, targets, device="cpu", *, options=None, **shared):
-    """Calls it through torch on `device`. Returns (out, valid, age) as NumPy arrays.
+    """Calls fuse_multimodal through torch on `device`. Returns (out, valid, age) as NumPy arrays.
 
     options: a dict for each stream, as for the oracle; the call gets a list for each option.
     """
     keywords = {name: on(device, value) for name, value in shared.items()}
     for name in (*STREAM_OPTIONS, "dtype"):
-        if options and any(name in own for own in options):
-            keywords[name] = [on(device, own.get(name, shared.get(name))) for own in options]
+        if options and any(name in stream_options for stream_options in options):
+            keywords[name] = [on(device, stream_options.get(name, shared.get(name))) for stream_options in options]
     out, valid, age = robocache.fuse_multimodal(
         [(to_torch(values, device), to_torch(times, device)) for values, times in streams],
         to_torch(targets, device),
@@ -47,8 +47,8 @@ def check(streams, targets, device="cpu", **options):
     assert_same_bits(valid, expected_valid, f"valid, {options}")
     assert_same_bits(age, expected_age, f"age, {options}")
     if isinstance(out, list):
-        for index, (one, expected) in enumerate(zip(out, expected_out, strict=True)):
-            assert_same_bits(one, expected, f"values of stream {index}, {options}")
+        for index, (stream_out, expected) in enumerate(zip(out, expected_out, strict=True)):
+            assert_same_bits(stream_out, expected, f"values of stream {index}, {options}")
     else:
         assert_same_bits(out, expected_out, f"values, {options}")
 
@@ -69,11 +69,11 @@ def targets_of(rng, clock, *, batch=3, count=23):
 
 
 def random_options(rng, dtype, clock, *, batch=3, samples=17, features=5, out=None):
-    """Legal options of one stream."""
+    """Returns random legal options of one stream."""
     method = rng.choice(["linear", *STEPS] if dtype in FLOATS else STEPS)
     causal = bool(rng.integers(2)) and method != "next"
-    line = ["linear"] if method == "linear" and not causal else []
-    options = {"method": str(method), "causal": causal, "extrapolate": str(rng.choice(["clamp", "nan", *line]))}
+    linear = ["linear"] if method == "linear" and not causal else []
+    options = {"method": str(method), "causal": causal, "extrapolate": str(rng.choice(["clamp", "nan", *linear]))}
 
     def duration(most_ms):
         ns = int(rng.integers(0, most_ms * 1_000_000))

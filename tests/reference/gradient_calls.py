@@ -41,14 +41,14 @@ def jittered(rng, batch, samples, targets, clock, *, duplicates=True, hits=True)
         gaps[rng.random((batch, samples)) < 0.2] = 0
     times = np.cumsum(gaps, axis=1) * 0.01 + 3
     first, last = times[:, :1], times[:, -1:]
-    wanted = first + rng.uniform(-0.2, 1.2, (batch, targets)) * (last - first)
+    target_times = first + rng.uniform(-0.2, 1.2, (batch, targets)) * (last - first)
     if clock == np.int64:
-        times, wanted = (np.round(x * 1e9).astype(np.int64) for x in (times, wanted))
-    times, wanted = times.astype(clock), wanted.astype(clock)
+        times, target_times = (np.round(x * 1e9).astype(np.int64) for x in (times, target_times))
+    times, target_times = times.astype(clock), target_times.astype(clock)
     if hits:
         on_sample = np.take_along_axis(times, rng.integers(0, samples, (batch, targets)), axis=1)
-        wanted = np.where(rng.random((batch, targets)) < 0.3, on_sample, wanted)
-    return times, wanted
+        target_times = np.where(rng.random((batch, targets)) < 0.3, on_sample, target_times)
+    return times, target_times
 
 
 def in_clock(options, clock):

@@ -20,8 +20,8 @@ def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None,
     """The gradients of linear with respect to times [B, S] and target_times [B, T], and for each the sum of the magnitudes
     of its terms. float64; one target after the other."""
     values, out_gradient = values.astype(np.float64), out_gradient.astype(np.float64)
-    of_times, size_of_times = np.zeros(times.shape), np.zeros(times.shape)
-    of_targets, size_of_targets = np.zeros(target_times.shape), np.zeros(target_times.shape)
+    times_gradient, times_magnitude = np.zeros(times.shape), np.zeros(times.shape)
+    targets_gradient, targets_magnitude = np.zeros(target_times.shape), np.zeros(target_times.shape)
     for row, targets in enumerate(target_times):
         length = times.shape[1] if lengths is None else int(lengths[row])
         clock, position = only_last_of_each_time(times[row, :length], np.arange(length))
@@ -44,9 +44,9 @@ def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None,
             step = values[row, position[right]] - values[row, position[left]]
             terms = np.where(out_gradient[row, k] == 0, 0, out_gradient[row, k] * step) / gap
             slope, size = terms.sum(), np.abs(terms).sum()
-            of_targets[row, k] += slope
-            size_of_targets[row, k] += size
+            targets_gradient[row, k] += slope
+            targets_magnitude[row, k] += size
             for index, share in ((left, 1 - w), (right, w)):
-                of_times[row, position[index]] -= share * slope
-                size_of_times[row, position[index]] += (1 + abs(share)) * size
-    return of_times, of_targets, size_of_times, size_of_targets
+                times_gradient[row, position[index]] -= share * slope
+                times_magnitude[row, position[index]] += (1 + abs(share)) * size
+    return times_gradient, targets_gradient, times_magnitude, targets_magnitude

@@ -54,9 +54,9 @@ class Items:
             if key not in self.steps:
                 item[key] = torch.tensor(row[key])
                 continue
-            wanted = [index + step for step in self.steps[key]]
-            item[key] = torch.stack([torch.tensor(self.rows[min(max(x, first), last)][key]) for x in wanted])
-            item[f"{key}_is_pad"] = torch.tensor([x < first or x > last for x in wanted])
+            indices = [index + step for step in self.steps[key]]
+            item[key] = torch.stack([torch.tensor(self.rows[min(max(x, first), last)][key]) for x in indices])
+            item[f"{key}_is_pad"] = torch.tensor([x < first or x > last for x in indices])
         item["task"] = self.tasks[row["task_index"]]
         return item
 

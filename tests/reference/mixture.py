@@ -13,26 +13,26 @@ from .arithmetic import is_floating, mix_bits
 from .window_batch import Window, window_batch
 
 BLOCK = 65_536
-MOST = 2**64 - 1
+MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 
 @functools.lru_cache(4096)
 def round_keys(seed, epoch):
-    start = mix_bits((seed + GOLDEN) & MOST) ^ epoch
-    return [mix_bits((start + k * GOLDEN) & MOST) for k in range(1, 9)]
+    start = mix_bits((seed + GOLDEN) & MASK) ^ epoch
+    return [mix_bits((start + k * GOLDEN) & MASK) for k in range(1, 9)]
 
 
 def permuted(position, n, seed, epoch):
     """Permutes a position in [0, n): eight rounds over the least power of two >= max(n, 256), repeated until below n."""
-    keys = round_keys(seed & MOST, epoch & MOST)
+    keys = round_keys(seed & MASK, epoch & MASK)
     bits = (max(n, 256) - 1).bit_length()
     low_bits = bits - bits // 2
     while True:
         high, low = divmod(position, 1 << low_bits)
         for k in range(0, 8, 2):
-            high ^= mix_bits((low + keys[k]) & MOST) % (1 << bits - low_bits)
-            low ^= mix_bits((high + keys[k + 1]) & MOST) % (1 << low_bits)
+            high ^= mix_bits((low + keys[k]) & MASK) % (1 << bits - low_bits)
+            low ^= mix_bits((high + keys[k + 1]) & MASK) % (1 << low_bits)
         position = (high << low_bits) + low
         if position < n:
             return position
@@ -46,11 +46,11 @@ def shares(weights):
 @functools.lru_cache(256)
 def _shares(weights):
     exact = [Fraction(weight) * BLOCK / sum(map(Fraction, weights)) for weight in weights]
-    whole = [int(share) for share in exact]
-    most = sorted(range(len(weights)), key=lambda k: (whole[k] - exact[k], k))
-    for source in most[: BLOCK - sum(whole)]:
-        whole[source] += 1
-    return tuple(whole)
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda k: (counts[k] - exact[k], k))
+    for source in by_remainder[: BLOCK - sum(counts)]:
+        counts[source] += 1
+    return tuple(counts)
 
 
 @functools.lru_cache(16)
@@ -65,27 +65,27 @@ def turns(share, seed, block, shuffle):
             index ^= index * 0x5A3E % BLOCK
         index %= BLOCK
     source = np.searchsorted(np.cumsum(share), index, side="right")
-    before = np.empty(BLOCK, np.int64)
+    earlier_draws = np.empty(BLOCK, np.int64)
     for k, count in enumerate(share):
-        before[source == k] = np.arange(count)
-    return np.stack([source, before], axis=1)
+        earlier_draws[source == k] = np.arange(count)
+    return np.stack([source, earlier_draws], axis=1)
 
 
 def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuffle=True):
-    """(source, anchor's index in it) at a position of an epoch.
+    """Returns the source and the index of its anchor at a position of an epoch.
 
     anchors: the number of each source. With weights an epoch has `samples` draws, by default as many as anchors.
     """
     if weights is None:
         anchor = permuted(position, sum(anchors), seed, epoch) if shuffle else position
         return _part_of(anchor, anchors)
-    number = epoch * (sum(anchors) if samples is None else samples) + position & MOST
+    number = epoch * (sum(anchors) if samples is None else samples) + position & MASK
     block, index = divmod(number, BLOCK)
     share = _shares(tuple(weights))
-    source, before = map(int, turns(share, seed, block, shuffle)[index])
-    turn, anchor = divmod(block * share[source] + before, anchors[source])
+    source, earlier_draws = map(int, turns(share, seed, block, shuffle)[index])
+    pass_number, anchor = divmod(block * share[source] + earlier_draws, anchors[source])
     if shuffle:
-        anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
+        anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), pass_number)
     return source, anchor
 
 
@@ -99,18 +99,18 @@ def changed_draws(count, anchors, changes, *, begin=0, seed=0, shuffle=True):
         share = [share for first, share in changes if first <= number][-1]
         block, index = divmod(number, BLOCK)
         source = int(turns(share, seed, block, shuffle)[index][0])
-        turn, anchor = divmod(drawn[source], anchors[source])
+        pass_number, anchor = divmod(drawn[source], anchors[source])
         drawn[source] += 1
         if number < begin:
             continue
         if shuffle:
-            anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
+            anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), pass_number)
         draws.append((source, anchor))
     return draws
 
 
 def _part_of(index, sizes):
-    """(the index of the part that contains `index`, the index within the part), for consecutive parts of `sizes`."""
+    """Returns the part that contains `index` and the index within it, for consecutive parts of `sizes`."""
     for part, size in enumerate(sizes):
         if index < size:
             return part, index
@@ -135,12 +135,12 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
     firsts = np.cumsum([0, *(len(part.ticks) for part in parts)])
     batch["anchor_index"] = np.array([firsts[source] + anchor for source, anchor in drawn], np.int64)
     batch |= {name: np.zeros(count, np.int64) for name in ("time_ns", "episode_index")}
-    curved = set()
+    window_keys = set()
     for key, requested in deltas.items():
         steps = (count,) if requested is None else (count, len(requested))
-        having = [part for part in parts if key in part.dtypes]
-        stored = having[0].dtypes[key]
-        shape = max((part.shapes[key] for part in having), key=np.prod)
+        parts_with_key = [part for part in parts if key in part.dtypes]
+        stored = parts_with_key[0].dtypes[key]
+        shape = max((part.shapes[key] for part in parts_with_key), key=np.prod)
         out = np.zeros((*steps, *shape), dtype if is_floating(stored) else stored)
         batch[key] = Window(out, *(np.zeros(out.shape) for _ in range(3)))
         batch[key + "_is_pad"] = np.ones(steps, bool)
@@ -165,12 +165,12 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
             if name not in part.dtypes:
                 batch[name][samples] = rows
                 continue
-            curved |= {name} if isinstance(rows, Window) else set()
+            window_keys |= {name} if isinstance(rows, Window) else set()
             windows = rows if isinstance(rows, Window) else (rows,)
-            for to, result in zip(batch[name][: len(windows)], windows, strict=True):
-                wide = np.zeros((len(samples), *to.shape[1:]), to.dtype)
-                wide[tuple(map(slice, result.shape))] = result
-                to[samples] = wide
+            for target, result in zip(batch[name][: len(windows)], windows, strict=True):
+                padded = np.zeros((len(samples), *target.shape[1:]), target.dtype)
+                padded[tuple(map(slice, result.shape))] = result
+                target[samples] = padded
             if name + "_feature_is_pad" in batch:
-                batch[name + "_feature_is_pad"][samples] = np.arange(to.shape[-1]) >= part.shapes[name][0]
-    return batch | {key: batch[key].out for key in deltas if key not in curved}
+                batch[name + "_feature_is_pad"][samples] = np.arange(target.shape[-1]) >= part.shapes[name][0]
+    return batch | {key: batch[key].out for key in deltas if key not in window_keys}

@@ -78,9 +78,9 @@ def merged_moments(parts):
 
 
 def quantile_bracket(parts, percent):
-    """(least, greatest) possible value of a quantile of all rows of one feature, from each part's PERCENTS.
+    """Returns the least and greatest possible value of a quantile of all rows of a feature, from each part's PERCENTS.
 
-    numpy interpolates a part's quantile, so the number of its rows at or below is exact within one row. The bracket
+    numpy interpolates a part's quantile, so the number of its rows at or below that quantile is known within one row. The bracket
     allows one row for each part.
     """
     knots = sorted({float(part[field]) for part in parts for field in PERCENTS})
@@ -89,13 +89,15 @@ def quantile_bracket(parts, percent):
     def rows_at_or_below(value, surely):
         rows = 0
         for part in parts:
-            passed = [p for field, p in PERCENTS.items() if part[field] <= value]
-            ahead = [p for field, p in PERCENTS.items() if part[field] > value]
-            share = max(passed, default=0) if surely or not passed else min(ahead, default=100)
+            percents_reached = [p for field, p in PERCENTS.items() if part[field] <= value]
+            percents_after = [p for field, p in PERCENTS.items() if part[field] > value]
+            share = (
+                max(percents_reached, default=0) if surely or not percents_reached else min(percents_after, default=100)
+            )
             rows += float(part["count"]) * share / 100
         return rows + (-slack if surely else slack)
 
-    wanted = total * percent / 100
-    may = [value for value in knots if rows_at_or_below(value, surely=False) >= wanted]
-    must = [value for value in knots if rows_at_or_below(value, surely=True) >= wanted]
-    return min(may, default=knots[-1]), min(must, default=knots[-1])
+    rank = total * percent / 100
+    possible = [value for value in knots if rows_at_or_below(value, surely=False) >= rank]
+    certain = [value for value in knots if rows_at_or_below(value, surely=True) >= rank]
+    return min(possible, default=knots[-1]), min(certain, default=knots[-1])

@@ -18,6 +18,6 @@ def random_points(rng, count, dtype=np.float32, special=True, **grid):
     cell = np.where(on_boundary, np.round(cell), cell)
     points = (low + cell.astype(dtype) * size).astype(dtype)
     if special:
-        odd = rng.random((count, 3)) < 0.02
-        points[odd] = rng.choice(np.array([np.nan, np.inf, -np.inf, 2.1e9, -0.0, 1e30], dtype), odd.sum())
+        is_special = rng.random((count, 3)) < 0.02
+        points[is_special] = rng.choice(np.array([np.nan, np.inf, -np.inf, 2.1e9, -0.0, 1e30], dtype), is_special.sum())
     return points

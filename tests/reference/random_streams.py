@@ -44,6 +44,6 @@ def random_targets(rng, times, count):
     hits = np.take_along_axis(times, rng.integers(0, samples, (batch, count)), axis=1)
     targets = np.where(rng.random((batch, count)) < 0.3, hits, inside).astype(times.dtype)
     if times.dtype.kind == "f":
-        odd = rng.random((batch, count)) < 0.06
-        targets[odd] = rng.choice(np.array([np.nan, np.inf, -np.inf], times.dtype), odd.sum())
+        is_special = rng.random((batch, count)) < 0.06
+        targets[is_special] = rng.choice(np.array([np.nan, np.inf, -np.inf], times.dtype), is_special.sum())
     return targets

@@ -150,13 +150,13 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
     valid = np.zeros(len(targets), bool)
     brackets = []
 
-    def absent(k):
+    def set_absent(k):
         if floating:
             out[k] = np.nan
 
     for k, t in enumerate(targets):
         if t != t or n == 0:
-            absent(k)
+            set_absent(k)
             continue
         earlier = int(np.count_nonzero(times < t))
         left, right = earlier - 1, earlier
@@ -169,15 +169,15 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
         bracket = None
         if causal:
             if left < 0:
-                absent(k)
+                set_absent(k)
                 continue
             used = left
-            length_to_judge = difference(t, times[left], clock)
+            judged_length = difference(t, times[left], clock)
         elif inside:
-            length_to_judge = difference(times[right], times[left], clock)
+            judged_length = difference(times[right], times[left], clock)
             to_left, to_right = difference(t, times[left], clock), difference(times[right], t, clock)
             if method not in STEPS:
-                used, bracket = left, (k, left, weight(to_left, length_to_judge, clock, work))
+                used, bracket = left, (k, left, weight(to_left, judged_length, clock, work))
             elif method == "nearest":
                 used = right if to_right < to_left else left
             else:
@@ -189,16 +189,16 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
                 gap = difference(times[start + 1], times[start], clock)
                 bracket = (k, start, weight(difference(t, times[start], clock), gap, clock, work))
 
-        ok = inside
+        is_valid = inside
         if inside and limit["max_gap"] is not None:
-            ok = ok and length_to_judge <= limit["max_gap"]
+            is_valid = is_valid and judged_length <= limit["max_gap"]
         if inside and limit["tolerance"] is not None:
             age = difference(t, times[used], clock) if used == left else difference(times[used], t, clock)
-            ok = ok and age <= limit["tolerance"]
-        valid[k] = ok
+            is_valid = is_valid and age <= limit["tolerance"]
+        valid[k] = is_valid
 
-        if not ok and extrapolate == "nan":
-            absent(k)
+        if not is_valid and extrapolate == "nan":
+            set_absent(k)
         elif bracket is not None:
             brackets.append(bracket)
         else:
@@ -210,13 +210,13 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
 def _mix(out, times, values, brackets):
     """Rule 3: one fma in the work type, one rounding."""
     work = work_type(values.dtype)
-    targets_of, left_of, weights = (list(column) for column in zip(*brackets, strict=True))
-    a = values[left_of].astype(work)
-    b = values[[i + 1 for i in left_of]].astype(work)
+    target_indices, left_indices, weights = (list(column) for column in zip(*brackets, strict=True))
+    a = values[left_indices].astype(work)
+    b = values[[i + 1 for i in left_indices]].astype(work)
     w = np.array(weights, work)[:, None]
     with np.errstate(all="ignore"):
         step = (b - a).astype(work)
-    out[targets_of] = round_to(fma(np.broadcast_to(w, a.shape), step, a, work), values.dtype)
+    out[target_indices] = round_to(fma(np.broadcast_to(w, a.shape), step, a, work), values.dtype)
 
 
 def _duration(duration, clock):
@@ -292,54 +292,60 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
         m = np.repeat(m, 5)
     else:
         m = np.concatenate([[3 * m[0] - 2 * m[1], 2 * m[0] - m[1]], m, [2 * m[-1] - m[-2], 3 * m[-1] - 2 * m[-2]]])
-    around = m[left[:, None] + np.arange(5)] * h[:, None]
+    slopes_around = m[left[:, None] + np.arange(5)] * h[:, None]
     reach = {"pchip": 1, "akima": 2, "cubic": 0}[method]
-    step = np.abs(around[:, 2])
+    step = np.abs(slopes_around[:, 2])
     if method == "akima":
         virtual = (left < 2) | (left > n - 4)
-        size = np.abs(around).max(axis=1)
-        apart = np.abs(np.diff(around, axis=1))
+        size = np.abs(slopes_around).max(axis=1)
+        slope_differences = np.abs(np.diff(slopes_around, axis=1))
         slope_m = np.abs(np.diff(m))
         sums = slope_m[2:] + slope_m[:-2]  # scipy treats sums below 1e-9 of the largest as 0
         off = np.where(virtual, 30, 3)
         errors = []
-        for side, turn in ((0, apart[:, 1]), (1, apart[:, 2])):
-            total = apart[:, side] + apart[:, side + 2]
+        for side, turn in ((0, slope_differences[:, 1]), (1, slope_differences[:, 2])):
+            total = slope_differences[:, side] + slope_differences[:, side + 2]
             unsure = np.where(total > 0, (4 * off + 6) * u * size / total + 8 * u, 1)
             unsure = np.where(sums[left + side] <= 1.001e-9 * sums.max(), 1, unsure)
             errors.append(np.minimum(unsure, 1) * turn + np.where(unsure >= 1, total, 0) + (2 * off + 2) * u * size)
-        early, late = errors
+        error_before, error_after = errors
     elif method == "pchip":
         # Three roundings give a slope an error of 3 u. The harmonic mean of two slopes of one sign adds 23 u of at most 3 |d|, the
         # parabola at a row's end 26 u M, and the two subtractions the rest.
-        size = np.maximum(step, np.abs(around[:, [1, 3]]).max(axis=1))
-        early = late = 31 * u * size
+        size = np.maximum(step, np.abs(slopes_around[:, [1, 3]]).max(axis=1))
+        error_before = error_after = 31 * u * size
     else:
         slopes = curve(x, 1)
         error = _spline_error(x, np.abs(slopes), bc_type, u)
         size = np.maximum(step, h * np.maximum(np.abs(slopes[left]), np.abs(slopes[left + 1])))
-        early = h * error[left] + 5 * u * size
-        late = h * error[left + 1] + 5 * u * size
+        error_before = h * error[left] + 5 * u * size
+        error_after = h * error[left + 1] + 5 * u * size
     rest = 1 - w
-    part_early = np.where(inside, w * rest * rest, np.where(w < 0, -w, 0))
-    part_late = np.where(inside, w * w * rest, np.where(w > 1, -rest, 0))
-    bound = part_early * early + part_late * late + u * (4 * np.abs(filled[left]) + 32 * (1 + np.abs(w)) * size)
+    factor_before = np.where(inside, w * rest * rest, np.where(w < 0, -w, 0))
+    factor_after = np.where(inside, w * w * rest, np.where(w > 1, -rest, 0))
+    bound = (
+        factor_before * error_before
+        + factor_after * error_after
+        + u * (4 * np.abs(filled[left]) + 32 * (1 + np.abs(w)) * size)
+    )
 
     # Rule 10; no bound where float32 or float64 overflows or an infinity is near.
     rows = np.clip(left[:, None] + np.arange(-reach, reach + 2), 0, n - 1) if reach else np.arange(n)[None]
-    near = y[rows]
-    exact = np.where(np.isnan(near).any(axis=1), np.nan, exact)
+    values_near = y[rows]
+    exact = np.where(np.isnan(values_near).any(axis=1), np.nan, exact)
     largest = 2.0**125 if u > 2.0**-30 else 2.0**1021
-    wild = np.isinf(near).any(axis=1) | (np.abs(exact) > largest) | (size > largest)
+    is_unbounded = np.isinf(values_near).any(axis=1) | (np.abs(exact) > largest) | (size > largest)
     if method == "cubic":
-        wild = wild | (4 * np.abs(slopes).max() * (x[-1] - x[0]) > largest)  # slopes are stored as value per span
-    return exact, np.where(wild, np.inf, bound)
+        is_unbounded = is_unbounded | (
+            4 * np.abs(slopes).max() * (x[-1] - x[0]) > largest
+        )  # slopes are stored as value per span
+    return exact, np.where(is_unbounded, np.inf, bound)
 
 
 def _spline_error(x, s, bc_type, u):
-    """The error of the slopes: the forward pass is stored in the work type, all else is float64.
+    """Returns the error of the slopes. Only the forward pass is stored in the work type; all else is float64.
 
-    An equation passes at most half of its error to the next; the first one of a not-a-knot row passes all of it.
+    An equation passes at most half of its error to the next; the first equation of a not-a-knot row passes all of it.
     """
     n, h = len(x), np.diff(x)
     if n == 2:
@@ -347,18 +353,18 @@ def _spline_error(x, s, bc_type, u):
     first, last = (h[0] + h[1]) / h[1], (h[-1] + h[-2]) / h[-2]  # an end's factor of its neighbour's error
     if bc_type == "natural" or n == 3:
         first = last = 1.0
-    stored = np.zeros(n)
+    forward_error = np.zeros(n)
     for i in range(n - 2, 0, -1):
-        stored[i] = s[i] + s[i + 1] + (1 if i == 1 else 0.5) * (stored[i + 1] if i < n - 2 else 0)
-    stored[0] = s[0] + first * (s[1] + stored[1])
-    stored[-1] = s[-1] + last * (s[-2] + stored[-2])
+        forward_error[i] = s[i] + s[i + 1] + (1 if i == 1 else 0.5) * (forward_error[i + 1] if i < n - 2 else 0)
+    forward_error[0] = s[0] + first * (s[1] + forward_error[1])
+    forward_error[-1] = s[-1] + last * (s[-2] + forward_error[-2])
     norm = max(2, first, last)  # the norm of the system's inverse
     # The error of scipy, which pivots; an equation has the size of its gaps.
     uneven = np.max(h[1:] / h[:-1] + h[:-1] / h[1:])
-    solved = np.full(n, norm * uneven * s.max())
-    solved[0] *= 1 + first
-    solved[-1] *= 1 + last
-    return u * (stored + s) + 128 * 2.0**-53 * solved
+    solver_error = np.full(n, norm * uneven * s.max())
+    solver_error[0] *= 1 + first
+    solver_error[-1] *= 1 + last
+    return u * (forward_error + s) + 128 * 2.0**-53 * solver_error
 
 
 def _slerp(q, left, w, u):
@@ -370,9 +376,9 @@ def _slerp(q, left, w, u):
     unit = np.where(present[:, None], q / np.abs(q).max(axis=1, keepdims=True), [0, 0, 0, 1.0])
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     a, b = unit[left], unit[left + 1]
-    turn = (Rotation.from_quat(a).inv() * Rotation.from_quat(b)).as_rotvec()
-    angle = np.linalg.norm(turn, axis=1, keepdims=True) * w / 2
-    axis = turn / np.maximum(np.linalg.norm(turn, axis=1, keepdims=True), 1e-300)
+    rotation_vector = (Rotation.from_quat(a).inv() * Rotation.from_quat(b)).as_rotvec()
+    angle = np.linalg.norm(rotation_vector, axis=1, keepdims=True) * w / 2
+    axis = rotation_vector / np.maximum(np.linalg.norm(rotation_vector, axis=1, keepdims=True), 1e-300)
     exact = np.cos(angle) * a + np.sin(angle) * _times(a, axis)
     exact = np.where((present[left] & present[left + 1])[:, None], exact, np.nan)
     zero = (q == 0).all(axis=1)

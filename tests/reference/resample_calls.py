@@ -17,7 +17,7 @@ each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
 
 
 def resample(values, times, targets, device="cpu", **options):
-    """Calls it through torch on `device`. Returns (out, valid) as NumPy arrays."""
+    """Calls resample_trajectories through torch on `device`. Returns (out, valid) as NumPy arrays."""
     if isinstance(options.get("lengths"), np.ndarray):
         options["lengths"] = to_torch(options["lengths"], device)
     out, valid = robocache.resample_trajectories(

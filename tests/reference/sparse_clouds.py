@@ -42,12 +42,12 @@ def random_points(rng, shape, dtype=np.float32, *, spread=3.0, voxel_size=0.5, s
     faces = rng.random(count) < 0.2
     points[faces] = np.round(points[faces] / size) * size
     if count:
-        again = rng.random(count) < 0.1
-        points[again] = points[rng.integers(0, count, again.sum())]
+        is_repeated = rng.random(count) < 0.1
+        points[is_repeated] = points[rng.integers(0, count, is_repeated.sum())]
     if special:
         extreme = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, -0.0, 1e-40, 2.1e9])
-        odd = rng.random((count, 3)) < 0.03
-        points[odd] = rng.choice(extreme, odd.sum())
+        is_special = rng.random((count, 3)) < 0.03
+        points[is_special] = rng.choice(extreme, is_special.sum())
     with np.errstate(over="ignore"):
         return points.astype(dtype).reshape(*shape, 3)
 

@@ -12,7 +12,7 @@ import numpy as np
 def integrate_points(grid, weights, points, T_world_sensor, **options):
     """New (grid, weights) after points [N,3] or [K,N,3]."""
     total = Total(grid.shape, **options)
-    for cloud, pose in _each(points, T_world_sensor, 2):
+    for cloud, pose in _pairs_with_poses(points, T_world_sensor, 2):
         rotation, origin = pose[:3, :3], pose[:3, 3]
         for p in cloud.astype(np.float64):
             if np.isfinite(p).all():
@@ -26,13 +26,13 @@ def integrate_depth(grid, weights, depth, T_world_sensor, intrinsics, *, depth_s
     intrinsics = np.asarray(intrinsics, np.float64)
     if intrinsics.shape[-2:] == (3, 3):
         intrinsics = np.stack([intrinsics[..., i, j] for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))], -1)
-    for index, (image, pose) in enumerate(_each(depth, T_world_sensor, 2)):
+    for index, (image, pose) in enumerate(_pairs_with_poses(depth, T_world_sensor, 2)):
         camera = intrinsics if intrinsics.ndim == 1 else intrinsics[index]
         total.add(*_on_image(pose[:3, :3], pose[:3, 3], image.astype(np.float64) * depth_scale, camera, total))
     return total.update(grid, weights)
 
 
-def _each(measured, poses, ndim):
+def _pairs_with_poses(measured, poses, ndim):
     poses = np.asarray(poses, np.float64)
     return [(measured, poses)] if measured.ndim == ndim else list(zip(measured, poses, strict=True))
 
@@ -68,28 +68,28 @@ class Total:
         grid, weights = grid.copy(), weights.copy()
         for voxel in np.argwhere(self.counts):
             voxel = tuple(voxel)
-            before = np.float64(weights[voxel])
+            old_weight = np.float64(weights[voxel])
             measured = np.float64(int(self.sums[voxel])) * self.quantum
-            if before > 0:
-                measured = np.float64(grid[voxel]) * before + measured
+            if old_weight > 0:
+                measured = np.float64(grid[voxel]) * old_weight + measured
             else:
-                before = np.float64(0)
-            total = before + np.float64(int(self.counts[voxel]))
+                old_weight = np.float64(0)
+            total = old_weight + np.float64(int(self.counts[voxel]))
             grid[voxel] = measured / total
             weights[voxel] = total if self.max_weight is None else min(total, self.max_weight)
         return grid, weights
 
 
 def _along_ray(rotation, origin, p, total):
-    """(voxels that the ray to p passes through, sdf)."""
-    nothing = np.zeros(total.sums.shape, bool)
+    """Returns a mask of the voxels that the ray to p passes through, and their sdf."""
+    no_voxel = np.zeros(total.sums.shape, bool)
     ray = [(rotation[i, 0] * p[0] + rotation[i, 1] * p[1]) + rotation[i, 2] * p[2] for i in range(3)]
     length = math.sqrt((ray[0] * ray[0] + ray[1] * ray[1]) + ray[2] * ray[2])
     if length == 0:
-        return nothing, np.zeros(nothing.shape)
+        return no_voxel, np.zeros(no_voxel.shape)
     d = [x / length for x in ray]
-    enters, leaves = np.zeros(nothing.shape), np.full(nothing.shape, np.inf)
-    inside = ~nothing
+    enters, leaves = np.zeros(no_voxel.shape), np.full(no_voxel.shape, np.inf)
+    inside = ~no_voxel
     for axis in range(3):
         near, far = total.lower_plane[axis], total.upper_plane[axis]
         if d[axis] == 0:
@@ -105,7 +105,7 @@ def _along_ray(rotation, origin, p, total):
 
 
 def _on_image(rotation, origin, depth, camera, total):
-    """(voxels that a pixel measures, sdf)."""
+    """Returns a mask of the voxels that a pixel measures, and their sdf."""
     fx, fy, cx, cy = camera
     d = [total.centre[axis] - origin[axis] for axis in range(3)]
     x, y, z = ((rotation[0, i] * d[0] + rotation[1, i] * d[1]) + rotation[2, i] * d[2] for i in range(3))

@@ -20,7 +20,7 @@ each_points_dtype = pytest.mark.parametrize("points_dtype", POINTS, ids=name_of)
 
 
 def voxelize(points, features=None, device="cpu", *, mode, **options):
-    """Calls it through torch on `device`. Returns ({mode: array}, dropped) as NumPy arrays."""
+    """Calls voxelize_pointcloud through torch on `device`. Returns ({mode: array}, dropped) as NumPy arrays."""
     for name in ("lengths", "batch_offsets"):
         if options.get(name) is not None:
             options[name] = to_torch(np.asarray(options[name]), device)
@@ -30,8 +30,8 @@ def voxelize(points, features=None, device="cpu", *, mode, **options):
     assert list(out) == list(mode)
     assert all(array.device.type == device for array in (*out.values(), dropped))
     poison = {name: poisoned(array.shape, array.dtype, device) for name, array in out.items()}
-    again = robocache.voxelize_pointcloud(points, features, mode=mode, out=poison, **options)
-    assert again is poison
+    second_out = robocache.voxelize_pointcloud(points, features, mode=mode, out=poison, **options)
+    assert second_out is poison
     for name in mode:
         assert_same_bits(to_numpy(poison[name]), to_numpy(out[name]), f"out= of {name}")
     return {name: to_numpy(array) for name, array in out.items()}, to_numpy(dropped)
@@ -68,19 +68,19 @@ def bits(array):
 
     array = torch.as_tensor(array).cpu()
     if array.dtype.is_floating_point:
-        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[array.itemsize]
-        return torch.where(array.isnan(), torch.iinfo(whole).min + 1, array.view(whole))
+        integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[array.itemsize]
+        return torch.where(array.isnan(), torch.iinfo(integers).min + 1, array.view(integers))
     return array.view(torch.int32) if array.dtype == torch.uint32 else array
 
 
-def same(one, other):
+def same(a, b):
     """Whether two results, arrays or dicts or tuples of arrays, are equal bit for bit."""
     import torch
 
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-    if one is None or other is None:
-        return one is other
-    return one.dtype == other.dtype and torch.equal(bits(one), bits(other))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and torch.equal(bits(a), bits(b))

@@ -23,7 +23,7 @@ if bfloat16 is not None:
 
 
 def cells(points, grid_min, voxel_size, grid_size):
-    """(the voxel [N, 3] of each point, whether it is in the grid), computed by NumPy in the points' type."""
+    """Returns the voxel [N, 3] of each point, and whether it is in the grid, computed by NumPy in the points' type."""
     points = np.asarray(points)[:, :3]
     dtype = points.dtype
     with np.errstate(all="ignore"):
@@ -71,35 +71,35 @@ def sum_or_mean(features, mode, quantum=None):
         if mode == "sum":
             return np.int64((total + 2**63) % 2**64 - 2**63)
         return nearest(Fraction(total, points), np.float32) if fits else np.float32(np.nan)
-    wide = features.astype(np.float64)
-    if np.isnan(wide).any() or (np.isposinf(wide).any() and np.isneginf(wide).any()):
+    as_float64 = features.astype(np.float64)
+    if np.isnan(as_float64).any() or (np.isposinf(as_float64).any() and np.isneginf(as_float64).any()):
         return np.float64(np.nan).astype(dtype)
-    finite = wide[np.isfinite(wide)]
+    finite = as_float64[np.isfinite(as_float64)]
     if quantum is None:
         exponent = quantum_exponent(finite, points, dtype)
     else:
         half, exponent = math.frexp(quantum)
-        assert half == 0.5, "no power of two"
+        assert half == 0.5, "expected a power of two"
         exponent -= 1
     with np.errstate(over="ignore"):
         quanta = np.rint(np.ldexp(finite, -exponent))  # exact; smaller values are 0 quanta
-    whole = [int(x) for x in quanta.tolist()] if np.isfinite(quanta).all() else [2**63]
-    total = sum(whole)
-    if any(not -(2**63) <= x < 2**63 for x in (*whole, total)):
+    integers = [int(x) for x in quanta.tolist()] if np.isfinite(quanta).all() else [2**63]
+    total = sum(integers)
+    if any(not -(2**63) <= x < 2**63 for x in (*integers, total)):
         assert quantum is not None, "a voxel's own quantum cannot overflow"
         return np.float64(np.nan).astype(dtype)
-    if np.isinf(wide).any():
-        return wide[np.isinf(wide)][0].astype(dtype)
-    divided = points if mode == "mean" else 1
-    return nearest(Fraction(total << max(exponent, 0), divided << max(-exponent, 0)), dtype)
+    if np.isinf(as_float64).any():
+        return as_float64[np.isinf(as_float64)][0].astype(dtype)
+    divisor = points if mode == "mean" else 1
+    return nearest(Fraction(total << max(exponent, 0), divisor << max(-exponent, 0)), dtype)
 
 
 def extreme(features, sign):
     if is_floating(features.dtype):
-        wide = features.astype(np.float64)
-        if np.isnan(wide).any():
-            return features[np.isnan(wide)][0]
-        order = np.lexsort((~np.signbit(wide), wide))  # -0 before +0
+        as_float64 = features.astype(np.float64)
+        if np.isnan(as_float64).any():
+            return features[np.isnan(as_float64)][0]
+        order = np.lexsort((~np.signbit(as_float64), as_float64))  # -0 before +0
     else:
         order = np.argsort(features, kind="stable")
     return features[order[0 if sign < 0 else -1]]
@@ -167,9 +167,9 @@ def voxelize(points, features=None, *, mode, lengths=None, batch_offsets=None, *
         return voxelize_one(points, features, modes=mode, **options)
     result = [voxelize_one(points[c], None if features is None else features[c], modes=mode, **options) for c in clouds]
     if result:
-        stacked = {name: np.stack([one[name] for one, _ in result]) for name in mode}
+        stacked = {name: np.stack([result_of_cloud[name] for result_of_cloud, _ in result]) for name in mode}
     else:
-        none = None if features is None else np.zeros((0, features.shape[-1]), features.dtype)
+        no_features = None if features is None else np.zeros((0, features.shape[-1]), features.dtype)
         grid_size, fill = options["grid_size"], options.get("fill", 0)
-        stacked = {name: _empty(name, none, grid_size, fill)[None][:0] for name in mode}
+        stacked = {name: _empty(name, no_features, grid_size, fill)[None][:0] for name in mode}
     return stacked, np.array([dropped for _, dropped in result], np.int64)

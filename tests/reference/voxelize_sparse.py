@@ -70,17 +70,17 @@ def voxelize_sparse(
     coord_order="xyz",
 ):
     batched = points.ndim == 3 or batch_offsets is not None
-    flat = points.reshape(int(np.prod(points.shape[:-1])), points.shape[-1])
+    all_points = points.reshape(int(np.prod(points.shape[:-1])), points.shape[-1])
     grid = None
     origin = 0.0
     if point_range is not None:
         low, high = np.asarray(point_range, np.float64).reshape(2, 3)
         grid = np.round((high - low) / np.broadcast_to(np.asarray(voxel_size, np.float64), 3))
         origin = low
-    cells = cells_of(flat, voxel_size, origin)
+    cells = cells_of(all_points, voxel_size, origin)
     inside = holds(cells)
     if grid is not None:
-        inside &= ((cells >= 0) & (cells < grid) & (flat[:, :3] < high.astype(flat.dtype))).all(axis=1)
+        inside &= ((cells >= 0) & (cells < grid) & (all_points[:, :3] < high.astype(all_points.dtype))).all(axis=1)
     cells = np.where(inside[:, None], cells, 0).astype(np.int64).tolist()
 
     voxels = {}  # (cloud, x, y, z) -> rows, in order of their first rows
@@ -102,7 +102,7 @@ def voxelize_sparse(
 
     coords = np.full((size, 4), -1, np.int32)
     counts = np.zeros(size, np.int32)
-    point_to_voxel = np.full(len(flat), -1, np.int32)
+    point_to_voxel = np.full(len(all_points), -1, np.int32)
     rows = [[] for _ in range(size)]
     for voxel, key in enumerate(keys):
         cloud, *xyz = key
@@ -113,13 +113,13 @@ def voxelize_sparse(
     dropped = np.array([np.count_nonzero(point_to_voxel[rows.start : rows.stop] == -1) for rows in ranges], np.int64)
 
     if reduce is None:
-        source = flat if features is None else features.reshape(len(flat), features.shape[-1])
-        most = max(counts, default=0) if max_points_per_voxel is None else max_points_per_voxel
-        result = np.zeros((size, most, source.shape[-1]), source.dtype)
-        for voxel, of_voxel in enumerate(rows):
-            result[voxel, : len(of_voxel)] = source[of_voxel]
+        source = all_points if features is None else features.reshape(len(all_points), features.shape[-1])
+        points_per_voxel = max(counts, default=0) if max_points_per_voxel is None else max_points_per_voxel
+        result = np.zeros((size, points_per_voxel, source.shape[-1]), source.dtype)
+        for voxel, voxel_rows in enumerate(rows):
+            result[voxel, : len(voxel_rows)] = source[voxel_rows]
     else:
-        source = flat[:, 3:] if features is None else features.reshape(len(flat), features.shape[-1])
+        source = all_points[:, 3:] if features is None else features.reshape(len(all_points), features.shape[-1])
         result = reduced_features(source, rows, reduce)
     return Voxels(
         coords if batched else coords[:, 1:],
@@ -138,14 +138,14 @@ def reduced_features(source, rows, reduce):
     if not is_floating(dtype):
         dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
     result = np.zeros((len(rows), source.shape[1]), dtype)
-    for voxel, of_voxel in enumerate(rows):
-        if of_voxel:
-            result[voxel] = reduced(source[of_voxel], reduce)
+    for voxel, voxel_rows in enumerate(rows):
+        if voxel_rows:
+            result[voxel] = reduced(source[voxel_rows], reduce)
     return result
 
 
 def voxel_downsample(points, features=None, *, voxel_size, method="centroid", seed=None, origin=0.0):
-    """(points, features or None, rows of each voxel)."""
+    """Returns points, features or None, and the rows of each voxel."""
     cells = cells_of(points, voxel_size, origin)
     voxels = {}
     for row in np.flatnonzero((np.abs(cells) <= 2.0**62).all(axis=1)).tolist():
@@ -153,12 +153,12 @@ def voxel_downsample(points, features=None, *, voxel_size, method="centroid", se
     rows = list(voxels.values())
     sources = [points if features is None else points[:, :3], *([] if features is None else [features])]
     if method == "centroid":
-        taken = [reduced_features(source, rows, "mean") for source in sources]
+        results = [reduced_features(source, rows, "mean") for source in sources]
     else:
-        least = {"first": min, "random": lambda rows: min(rows, key=lambda row: sample_priority(seed, row))}[method]
-        chosen = np.array([least(of_voxel) for of_voxel in rows], np.int64)
-        taken = [source[chosen] for source in sources]
-    return taken[0], taken[1] if features is not None else None, rows
+        pick = {"first": min, "random": lambda rows: min(rows, key=lambda row: sample_priority(seed, row))}[method]
+        chosen = np.array([pick(voxel_rows) for voxel_rows in rows], np.int64)
+        results = [source[chosen] for source in sources]
+    return results[0], results[1] if features is not None else None, rows
 
 
 def sample_priority(seed, row):

@@ -31,16 +31,22 @@ class Window(NamedTuple):
 def assert_batch(batch, expected):
     """Asserts that a loader's batch, in any framework, equals `window_batch`, which has no anchor_index."""
     assert set(batch) == {*expected, "anchor_index"}
-    for key, wanted in expected.items():
-        got = to_numpy(batch[key])
-        if not isinstance(wanted, Window):
-            assert_same_bits(got, wanted, key)
+    for key, expected_array in expected.items():
+        array = to_numpy(batch[key])
+        if not isinstance(expected_array, Window):
+            assert_same_bits(array, expected_array, key)
             continue
-        assert got.dtype == wanted.out.dtype
-        off = got.astype(np.float64) - wanted.exact
+        assert array.dtype == expected_array.out.dtype
+        difference = array.astype(np.float64) - expected_array.exact
         with np.errstate(all="ignore"):
-            turns = np.where(wanted.period > 0, np.round(off / wanted.period), 0)
-        assert_within(got, Expected(wanted.out, wanted.exact + turns * wanted.period, wanted.bound, None), key)
+            turns = np.where(expected_array.period > 0, np.round(difference / expected_array.period), 0)
+        assert_within(
+            array,
+            Expected(
+                expected_array.out, expected_array.exact + turns * expected_array.period, expected_array.bound, None
+            ),
+            key,
+        )
 
 
 def default_method(dtype):
@@ -77,7 +83,7 @@ def window_batch(
     stats=None,
     dtype=np.float32,
 ):
-    """One batch.
+    """Returns one batch.
 
     episodes: a dict stream -> (time_ns int64 [n], values [n, *shape]) for each; a stream may be missing.
     anchors: [(index into episodes, anchor time in ns)], one for each sample of the batch.
@@ -104,50 +110,50 @@ def window_batch(
         out, is_pad = np.zeros(size, out_type), np.ones(size[:2], bool)
         exact, bound, period = np.zeros(size), np.zeros(size), np.zeros(size)
         age = np.full(size[:2], -(2**63), np.int64)
-        late, held = _value_of(offset_s, stream, 0), _value_of(causal, stream, False)
+        offset, is_causal = _value_of(offset_s, stream, 0), _value_of(causal, stream, False)
         gap, tolerance = _value_of(max_gap_s, stream, None), _value_of(tolerance_s, stream, None)
         for row, (episode, anchor_ns) in enumerate(anchors):
             if stream not in episodes[episode] or len(episodes[episode][stream][0]) == 0:
                 continue
             time_ns, values = episodes[episode][stream]
             values = np.asarray(values).reshape(len(time_ns), features)
-            deltas_ns = [round(delta * 1e9) + round(late * 1e9) for delta in deltas]
+            deltas_ns = [round(delta * 1e9) + round(offset * 1e9) for delta in deltas]
             targets = [min(max(int(anchor_ns) + delta, -(2**63)), 2**63 - 1) for delta in deltas_ns]
-            for begin, end, by in runs:
+            for begin, end, run_method in runs:
                 part = row, slice(None), slice(begin, end)
                 x, exact[part], bound[part], pad, ages = _window(
                     np.asarray(time_ns),
                     values[:, begin:end],
                     targets,
-                    method=by,
+                    method=run_method,
                     max_gap_ns=None if gap is None else round(gap * 1e9),
                     snap_ns=snap_s * 1e9,
-                    causal=held,
+                    causal=is_causal,
                     tolerance_ns=None if tolerance is None else round(tolerance * 1e9),
                 )
                 if begin == 0:
                     is_pad[row], age[row] = pad, ages
-                period[part] = 2 * np.pi if by == "angle" else 0
+                period[part] = 2 * np.pi if run_method == "angle" else 0
                 if is_floating(stored):
                     work = x.dtype
                     u = float(np.finfo(work).eps) / 2
                     if mode is not None:
                         scale, shift = (
-                            np.broadcast_to(np.reshape(part_of, -1)[begin:end].astype(work), x.shape)
-                            for part_of in affine(stats[stream], mode)
+                            np.broadcast_to(np.reshape(affine_part, -1)[begin:end].astype(work), x.shape)
+                            for affine_part in affine(stats[stream], mode)
                         )
                         x = fma(x, scale, shift, work)
-                        wide = np.abs(scale.astype(np.float64))
+                        magnitude = np.abs(scale.astype(np.float64))
                         exact[part] = exact[part] * scale + shift
-                        period[part] *= wide
-                        rounding = u * (np.abs(exact[part]) + wide * bound[part])
-                        bound[part] = np.where(bound[part] > 0, wide * bound[part] + rounding, 0)
+                        period[part] *= magnitude
+                        rounding = u * (np.abs(exact[part]) + magnitude * bound[part])
+                        bound[part] = np.where(bound[part] > 0, magnitude * bound[part] + rounding, 0)
                     x = round_to(x, out_type)
                     rounding = output_rounding(np.abs(exact[part]) + bound[part], out_type)
                     bound[part] = np.where(bound[part] > 0, bound[part] + rounding, 0)
                 out[part] = x
         steps = size[:1] if requested is None else size[:2]
-        curved = any(by not in EXACT for _, _, by in runs)
+        curved = any(run_method not in EXACT for _, _, run_method in runs)
         arrays = [part.reshape(*steps, *shapes[stream]) for part in (out, exact, bound, period)]
         batch[stream] = Window(*arrays) if curved else arrays[0]
         batch[stream + "_is_pad"] = is_pad.reshape(steps)
@@ -163,7 +169,7 @@ def _value_of(option, stream, otherwise):
 
 
 def _runs(methods, features, default):
-    """(begin, end, method) of all features in order; a pose as its position and its rotation."""
+    """Returns (begin, end, method) of all features in order; a pose as its position and its rotation."""
     if isinstance(methods, str):
         methods = [(slice(0, features), methods)]
     runs, done = [], 0
@@ -179,7 +185,7 @@ def _runs(methods, features, default):
 
 
 def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, tolerance_ns):
-    """The targets' values in the work type (integers as stored), before normalisation; the exact values and the bound of
+    """Returns the targets' values in the work type (integers as stored), before normalisation; the exact values and the bound of
     the error, 0 where the bits are known; is_pad; and the age of the sample used."""
     time_ns, values = only_last_of_each_time(time_ns, values)
     n = len(time_ns)
@@ -204,12 +210,12 @@ def _window(time_ns, values, targets, *, method, max_gap_ns, snap_ns, causal, to
         elif causal:
             if left < 0:
                 continue
-            old = target - times[left]
+            age_ns = target - times[left]
             out[k] = samples[left]
             is_pad[k] = (
                 right == n
-                or (max_gap_ns is not None and old > max_gap_ns)
-                or (tolerance_ns is not None and old > tolerance_ns)
+                or (max_gap_ns is not None and age_ns > max_gap_ns)
+                or (tolerance_ns is not None and age_ns > tolerance_ns)
             )
         elif left < 0:
             used = 0

@@ -20,10 +20,19 @@ ROOT = Path(__file__).parents[2]
 PYTHON = "python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libexpat1 zlib1g libssl3 libffi8 liblzma5"
 PYTHON += " libbz2-1.0 libuuid1 libstdc++6 libgcc-s1 libsqlite3-0"
 VERSION_OF_GOOGLETEST = ["dpkg-query", "-W", "-f", "${Package}=${Version}", "libgtest-dev"]
-NEEDED = ("numpy", "apache-tvm-ffi", "pyarrow", "rich", "typing_extensions", "markdown-it-py", "mdurl", "pygments")
+WHEEL_DEPENDENCIES = (
+    "numpy",
+    "apache-tvm-ffi",
+    "pyarrow",
+    "rich",
+    "typing_extensions",
+    "markdown-it-py",
+    "mdurl",
+    "pygments",
+)
 # Packages for the tests, with their dependencies, and torch's last release for aarch64 without CUDA.
-TESTED = ("pytest", "pytest-xdist", "hypothesis", "scipy", "pillow", "ml_dtypes", "mcap", "matplotlib")
-TESTED += ("sympy", "networkx", "jinja2", "filelock", "fsspec")
+TEST_PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "scipy", "pillow", "ml_dtypes", "mcap", "matplotlib")
+TEST_PACKAGES += ("sympy", "networkx", "jinja2", "filelock", "fsspec")
 TORCH = "torch==2.10.0"
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def emulated(script, root, program):
+def emulate(script, root, program):
     """Writes a script that runs an aarch64 program. sys.executable is the script, so child processes run it too."""
     script.write_text(f'#!/bin/sh\nexec qemu-aarch64-static -0 {script} -L {root} {program} "$@"\n')
     script.chmod(0o755)
@@ -41,50 +50,53 @@ def emulated(script, root, program):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """(Python for aarch64, the folder of the wheel and its dependencies, the environment)."""
+    """Returns Python for aarch64, and the environment in which it finds the wheel and its dependencies."""
     wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_aarch64.whl"))
     if not wheels:
         pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
     folder = tmp_path_factory.mktemp("aarch64")
     root = folder / "root"
     subprocess.run([ROOT / "packaging/unpack_arm64", root, *PYTHON.split()], check=True)
-    install(folder / "site", "--no-deps", *(f"{name}=={version(name)}" for name in NEEDED))
+    install(folder / "site", "--no-deps", *(f"{name}=={version(name)}" for name in WHEEL_DEPENDENCIES))
     zipfile.ZipFile(wheels[-1]).extractall(folder / "site")
     environment = {**os.environ, "PYTHONPATH": str(folder / "site"), "PYTHONHOME": str(root / "usr")}
     environment.pop("ROBOCACHE_LIBRARY", None)
-    return emulated(folder / "python", root, root / "usr/bin/python3.11"), environment
+    return emulate(folder / "python", root, root / "usr/bin/python3.11"), environment
 
 
-def install(folder, *wanted):
+def install(folder, *requirements):
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile", "--upgrade"]
     subprocess.run(
-        [*pip, "--target", folder, "--only-binary=:all:", "--python-version=3.11", *platforms, *wanted], check=True
+        [*pip, "--target", folder, "--only-binary=:all:", "--python-version=3.11", *platforms, *requirements],
+        check=True,
     )
 
 
 def test_self_test(python, tmp_path):
     program, environment = python
     command = [program, "-m", "robocache", "self-test", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["cases"] >= 100
+    completed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert json.loads(completed.stdout)["cases"] >= 100
 
 
 def test_a_changed_result_is_found(python, tmp_path):
-    """The stored results are x86-64's."""
+    """One of the results that were stored on x86-64 is changed."""
     program, environment = python
     shutil.copytree(Path(environment["PYTHONPATH"]) / "robocache", tmp_path / "robocache")
-    answers = tmp_path / "robocache/self_test.json"
-    answers.write_text(json.dumps({**json.loads(answers.read_text()), "fuse concat": "0" * 16}))
+    results = tmp_path / "robocache/self_test.json"
+    results.write_text(json.dumps({**json.loads(results.read_text()), "fuse concat": "0" * 16}))
     environment = {**environment, "PYTHONPATH": f"{tmp_path}:{environment['PYTHONPATH']}"}
     command = [program, "-m", "robocache", "self-test"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "fuse concat: expected 0000" in done.stdout, done.stdout + done.stderr
+    completed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 1 and "fuse concat: expected 0000" in completed.stdout, (
+        completed.stdout + completed.stderr
+    )
 
 
 def test_cpp(tmp_path):
-    """The C++ tests of the wheel's build."""
+    """Runs the C++ tests in the build of the wheel."""
     root, build = ROOT / "build/aarch64-root", ROOT / "build/dist-aarch64"
     if not (root.exists() and build.exists()):
         pytest.skip("NOT RUN: needs what ./dev wheel built")
@@ -94,26 +106,26 @@ def test_cpp(tmp_path):
     subprocess.run(["cmake", "--build", build], check=True)
     passed = 0
     for program in sorted((build / "tests/cpp").glob("robocache_*_test")):
-        script = emulated(tmp_path / program.name, "/usr/aarch64-linux-gnu", program)
-        done = subprocess.run([script, "--gtest_filter=-*cuda*"], capture_output=True, text=True)
-        assert done.returncode == 0, f"{program.name}: {done.stdout[-5000:]}{done.stderr[-2000:]}"
-        passed += int(re.search(r"\[  PASSED  \] (\d+) tests?\.", done.stdout)[1])
+        script = emulate(tmp_path / program.name, "/usr/aarch64-linux-gnu", program)
+        completed = subprocess.run([script, "--gtest_filter=-*cuda*"], capture_output=True, text=True)
+        assert completed.returncode == 0, f"{program.name}: {completed.stdout[-5000:]}{completed.stderr[-2000:]}"
+        passed += int(re.search(r"\[  PASSED  \] (\d+) tests?\.", completed.stdout)[1])
     assert passed >= 360  # of 375; the others need CUDA or another processor
 
 
 @pytest.mark.parametrize("room", ["cache", "ops", "loader"])
 def test_python(room, python, tmp_path):
     program, environment = python
-    beside = ROOT / "build/aarch64-site"  # large, and the same for all runs
-    if not (beside / "torch").exists():
-        install(beside, *(f"{name}=={version(name)}" for name in TESTED))
-        install(beside, "--no-deps", TORCH)
-    paths = f"{beside}:{environment['PYTHONPATH']}"
-    done = subprocess.run(
+    test_site = ROOT / "build/aarch64-site"  # large, and the same for all runs
+    if not (test_site / "torch").exists():
+        install(test_site, *(f"{name}=={version(name)}" for name in TEST_PACKAGES))
+        install(test_site, "--no-deps", TORCH)
+    paths = f"{test_site}:{environment['PYTHONPATH']}"
+    completed = subprocess.run(
         [program, "-m", "pytest", "-q", "-n", str(os.cpu_count()), "-p", "no:cacheprovider", f"tests/python/{room}"],
         cwd=ROOT,
         env={**environment, "PYTHONPATH": paths, "CI": "1"},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert completed.returncode == 0, completed.stdout[-5000:] + completed.stderr[-2000:]

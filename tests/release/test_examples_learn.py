@@ -14,5 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_policy_of_an_example_succeeds(example):
     command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", f"tests/python/test_example_{example}.py"]
     environment = os.environ | {"ROBOCACHE_SOAK": "2"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
-    assert done.returncode == 0 and "1 passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-2000:]
+    completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    assert completed.returncode == 0 and "1 passed" in completed.stdout and "skipped" not in completed.stdout, (
+        completed.stdout[-2000:]
+    )

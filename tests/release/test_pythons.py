@@ -25,10 +25,10 @@ REQUIREMENTS = re.findall(
 
 
 def interpreter(version):
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")) or [shutil.which(f"python{version}")]
-    if found[-1] is None:
+    paths = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")) or [shutil.which(f"python{version}")]
+    if paths[-1] is None:
         pytest.skip(f"NOT RUN: Python {version} is not here")
-    return found[-1]
+    return paths[-1]
 
 
 def oldest(requirement):
@@ -40,26 +40,30 @@ def oldest(requirement):
 def test_self_test(version, packages, tmp_path):
     python = tmp_path / "bin/python"
     subprocess.run([interpreter(version), "-m", "venv", tmp_path], check=True)
-    wanted = [oldest(requirement) for requirement in REQUIREMENTS] if packages == "oldest" else REQUIREMENTS
-    # Its own pip: Debian 12's does not run in Python 3.12.
+    requirements = [oldest(requirement) for requirement in REQUIREMENTS] if packages == "oldest" else REQUIREMENTS
+    # The pip of the environment is necessary: Debian 12's does not run in Python 3.12.
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "-q", "--upgrade", *wanted], check=True)
-    found = robocache.check_installation()
+    subprocess.run([*pip, "install", "-q", "--upgrade", *requirements], check=True)
+    installation = robocache.check_installation()
     (tmp_path / "robocache-alone").mkdir()  # the package's own folder may have packages for another Python beside it
     (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "robocache-alone"), "ROBOCACHE_LIBRARY": found["library"]}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path / "robocache-alone"),
+        "ROBOCACHE_LIBRARY": installation["library"],
+    }
 
     def run(*command):
         arguments = [python, "-m", "robocache", *command, "--json"]
         return subprocess.run(arguments, env=environment, capture_output=True, text=True)
 
-    done = run("self-test")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["cases"] >= 100
+    completed = run("self-test")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert json.loads(completed.stdout)["cases"] >= 100
     # An angle that never wraps: the library returns an empty table, which NumPy views.
     (tmp_path / "arm.csv").write_text("time,joint_rad\n" + "".join(f"{k / 100},{k / 1000}\n" for k in range(50)))
-    done = run("ingest", tmp_path / "arm.csv", tmp_path / "cache")
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = run("ingest", tmp_path / "arm.csv", tmp_path / "cache")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     versions = json.loads(run("info").stdout)["versions"]
     assert versions["python"].startswith(version) and versions["torch"] is None
     if packages == "oldest":
@@ -68,8 +72,10 @@ def test_self_test(version, packages, tmp_path):
         shutil.copytree(Path(robocache.__file__).parent, tmp_path / "robocache-alone/robocache")
         with (tmp_path / "robocache-alone/robocache/loader.py").open("a") as module:
             module.write("\ntype Newer = int\n")  # syntax of Python 3.12
-        done = run("self-test")
-        assert done.returncode != 0 and "loader.py" in done.stderr and "SyntaxError" in done.stderr, done.stderr
+        completed = run("self-test")
+        assert completed.returncode != 0 and "loader.py" in completed.stderr and "SyntaxError" in completed.stderr, (
+            completed.stderr
+        )
 
 
 def test_self_test_with_the_next_debians_python(tmp_path):
@@ -87,9 +93,9 @@ def test_self_test_with_the_next_debians_python(tmp_path):
     subprocess.run([*pip, *site], check=True)
     inside = f"chroot {debian} env -i PYTHONPATH=/site python3.14 -m robocache self-test --json"
     command = ["unshare", "--mount", "sh", "-c", f"mount -t proc proc {debian}/proc && {inside}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["cases"] >= 100
+    completed = subprocess.run(command, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert json.loads(completed.stdout)["cases"] >= 100
 
 
 def test_the_oldest_release_of_a_requirement():

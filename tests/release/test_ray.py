@@ -17,9 +17,10 @@ from robocache.ingest import plan
 import robocache
 
 ROOT = Path(__file__).parents[2]
-BESIDE = Path(sys.prefix) / "ray"  # ./dev release installs Ray here
+RAY_SITE = Path(sys.prefix) / "ray"  # ./dev release installs Ray here
 pytestmark = pytest.mark.skipif(
-    not BESIDE.exists() and importlib.util.find_spec("ray") is None, reason="NOT RUN: no ray; ./dev release installs it"
+    not RAY_SITE.exists() and importlib.util.find_spec("ray") is None,
+    reason="NOT RUN: no ray; ./dev release installs it",
 )
 # A head without processors, like the chart's, and two nodes with one each. A process that has half of a shard written is
 # stopped, and killed with its node.
@@ -91,8 +92,8 @@ def run_on_three_nodes(program, folder):
         plan(folder / "recordings", folder / "work", shards=4)
     (folder / "ingest.py").write_text(program)
     (folder / "driver.py").write_text(DRIVER)
-    beside = [str(BESIDE)] if BESIDE.exists() else []
-    paths = [str(Path(robocache.__file__).parents[1]), *beside]
+    ray_site = [str(RAY_SITE)] if RAY_SITE.exists() else []
+    paths = [str(Path(robocache.__file__).parents[1]), *ray_site]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp"}  # paths of sockets must be short
     environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
@@ -102,22 +103,24 @@ def run_on_three_nodes(program, folder):
 
 @pytest.mark.parametrize("recipe", ["chart", "page"])
 def test_a_killed_node_loses_no_shard(recipe, tmp_path):
-    done = run_on_three_nodes(recipes()[recipe], tmp_path)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    assert "nodes alive: 2" in done.stdout
+    completed = run_on_three_nodes(recipes()[recipe], tmp_path)
+    assert completed.returncode == 0, (completed.stdout + completed.stderr)[-5000:]
+    assert "nodes alive: 2" in completed.stdout
 
     robocache.ingest(tmp_path / "recordings", tmp_path / "whole")
-    dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
-    assert len(dataset) == len(whole) == 6
-    assert (dataset["arm"].values == whole["arm"].values).all() and (
-        dataset["arm"].time_ns == whole["arm"].time_ns
+    dataset, single = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(dataset) == len(single) == 6
+    assert (dataset["arm"].values == single["arm"].values).all() and (
+        dataset["arm"].time_ns == single["arm"].time_ns
     ).all()
 
 
 def test_a_program_without_retries_fails(tmp_path):
     program = recipes()["chart"]
-    planted = program.replace("ray.remote(convert)", "ray.remote(max_retries=0)(convert)")
-    assert planted != program
-    done = run_on_three_nodes(planted, tmp_path)
-    assert done.returncode != 0 and "NodeDiedError" in done.stderr, (done.stdout + done.stderr)[-5000:]
+    without_retries = program.replace("ray.remote(convert)", "ray.remote(max_retries=0)(convert)")
+    assert without_retries != program
+    completed = run_on_three_nodes(without_retries, tmp_path)
+    assert completed.returncode != 0 and "NodeDiedError" in completed.stderr, (completed.stdout + completed.stderr)[
+        -5000:
+    ]
     assert not (tmp_path / "cache").exists()

@@ -1,4 +1,4 @@
-"""Runs the scripts of docs/cluster.md on a Slurm with two nodes on this machine: one makes a cache, one trains from it.
+"""Runs the scripts of docs/cluster.md, which make a cache and train from it, on a Slurm with two nodes on this machine.
 
 `./dev release` runs it. All daemons have their files in the test's folder; a Slurm installed on this machine is not used.
 """
@@ -118,26 +118,26 @@ def slurm(tmp_path):
             daemon.wait()
 
 
-def wait_for(done, describe=lambda: "", seconds=120):
+def wait_for(is_done, describe=lambda: "", seconds=120):
     end = time.monotonic() + seconds
-    while not done():
+    while not is_done():
         assert time.monotonic() < end, describe()
         time.sleep(0.1)
 
 
 def scripts():
     """Returns the two scripts of the page, for 3 shards and nodes of one processor."""
-    found = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL | re.MULTILINE)
-    ingest, train = [block for block in found if "sbatch" in block or "srun" in block]
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL | re.MULTILINE)
+    ingest, train = [block for block in blocks if "sbatch" in block or "srun" in block]
     assert "train.sh" in ingest
     smaller = {
         " --gpus-per-node=8": "",
         "--cpus-per-task=64": "--cpus-per-task=1",
         "--nproc-per-node=8": "--nproc-per-node=1",
     }
-    for shown, here in {"shards=64": "shards=3", **smaller}.items():
-        assert shown in ingest + train
-        ingest, train = ingest.replace(shown, here), train.replace(shown, here)
+    for page_text, replacement in {"shards=64": "shards=3", **smaller}.items():
+        assert page_text in ingest + train
+        ingest, train = ingest.replace(page_text, replacement), train.replace(page_text, replacement)
     return ingest, train
 
 
@@ -162,36 +162,36 @@ def run_scripts(slurm, folder, ingest, train):
     }
 
     def call(*command):
-        done = subprocess.run(command, cwd=folder, env=slurm, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        completed = subprocess.run(command, cwd=folder, env=slurm, capture_output=True, text=True)
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
-    last = call("bash", "-c", ingest).strip()
+    last_job = call("bash", "-c", ingest).strip()
 
-    def waiting():
+    def jobs_left():
         return call("squeue", "-h", "-r", "-o", "%i %T %r").splitlines()
 
     def logs():
         return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(folder.glob("*.out")))
 
-    wait_for(lambda: not waiting(), lambda: f"{waiting()}\n{logs()}", 300)
+    wait_for(lambda: not jobs_left(), lambda: f"{jobs_left()}\n{logs()}", 300)
     states = dict(line.split() for line in call("squeue", "-h", "-r", "-t", "all", "-o", "%i %T").splitlines())
-    return states, last, logs(), call
+    return states, last_job, logs(), call
 
 
 def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
-    states, last, logs, call = run_scripts(slurm, tmp_path, *scripts())
-    assert set(states.values()) == {"COMPLETED"} and len(states) == 6 and last in states, f"{states}\n{logs}"
+    states, last_job, logs, call = run_scripts(slurm, tmp_path, *scripts())
+    assert set(states.values()) == {"COMPLETED"} and len(states) == 6 and last_job in states, f"{states}\n{logs}"
 
     robocache.ingest(tmp_path / "recordings", tmp_path / "whole")
-    dataset, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
-    assert len(dataset) == len(whole) == 6
-    assert (dataset["arm"].values == whole["arm"].values).all() and (
-        dataset["arm"].time_ns == whole["arm"].time_ns
+    dataset, single = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(dataset) == len(single) == 6
+    assert (dataset["arm"].values == single["arm"].values).all() and (
+        dataset["arm"].time_ns == single["arm"].time_ns
     ).all()
     assert "Restarts=1" in call("scontrol", "show", "job", "2_1")
     first, second = json.loads((tmp_path / "trained.json").read_text())
-    assert sorted(first + second) == sorted(whole["arm"].values.ravel().tolist())
+    assert sorted(first + second) == sorted(single["arm"].values.ravel().tolist())
 
 
 def test_jobs_that_are_not_requeued_fail(slurm, tmp_path):

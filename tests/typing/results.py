@@ -1,4 +1,4 @@
-"""The types of operations' results for mypy: torch for torch, numpy for numpy. `./dev lint` checks them."""
+"""Results of operations have the types of their arguments: torch for torch, numpy for numpy. `./dev lint` checks it by mypy."""
 
 from typing import Any
 

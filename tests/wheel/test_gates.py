@@ -56,12 +56,12 @@ def library(
     cuda: bool = False,
     *,
     options: Sequence[str] = (),
-    more: str = "",
+    declarations: str = "",
     call: str = "",
     pow_of: str = "2.2.5",
 ) -> bytes:
     source, out = folder / "library.c", folder / "library.so"
-    source.write_text(f"#define EXTRA_CALL {call}\n{more}\n{LIBRARY}")
+    source.write_text(f"#define EXTRA_CALL {call}\n{declarations}\n{LIBRARY}")
     exported, linked = ("robocache_cuda_one", CUDA_LINKED) if cuda else ("__tvm_ffi_one", CPU_LINKED)
     defines = [f"-DEXPORTED={exported}", f'-DLINKED="{linked}"', f'-DPOW="GLIBC_{pow_of}"']
     command = ["gcc", "-shared", "-fPIC", "-O1", "-fno-builtin", "-fvisibility=hidden", "-nostartfiles", *defines]
@@ -69,8 +69,8 @@ def library(
     return out.read_bytes()
 
 
-def finished(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
-    """The wheel of this checkout's modules and these libraries, made by finish_wheel."""
+def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
+    """Makes a wheel of this checkout's modules and these libraries with finish_wheel."""
     built, dist = folder / "robocache-1.2.3-py3-none-linux_x86_64.whl", folder / "dist"
     readme = index_readme.without_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
@@ -99,7 +99,7 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cpu")
-    return finished(folder, library(folder))
+    return make_wheel(folder, library(folder))
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +107,11 @@ def cuda_wheel(tmp_path_factory: pytest.TempPathFactory, toolkit: Path) -> Path:
     folder = tmp_path_factory.mktemp("cuda")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(components, "toolkit_of", lambda build: toolkit)
-        return finished(folder, library(folder), library(folder, True))
+        return make_wheel(folder, library(folder), library(folder, True))
 
 
-def copied(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda files: None) -> Path:
-    """A copy of the wheel and the files beside it, with `change` applied, and correct RECORD and SHA256SUMS."""
+def copy_wheel(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda files: None) -> Path:
+    """Copies the wheel and the files beside it, applies `change`, and writes correct RECORD and SHA256SUMS."""
     files = finish_wheel.read(wheel)
     change(files)
     copy = folder / wheel.name
@@ -133,7 +133,7 @@ def info(files: Files, name: str) -> str:
 def test_a_good_wheel_passes_every_gate(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path) -> None:
     assert gates.faults(cpu_wheel) == {}
     assert faults_but_architectures(cuda_wheel) == {}
-    assert gates.faults(copied(cpu_wheel, tmp_path)) == {}
+    assert gates.faults(copy_wheel(cpu_wheel, tmp_path)) == {}
 
 
 def test_a_wheel_without_the_plugin_has_another_name(cpu_wheel: Path, cuda_wheel: Path) -> None:
@@ -146,13 +146,13 @@ def test_a_wheel_without_the_plugin_has_another_name(cpu_wheel: Path, cuda_wheel
 
 
 def test_the_same_contents_are_the_same_bytes(cpu_wheel: Path, tmp_path: Path) -> None:
-    again = finished(tmp_path, finish_wheel.read(cpu_wheel)[CPU])
-    assert again.read_bytes() == cpu_wheel.read_bytes()
-    assert again.with_suffix(".cdx.json").read_bytes() == cpu_wheel.with_suffix(".cdx.json").read_bytes()
+    second_wheel = make_wheel(tmp_path, finish_wheel.read(cpu_wheel)[CPU])
+    assert second_wheel.read_bytes() == cpu_wheel.read_bytes()
+    assert second_wheel.with_suffix(".cdx.json").read_bytes() == cpu_wheel.with_suffix(".cdx.json").read_bytes()
 
 
-@pytest.mark.parametrize("again", ["same", "other"])
-def test_two_builds_that_differ(tmp_path: Path, again: str) -> None:
+@pytest.mark.parametrize("second_build", ["same", "other"])
+def test_two_builds_that_differ(tmp_path: Path, second_build: str) -> None:
     same_again = re.search(r"^same_again\(\) {\n.*?^}\n", (ROOT / "dev").read_text(), re.DOTALL | re.MULTILINE)
     assert same_again is not None
     wheel = tmp_path / "dist/robocache-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
@@ -163,37 +163,39 @@ def test_two_builds_that_differ(tmp_path: Path, again: str) -> None:
         archive.add(tmp_path / "robocache-1.2.3", "robocache-1.2.3")
     script = f"""set -euo pipefail
         say() {{ echo "$*"; }}; die() {{ echo "$*" >&2; exit 1; }}
-        shipped_wheel() {{ test -d "$4" && mkdir "$3" && echo -n {again} >"$3/{wheel.name}"; }}
+        shipped_wheel() {{ test -d "$4" && mkdir "$3" && echo -n {second_build} >"$3/{wheel.name}"; }}
         {same_again[0]}
         same_again ON {wheel}"""
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    if again == "same":
-        assert done.returncode == 0 and f"the sdist gives the same {wheel.name}" in done.stdout, done.stderr
+    completed = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    if second_build == "same":
+        assert completed.returncode == 0 and f"the sdist gives the same {wheel.name}" in completed.stdout, (
+            completed.stderr
+        )
     else:
-        assert done.returncode == 1 and done.stderr.endswith(f"built from the sdist, differs from {wheel}\n")
+        assert completed.returncode == 1 and completed.stderr.endswith(f"built from the sdist, differs from {wheel}\n")
 
 
 # name: (the gate, arguments of library())
 LIBRARY_FAULTS = {
     "RPATH": ("search_path", {"options": ["-Wl,-rpath,$ORIGIN/../../elsewhere"]}),
     "NEEDED libjpeg": ("needed", {"options": ["-Wl,--no-as-needed", "-ljpeg"]}),
-    "torch's symbol": ("undefined", {"more": "extern void _ZN2at5emptyEv(void);", "call": "_ZN2at5emptyEv()"}),
+    "torch's symbol": ("undefined", {"declarations": "extern void _ZN2at5emptyEv(void);", "call": "_ZN2at5emptyEv()"}),
     "no source defines it": (
         "undefined",
-        {"more": "extern void _ZN9robocache4lostEv(void);", "call": "_ZN9robocache4lostEv()"},
+        {"declarations": "extern void _ZN9robocache4lostEv(void);", "call": "_ZN9robocache4lostEv()"},
     ),
     "a memcpy of its own": (
         "undefined",
-        {"more": "void* memcpy(void* to, const void* from, unsigned long n) { return to; }"},
+        {"declarations": "void* memcpy(void* to, const void* from, unsigned long n) { return to; }"},
     ),
     "an exported stranger": (
         "exports",
-        {"more": '__attribute__((visibility("default"))) int stranger(void) { return 1; }'},
+        {"declarations": '__attribute__((visibility("default"))) int stranger(void) { return 1; }'},
     ),
     "GLIBC_2.29": ("glibc", {"pow_of": "2.29"}),
     "a build path": (
         "build_path",
-        {"more": '__attribute__((used)) static const char path[] = "/home/builder/robocache/src/a.cpp";'},
+        {"declarations": '__attribute__((used)) static const char path[] = "/home/builder/robocache/src/a.cpp";'},
     ),
 }
 
@@ -202,16 +204,18 @@ LIBRARY_FAULTS = {
 @pytest.mark.parametrize("fault", LIBRARY_FAULTS)
 def test_faults_of_libraries(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path, fault: str, cuda: bool) -> None:
     gate, arguments = LIBRARY_FAULTS[fault]
-    bad = library(tmp_path, cuda, **arguments)
+    faulty_library = library(tmp_path, cuda, **arguments)
     (tmp_path / "dist").mkdir()
     path = CUDA if cuda else CPU
-    wheel = copied(cuda_wheel if cuda else cpu_wheel, tmp_path / "dist", lambda files: files.update({path: bad}))
-    found = faults_but_architectures(wheel)
-    assert list(found) == [gate]
-    assert all(text.startswith(f"{path}: ") for text in found[gate])
+    wheel = copy_wheel(
+        cuda_wheel if cuda else cpu_wheel, tmp_path / "dist", lambda files: files.update({path: faulty_library})
+    )
+    faults = faults_but_architectures(wheel)
+    assert list(faults) == [gate]
+    assert all(text.startswith(f"{path}: ") for text in faults[gate])
 
 
-def replaced(files: Files, name: str, old: bytes, new: bytes) -> None:
+def replace_in(files: Files, name: str, old: bytes, new: bytes) -> None:
     assert old in files[name]
     files[name] = files[name].replace(old, new)
 
@@ -233,12 +237,12 @@ FILE_FAULTS: dict[str, tuple[str, str, Callable[[Files], None]]] = {
     "an SBOM of a false version": (
         "bill_of_materials",
         "zlib",
-        lambda f: replaced(f, info(f, "sboms/robocache-cpu.cdx.json"), b'"1.2.13"', b'"1.3.1"'),
+        lambda f: replace_in(f, info(f, "sboms/robocache-cpu.cdx.json"), b'"1.2.13"', b'"1.3.1"'),
     ),
     "NOTICE without nlohmann-json": (
         "licences",
         "licenses/NOTICE",
-        lambda f: replaced(f, info(f, "licenses/NOTICE"), b"nlohmann-json", b"json"),
+        lambda f: replace_in(f, info(f, "licenses/NOTICE"), b"nlohmann-json", b"json"),
     ),
     "a licence's text missing": (
         "licences",
@@ -248,33 +252,33 @@ FILE_FAULTS: dict[str, tuple[str, str, Callable[[Files], None]]] = {
     "a licence not in the expression": (
         "licences",
         "METADATA",
-        lambda f: replaced(f, info(f, "METADATA"), b" AND IJG", b""),
+        lambda f: replace_in(f, info(f, "METADATA"), b" AND IJG", b""),
     ),
     "a dead link": (
         "metadata",
         "METADATA",
-        lambda f: replaced(f, info(f, "METADATA"), b"\n# ", b"\n[x](docs/x.md)\n# "),
+        lambda f: replace_in(f, info(f, "METADATA"), b"\n# ", b"\n[x](docs/x.md)\n# "),
     ),
-    "another version": ("metadata", "METADATA", lambda f: replaced(f, info(f, "METADATA"), b"1.2.3", b"1.2.4")),
-    "another tag": ("metadata", "WHEEL", lambda f: replaced(f, info(f, "WHEEL"), b"manylinux_2_28", b"linux")),
+    "another version": ("metadata", "METADATA", lambda f: replace_in(f, info(f, "METADATA"), b"1.2.3", b"1.2.4")),
+    "another tag": ("metadata", "WHEEL", lambda f: replace_in(f, info(f, "WHEEL"), b"manylinux_2_28", b"linux")),
 }
 
 
 @pytest.mark.parametrize("fault", FILE_FAULTS)
 def test_faults_of_files(cpu_wheel: Path, tmp_path: Path, fault: str) -> None:
     gate, name, plant = FILE_FAULTS[fault]
-    found = gates.faults(copied(cpu_wheel, tmp_path, plant))
-    assert list(found) == [gate]
-    assert any(name in text for text in found[gate])
+    faults = gates.faults(copy_wheel(cpu_wheel, tmp_path, plant))
+    assert list(faults) == [gate]
+    assert any(name in text for text in faults[gate])
 
 
 def test_a_missing_plugin(cuda_wheel: Path, tmp_path: Path) -> None:
-    found = gates.faults(copied(cuda_wheel, tmp_path, lambda files: files.pop(CUDA)))
-    assert found == {"missing": [f"{CUDA}: missing"]}
+    faults = gates.faults(copy_wheel(cuda_wheel, tmp_path, lambda files: files.pop(CUDA)))
+    assert faults == {"missing": [f"{CUDA}: missing"]}
 
 
 def test_a_repeated_file(cpu_wheel: Path, tmp_path: Path) -> None:
-    wheel = copied(cpu_wheel, tmp_path)
+    wheel = copy_wheel(cpu_wheel, tmp_path)
     with zipfile.ZipFile(wheel, "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr("robocache/loader.py", archive.read("robocache/loader.py"))
@@ -289,49 +293,49 @@ def test_an_sbom_without_zlib(cpu_wheel: Path, tmp_path: Path) -> None:
         bill["components"] = [part for part in bill["components"] if part["name"] != "zlib"]
         files[name] = json.dumps(bill).encode()
 
-    wheel = copied(cpu_wheel, tmp_path, without_zlib)
+    wheel = copy_wheel(cpu_wheel, tmp_path, without_zlib)
     files = finish_wheel.read(wheel)
     wheel.with_suffix(".cdx.json").write_bytes(files[info(files, "sboms/robocache-cpu.cdx.json")])
     finish_wheel.write_sums(tmp_path)
-    found = gates.faults(wheel)
-    assert list(found) == ["bill_of_materials"]
-    assert "lists zlib not at all; linked is 1.2.13" in found["bill_of_materials"][0]
+    faults = gates.faults(wheel)
+    assert list(faults) == ["bill_of_materials"]
+    assert "lists zlib not at all; linked is 1.2.13" in faults["bill_of_materials"][0]
 
 
 def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
-    # In a file of the wheel, which RECORD shows; and after the end of the zip, which SHA256SUMS shows.
-    wheel = copied(cpu_wheel, tmp_path)
-    record = finish_wheel.read(wheel)
-    name = info(record, "RECORD")
-    files = {**record, "robocache/__init__.py": record["robocache/__init__.py"] + b" "}
+    # First a file differs from RECORD, then the wheel differs from SHA256SUMS.
+    wheel = copy_wheel(cpu_wheel, tmp_path)
+    old_files = finish_wheel.read(wheel)
+    name = info(old_files, "RECORD")
+    files = {**old_files, "robocache/__init__.py": old_files["robocache/__init__.py"] + b" "}
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, content in files.items():
-            archive.writestr(path, record[name] if path == name else content)
+            archive.writestr(path, old_files[name] if path == name else content)
     finish_wheel.write_sums(tmp_path)
     assert gates.faults(wheel) == {"unchanged": ["robocache/__init__.py: is not what RECORD says"]}
 
-    wheel = copied(cpu_wheel, tmp_path)
+    wheel = copy_wheel(cpu_wheel, tmp_path)
     sums = tmp_path / "SHA256SUMS"
     sums.write_text(re.sub("^.", lambda c: "0" if c[0] != "0" else "1", sums.read_text(), flags=re.MULTILINE))
     assert gates.faults(wheel) == {"unchanged": [f"{wheel.name}: is not what SHA256SUMS says"]}
 
 
 def test_an_sdist_without_a_header_and_with_an_unknown_file(tmp_path: Path) -> None:
-    known = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    if not known:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    if not tracked:
         pytest.skip("NOT RUN: git does not know this folder")
     header = "src/robocache/core/dtype.hpp"
-    names = {name for name in known if not name.startswith(gates.NOT_IN_SDIST)} | {"PKG-INFO"}
-    for plant, fault in (
+    names = {name for name in tracked if not name.startswith(gates.NOT_IN_SDIST)} | {"PKG-INFO"}
+    for members, fault in (
         (names, []),
         (names - {header}, [f"{header}: missing"]),
         (names | {"build/left.o"}, ["build/left.o: is not the project's"]),
     ):
         with tarfile.open(tmp_path / "robocache-1.2.3.tar.gz", "w:gz") as archive:
-            for name in plant:
+            for name in members:
                 archive.addfile(tarfile.TarInfo(f"robocache-1.2.3/{name}"))
-        found = gates.faults(tmp_path / "robocache-1.2.3.tar.gz")
-        assert found == ({"contents_of_sdist": fault} if fault else {})
+        faults = gates.faults(tmp_path / "robocache-1.2.3.tar.gz")
+        assert faults == ({"contents_of_sdist": fault} if fault else {})
 
 
 def cuobjdump() -> str | None:
@@ -349,8 +353,8 @@ def test_a_missing_architecture(cuda_wheel: Path, tmp_path: Path, monkeypatch: p
     codes["compute_90"] = "-gencode=arch=compute_90,code=compute_90"
     nvcc = ["nvcc", "-shared", "-Xcompiler=-fPIC", "kernel.cu", "-o", "k.so"]
     for left_out in ([], ["compute_90", "sm_100"]):
-        kept = [option for name, option in codes.items() if name not in left_out]
-        subprocess.run([*nvcc, *kept], check=True, cwd=tmp_path)
-        wheel = copied(cuda_wheel, tmp_path, lambda files: files.update({CUDA: (tmp_path / "k.so").read_bytes()}))
-        found = list(gates.architectures(gates.Wheel(wheel, tmp_path)))
-        assert found == [f"{CUDA}: has no code for {name}" for name in left_out]
+        options = [option for name, option in codes.items() if name not in left_out]
+        subprocess.run([*nvcc, *options], check=True, cwd=tmp_path)
+        wheel = copy_wheel(cuda_wheel, tmp_path, lambda files: files.update({CUDA: (tmp_path / "k.so").read_bytes()}))
+        faults = list(gates.architectures(gates.Wheel(wheel, tmp_path)))
+        assert faults == [f"{CUDA}: has no code for {name}" for name in left_out]

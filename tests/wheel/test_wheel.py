@@ -50,9 +50,9 @@ assert out.tolist() == [[[1.5, 2.5, 3.5], [9.0, 10.0, 11.0]]], out
 
 
 def run(*command: object, **options: object) -> str:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
-    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    completed = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert completed.returncode == 0, f"{command} exited {completed.returncode}\n{completed.stdout}\n{completed.stderr}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
