@@ -33,8 +33,8 @@ def main() -> int:
             runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as exit:
             failed |= bool(exit.code)
-    elsewhere = any(option.startswith(("--out", "--only")) for option in options)
-    if not {"--quick", "--help", "-h"} & set(options) and not elsewhere:
+    writes_elsewhere = any(option.startswith(("--out", "--only")) for option in options)
+    if not {"--quick", "--help", "-h"} & set(options) and not writes_elsewhere:
         sys.argv = [str(HERE / "render.py")]
         runpy.run_path(sys.argv[0])["main"]()
     return failed

@@ -25,7 +25,7 @@ import robocache
 from robocache import Memory, Normalization, Window, actions
 
 EPISODES, ROWS, BATCH = 50, 500, 256
-# The peers' time over ours; predictions and aims were written before the first measurement.
+# Ratios of the peers' time to ours. Predictions and aims were written before the first measurement.
 PREDICTED = {"openpi": {"openpi": 150.0}, "GR00T": {"GR00T": 500.0}, "LeRobot": {"LeRobot": 150.0}}
 AIMS = {name: {"faster_than": {name: 50.0}} for name in PREDICTED}
 KEYS, COST_BATCH = ("action0", "action1", "action2"), 1024
@@ -36,7 +36,7 @@ MEAN, STD = 0.1, 0.7
 
 
 class Samples(torch.utils.data.Dataset):
-    """Samples are chunks of actions, held at the episode's edge, that `transform` makes relative to the state, normalised."""
+    """A sample is a chunk of actions, normalised after `transform` made it relative to the state. Its last row is repeated."""
 
     def __init__(self, state: np.ndarray, action: np.ndarray, horizon: int, transform: Callable) -> None:
         self.state, self.action, self.horizon, self.transform = state, action, horizon, transform
@@ -52,7 +52,7 @@ class Samples(torch.utils.data.Dataset):
         return {"state": state, "action": ((converted - MEAN) / STD).astype(np.float32)}
 
 
-def joints(mask: np.ndarray, state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+def relative_joints(mask: np.ndarray, state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
     """openpi's DeltaActions and LeRobot's relative actions: subtracts the state from the masked features."""
     chunk = chunk.copy()
     chunk[..., : len(mask)] -= np.where(mask, state[..., : len(mask)], 0)[None]
@@ -71,19 +71,19 @@ def matrices(pose: np.ndarray) -> np.ndarray:
     return result
 
 
-def end_effectors(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+def relative_end_effectors(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
     """GR00T's relative end effectors, pose by pose: inv(T0) T."""
     base = np.linalg.inv(matrices(state))
     relative = [base @ matrices(pose) for pose in chunk]
     return np.stack([np.concatenate([m[:3, 3], m[:2, :3].reshape(6)]) for m in relative])
 
 
-def poses(rng: np.random.Generator, rows: int) -> np.ndarray:
-    turn = Rotation.random(rows, random_state=int(rng.integers(1 << 30))).as_matrix()
-    return np.concatenate([rng.standard_normal((rows, 3)), turn[:, :2].reshape(-1, 6)], -1)
+def random_poses(rng: np.random.Generator, rows: int) -> np.ndarray:
+    rotation = Rotation.random(rows, random_state=int(rng.integers(1 << 30))).as_matrix()
+    return np.concatenate([rng.standard_normal((rows, 3)), rotation[:, :2].reshape(-1, 6)], -1)
 
 
-def timed(batches: Iterator, count: int) -> float:
+def mean_us(batches: Iterator, count: int) -> float:
     next(batches)
     times = []
     for _ in range(count):
@@ -93,11 +93,11 @@ def timed(batches: Iterator, count: int) -> float:
     return float(np.mean(times)) * 1e6
 
 
-def quaternion_poses(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+def relative_quaternion_poses(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
     """Returns poses x, y, z and a quaternion x, y, z, w relative to the state's: inv(T0) T, with w of 0 or more."""
-    back = Rotation.from_quat(state[3:]).inv()
-    turns = back * Rotation.from_quat(chunk[:, 3:])
-    return np.concatenate([back.apply(chunk[:, :3] - state[:3]), turns.as_quat(canonical=True)], -1)
+    inverse = Rotation.from_quat(state[3:]).inv()
+    turns = inverse * Rotation.from_quat(chunk[:, 3:])
+    return np.concatenate([inverse.apply(chunk[:, :3] - state[:3]), turns.as_quat(canonical=True)], -1)
 
 
 def record_streams(path: Path, streams: dict[str, np.ndarray]) -> robocache.Dataset:
@@ -154,8 +154,8 @@ def run_case(
     theirs = torch.utils.data.DataLoader(
         samples, BATCH, shuffle=True, num_workers=options.threads, persistent_workers=True, drop_last=True
     )
-    ours_us = timed(endless(ours), 20 if options.quick else 400)
-    theirs_us = timed(endless(theirs), 3 if options.quick else 60)
+    ours_us = mean_us(endless(ours), 20 if options.quick else 400)
+    theirs_us = mean_us(endless(theirs), 3 if options.quick else 60)
     ratio = theirs_us / ours_us
     case["figures"] = {"wall_us": ours_us, "peer_us": theirs_us, "times_peer": ratio}
     case["faster_than"] = {name: ratio}
@@ -173,7 +173,8 @@ def run_cost(
 ) -> None:
     dataset = record_streams(folder / name, {"state": state} | dict.fromkeys(KEYS, action))
     converted, unconverted = (
-        make_loader(dataset, KEYS, 16, how, COST_BATCH, options.device) for how in (conversions, None)
+        make_loader(dataset, KEYS, 16, conversions_used, COST_BATCH, options.device)
+        for conversions_used in (conversions, None)
     )
     check(converted, KEYS[-1], Samples(state, action, 16, transform))
     timer_of = graph_timer if options.device == "cuda" else cpu_timer
@@ -181,11 +182,11 @@ def run_cost(
         name: timer_of([partial(next, endless(loader))])
         for name, loader in (("converted", converted), ("unconverted", unconverted))
     }
-    taken = median_us(timers, 3 if options.quick else 31, apart=options.device == "cpu" and not options.quick)
+    times_us = median_us(timers, 3 if options.quick else 31, apart=options.device == "cpu" and not options.quick)
     case["figures"] = {
-        "gpu_us" if options.device == "cuda" else "wall_us": taken["converted"],
-        "unconverted_us": taken["unconverted"],
-        "times_unconverted": taken["converted"] / taken["unconverted"],
+        "gpu_us" if options.device == "cuda" else "wall_us": times_us["converted"],
+        "unconverted_us": times_us["unconverted"],
+        "times_unconverted": times_us["converted"] / times_us["unconverted"],
     }
 
 
@@ -196,20 +197,23 @@ def main() -> int:
     rows = EPISODES * ROWS
     aloha = np.array([True] * 6 + [False] + [True] * 6 + [False])
     arm = np.array([True] * 6 + [False])
-    two = [rng.standard_normal((rows, 14)).astype(np.float32) for _ in range(2)]
-    one = [x[:, :7].copy() for x in two]
-    eef = [poses(rng, rows).astype(np.float32) for _ in range(2)]
+    two_arms = [rng.standard_normal((rows, 14)).astype(np.float32) for _ in range(2)]
+    one_arm = [x[:, :7].copy() for x in two_arms]
+    eef = [random_poses(rng, rows).astype(np.float32) for _ in range(2)]
     cases = {
-        "openpi": (*two, 50, partial(joints, aloha), actions.presets.openpi(aloha.tolist(), 14)),
-        "GR00T": (*eef, 16, end_effectors, actions.presets.groot("relative", "eef", "xyz+rot6d")),
-        "LeRobot": (*one, 50, partial(joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
+        "openpi": (*two_arms, 50, partial(relative_joints, aloha), actions.presets.openpi(aloha.tolist(), 14)),
+        "GR00T": (*eef, 16, relative_end_effectors, actions.presets.groot("relative", "eef", "xyz+rot6d")),
+        "LeRobot": (*one_arm, 50, partial(relative_joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
     }
-    turns = [Rotation.random(rows, random_state=seed).as_quat(canonical=True) for seed in (1, 2)]
-    quaternions = [np.concatenate([x[:, :3], turn], -1).astype(np.float32) for x, turn in zip(two, turns, strict=True)]
+    orientations = [Rotation.random(rows, random_state=seed).as_quat(canonical=True) for seed in (1, 2)]
+    quaternion_pair = [
+        np.concatenate([x[:, :3], orientation], -1).astype(np.float32)
+        for x, orientation in zip(two_arms, orientations, strict=True)
+    ]
     costs = (
-        (*one, partial(joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
-        (*quaternions, quaternion_poses, [actions.Relative("se3", rotation="quat_xyzw")]),
-        (*eef, end_effectors, [actions.Relative("se3", rotation="rot6d_rows")]),
+        (*one_arm, partial(relative_joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
+        (*quaternion_pair, relative_quaternion_poses, [actions.Relative("se3", rotation="quat_xyzw")]),
+        (*eef, relative_end_effectors, [actions.Relative("se3", rotation="rot6d_rows")]),
     )
     with temporary_folder() as folder:
         for name, case in cases.items():

@@ -66,10 +66,10 @@ def contest(
         timers = make_timers(case, measure, timer_of, {name: calls[name] for name in names})
         if measure == main:
             timers |= copies
-        taken = median_us(timers, rounds, seconds=SECONDS, apart=device == "cpu" and not quick)
-        for name in calls.keys() & taken.keys():
-            case["contenders"][name][measure] = taken[name]
-        case.setdefault("copies_us", {}).update((name, taken[name]) for name in copies.keys() & taken.keys())
+        times_us = median_us(timers, rounds, seconds=SECONDS, apart=device == "cpu" and not quick)
+        for name in calls.keys() & times_us.keys():
+            case["contenders"][name][measure] = times_us[name]
+        case.setdefault("copies_us", {}).update((name, times_us[name]) for name in copies.keys() & times_us.keys())
         del timers
     if "read_bytes" in case:
         case["read_floor_us"] = min(median_us(copy_of(case["read_bytes"]), rounds, seconds=SECONDS).values())
@@ -105,9 +105,9 @@ def faster_than(case: dict, measure: str) -> dict[str, float]:
     """Returns {peer: its time over ours}, by the time in a loop if the peer has no other."""
     ours, ratios = case["contenders"][OURS], {}
     for name, theirs in case["contenders"].items():
-        by = measure if measure in theirs else "wall_us"
-        if name != OURS and by in theirs and by in ours:
-            ratios[name] = theirs[by] / ours[by]
+        used_measure = measure if measure in theirs else "wall_us"
+        if name != OURS and used_measure in theirs and used_measure in ours:
+            ratios[name] = theirs[used_measure] / ours[used_measure]
     return ratios
 
 
@@ -136,10 +136,9 @@ def largest_error_over_bound(ours: torch.Tensor, theirs: torch.Tensor, largest: 
     """Returns the largest error of a peer of linear interpolation over its bound, and refuses errors above the bound. `largest`
     is the largest |value|.
 
-    Their roundings in float32: of the weight one, or three where int64 differences are turned into float32 first, of
-    b - a, of 1 - w, of the product and of the sum; ours: of the weight, of b - a and of the fma. Each is at most 2^-24 of
-    a number of at most twice the largest, together below 2^-19 of it. The output's own rounding may then differ by one unit in
-    the last place.
+    A peer rounds in float32 the weight (three times if int64 differences become float32 first), b - a, 1 - w, the product and
+    the sum. Robocache rounds the weight, b - a and the fma. Each error is at most 2^-24 of a number of at most twice the
+    largest, together below 2^-19 of it. The rounding of the output may then differ by one unit in the last place.
     """
     ulp = torch.finfo(ours.dtype).eps
     ours, theirs = ours.double(), theirs.double()

@@ -1,9 +1,9 @@
-"""Makes calls for Nsight Compute to profile. Each is made twice, and the second one counts.
+"""Makes calls for Nsight Compute to profile. Each call is made twice, and the second time counts.
 
 ncu --clock-control none -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
 python bench/counters.py --read counters.csv
 
-It makes the calls with --only in their names, or all. --read writes the counters of METRICS, for kernels whose names match
+--only selects calls by a part of their names. --read writes the counters of METRICS, for kernels whose names match
 KERNELS, to bench/results/counters/, with the whole command, which --command prints.
 """
 
@@ -27,40 +27,40 @@ from record import HERE, arguments, commit, describe_machine
 import robocache
 
 
-def resample(batch: int, samples: int, targets: int, features: int, **options: object) -> None:
+def call_resample(batch: int, samples: int, targets: int, features: int, **options: object) -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     values = torch.randn(batch, samples, features, device="cuda", generator=generator).to(torch.bfloat16)
     times = make_clock("50% jitter", batch, samples, torch.float32, generator, "cuda")
     target_times = make_targets(batch, targets, torch.float32, "cuda")
-    twice(robocache.resample_trajectories, values, times, target_times, **options)
+    call_twice(robocache.resample_trajectories, values, times, target_times, **options)
 
 
-def twice(call: Callable, *arguments: object, **options: object) -> None:
+def call_twice(call: Callable, *arguments: object, **options: object) -> None:
     torch.cuda.synchronize()
     for _ in range(2):
         call(*arguments, **options)
     torch.cuda.synchronize()
 
 
-def fusion(batch: int) -> None:
-    twice(robocache.fuse_multimodal, *fuse.make_inputs(batch, "cuda", seed=0))
+def call_fuse(batch: int) -> None:
+    call_twice(robocache.fuse_multimodal, *fuse.make_inputs(batch, "cuda", seed=0))
 
 
-def voxels(case: voxelize.Case) -> None:
-    twice(voxelize.ours(case), voxelize.Cloud(case, "cuda", seed=0))
+def call_voxelize(case: voxelize.Case) -> None:
+    call_twice(voxelize.ours(case), voxelize.Cloud(case, "cuda", seed=0))
 
 
 CALLS = {
-    "resample B256 S500 T250 D32": partial(resample, 256, 500, 250, 32),
-    "resample B256 S500 T250 D7": partial(resample, 256, 500, 250, 7),
-    "resample B1024 S2048 T1024 D7": partial(resample, 1024, 2048, 1024, 7),
-    "pchip B1024 S2048 T1024 D64": partial(resample, 1024, 2048, 1024, 64, method="pchip"),
-    "akima B1024 S2048 T1024 D64": partial(resample, 1024, 2048, 1024, 64, method="akima"),
+    "resample B256 S500 T250 D32": partial(call_resample, 256, 500, 250, 32),
+    "resample B256 S500 T250 D7": partial(call_resample, 256, 500, 250, 7),
+    "resample B1024 S2048 T1024 D7": partial(call_resample, 1024, 2048, 1024, 7),
+    "pchip B1024 S2048 T1024 D64": partial(call_resample, 1024, 2048, 1024, 64, method="pchip"),
+    "akima B1024 S2048 T1024 D64": partial(call_resample, 1024, 2048, 1024, 64, method="akima"),
     "slerp B1024 S2048 T1024 D64": partial(
-        resample, 1024, 2048, 1024, 64, methods=[(slice(d, d + 4), "slerp") for d in range(0, 64, 4)]
+        call_resample, 1024, 2048, 1024, 64, methods=[(slice(d, d + 4), "slerp") for d in range(0, 64, 4)]
     ),
-    **{f"fuse B{batch}": partial(fusion, batch) for batch in (64, 512)},
-    **{case.name: partial(voxels, case) for case in voxelize.CASES["cuda"] if case.cloud in CLOUDS},
+    **{f"fuse B{batch}": partial(call_fuse, batch) for batch in (64, 512)},
+    **{case.name: partial(call_voxelize, case) for case in voxelize.CASES["cuda"] if case.cloud in CLOUDS},
 }
 
 
@@ -86,7 +86,7 @@ COMMAND = (
 
 
 def kernels(path: Path) -> Iterator[list[dict]]:
-    """Yields the kernels of each call, as rows by column. The kernels of a call are listed twice."""
+    """Yields the kernels of each call, as rows {column: value}. `path` lists the kernels of a call twice."""
     with path.open(newline="") as file:
         lines = [row for row in csv.reader(file) if len(row) > len(METRICS)]
     rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]  # lines[1] holds units

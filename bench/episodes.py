@@ -2,8 +2,8 @@
 
     python bench/episodes.py --device cpu --threads 2
 
-An episode has two streams of two rows, and two columns of metadata. Each number is from a fresh process, in which a cache of
-one episode was opened and a loader started before, to load the library and the driver.
+An episode has two streams of two rows, and two columns of metadata. Each number is from a fresh process. It first opens a cache
+of one episode and starts a loader on it, to load the library and the driver.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def run_case(folder: Path, episodes: int, device: str, threads: int, rounds: int
     command = [sys.executable, "-c", PROGRAM, str(folder / "few"), str(folder / "many"), device, str(threads)]
     results = []
     for _ in range(rounds):
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        results.append(json.loads(done.stdout))
+        completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        results.append(json.loads(completed.stdout))
     case["figures"] = {measure: statistics.median(result[measure] for result in results) for measure in results[0]}
     print(f"  {case['figures']}", flush=True)
 

@@ -56,8 +56,8 @@ def make_inputs(batch: int, device: str, seed: int) -> tuple[list[tuple[torch.Te
 
 def fused_bytes(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> int:
     """Returns the bytes of all streams, with the targets counted once."""
-    each = [bytes_moved(values, times, targets) - targets.nbytes for values, times in streams]
-    return sum(each) + targets.nbytes
+    stream_bytes = [bytes_moved(values, times, targets) - targets.nbytes for values, times in streams]
+    return sum(stream_bytes) + targets.nbytes
 
 
 def peers(device: str, quick: bool) -> dict[str, Callable[..., torch.Tensor]]:
@@ -65,11 +65,11 @@ def peers(device: str, quick: bool) -> dict[str, Callable[..., torch.Tensor]]:
     if not quick:
         result["torch.compile"] = torch.compile(fuse_torch.fuse, dynamic=False)
     if device == "cpu":
-        result["numpy"] = on_numpy
+        result["numpy"] = fuse_on_numpy
     return result
 
 
-def on_numpy(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
+def fuse_on_numpy(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
     arrays = [(values.numpy(), times.numpy()) for values, times in streams]
     return torch.from_numpy(fuse_numpy.fuse(arrays, targets.numpy()))
 

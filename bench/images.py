@@ -136,7 +136,7 @@ class Files:
     def __init__(self, case: Case, device: str, seed: int) -> None:
         encoded = robocache.frames.encode(pictures(case.batch, case.size, seed), quality=95)
         self.blobs, self.offsets = torch.from_numpy(encoded.data), torch.from_numpy(encoded.offsets)
-        self.each = [
+        self.separate = [
             self.blobs[begin:end] for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True)
         ]
         self.shape = (case.batch, *encoded.shape)
@@ -147,14 +147,14 @@ class Files:
             self.batches = endless(self.loader(encoded))
 
     def loader(self, encoded: robocache.frames.Encoded) -> robocache.Loader:
-        """Returns a loader of this batch, again and again in the same order."""
+        """Returns a loader that makes this batch again and again."""
         with temporary_folder() as folder:
             with robocache.Writer(folder / "cache") as writer, writer.episode() as episode:
-                files = [file.numpy().tobytes() for file in self.each]
+                files = [file.numpy().tobytes() for file in self.separate]
                 episode.append("camera", np.arange(len(files)) * 33_000_000, files)
             return robocache.Loader(
                 robocache.open(folder / "cache"),
-                batch_size=len(self.each),
+                batch_size=len(self.separate),
                 delta_timestamps={"camera": None},
                 memory=robocache.Memory(residency="device", prefetch=0, reuse_buffers=True),
                 shuffle=False,
@@ -176,29 +176,29 @@ def decode_on_device(files: Files) -> torch.Tensor:
     return out
 
 
-def by_pillow(mapped: Callable, files: Files) -> torch.Tensor:
+def decode_by_pillow(map_rows: Callable, files: Files) -> torch.Tensor:
     """Decodes each frame into its row of the batch."""
     out = np.empty(files.shape, np.uint8)
 
     def decode_one(row: int) -> None:
-        out[row] = Image.open(io.BytesIO(files.each[row].numpy()))
+        out[row] = Image.open(io.BytesIO(files.separate[row].numpy()))
 
-    list(mapped(decode_one, range(len(out))))
+    list(map_rows(decode_one, range(len(out))))
     return torch.from_numpy(out)
 
 
-def by_nvjpeg(files: Files) -> torch.Tensor:
+def decode_by_nvjpeg(files: Files) -> torch.Tensor:
     """Returns one [3, H, W] per frame, not stacked, as programs use them."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    return decode_jpeg(files.each, ImageReadMode.RGB, device="cuda")
+    return decode_jpeg(files.separate, ImageReadMode.RGB, device="cuda")
 
 
-def by_turbo(decoder: Decoder, files: Files) -> torch.Tensor:
+def decode_by_turbo(decoder: Decoder, files: Files) -> torch.Tensor:
     return decoder(files.blobs, files.offsets, files.shape)
 
 
-def same_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -> dict:
+def check_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -> dict:
     """Refuses a peer with different pixels. nvJPEG upsamples chroma in its own way, and may be off by 8 in the mean."""
     if isinstance(theirs, list):
         difference = (
@@ -242,49 +242,49 @@ def torch_batch(frames: torch.Tensor, rows: torch.Tensor, corners: torch.Tensor,
     """Returns [B, 3, crop, crop]."""
     steps = torch.arange(crop, device=frames.device)
     row, column = (corners[:, axis, None] + steps for axis in (0, 1))
-    taken = frames[rows[:, None, None], row[:, :, None], column[:, None, :]]
-    return ((taken.float() / 255 - mean) / std).permute(0, 3, 1, 2).to(dtype).contiguous()
+    pixels = frames[rows[:, None, None], row[:, :, None], column[:, None, :]]
+    return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2).to(dtype).contiguous()
 
 
-def by_torch(call: Callable, frames: Frames) -> torch.Tensor:
+def make_batch_by_torch(call: Callable, frames: Frames) -> torch.Tensor:
     return call(frames.frames, frames.rows, frames.corners, frames.mean, frames.std, frames.crop, frames.dtype)
 
 
 # ---- a call ----
 
 
-def run_case(case: Case, device: str, quick: bool, threads: int, filled: dict) -> None:
+def run_case(case: Case, device: str, quick: bool, threads: int, result: dict) -> None:
     torch._dynamo.reset()
     peers: dict[str, Callable] = {}
     if case.crop is None:
         first = Files(case, device, seed=0)
-        make_input, verify = Files, same_pixels
+        make_input, verify = Files, check_pixels
         ours = decode_on_device if device == "cuda" else decode_to_floats if case.floats else decode
-        filled["bytes"] = len(first.blobs) + case.batch * case.size**2 * 3 * (4 if case.floats else 1)
-        filled["bytes_a_frame"] = len(first.blobs) / case.batch
+        result["bytes"] = len(first.blobs) + case.batch * case.size**2 * 3 * (4 if case.floats else 1)
+        result["bytes_a_frame"] = len(first.blobs) / case.batch
         pool = ThreadPoolExecutor(threads)
-        filled["same_as_libjpeg_turbo"] = same_pixels(ours(first), by_pillow(pool.map, first))
+        result["same_as_libjpeg_turbo"] = check_pixels(ours(first), decode_by_pillow(pool.map, first))
         if device == "cuda":
-            peers[NVJPEG] = by_nvjpeg
+            peers[NVJPEG] = decode_by_nvjpeg
         else:
-            peers[TURBO] = partial(by_turbo, Decoder(threads))
-        peers["Pillow, on threads"] = partial(by_pillow, pool.map)
+            peers[TURBO] = partial(decode_by_turbo, Decoder(threads))
+        peers["Pillow, on threads"] = partial(decode_by_pillow, pool.map)
         waiting = set(peers)
     else:
         make_input, ours, waiting = Frames, batch, set()
         first = Frames(case, device, seed=0)
-        filled["bytes"] = case.batch * case.crop**2 * 3 * (1 + first.dtype.itemsize)
+        result["bytes"] = case.batch * case.crop**2 * 3 * (1 + first.dtype.itemsize)
         verify = partial(largest_error_over_bound, largest=1 / min(STD))
-        peers["torch eager"] = partial(by_torch, torch_batch)
+        peers["torch eager"] = partial(make_batch_by_torch, torch_batch)
         if not quick:
-            peers["torch.compile"] = partial(by_torch, torch.compile(torch_batch, dynamic=False))
-    count = 2 if quick else rotations(filled["bytes"], device, most=64)
+            peers["torch.compile"] = partial(make_batch_by_torch, torch.compile(torch_batch, dynamic=False))
+    count = 2 if quick else rotations(result["bytes"], device, most=64)
     inputs = [(first,), *((make_input(case, device, seed),) for seed in range(1, count))]
-    contest(filled, inputs, ours, peers, verify, device, quick, waiting, count=max(10, min(100, 4096 // case.batch)))
-    measured = filled["contenders"][OURS]
+    contest(result, inputs, ours, peers, verify, device, quick, waiting, count=max(10, min(100, 4096 // case.batch)))
+    measured = result["contenders"][OURS]
     measured["frames_per_s"] = case.batch / measured["gpu_us" if device == "cuda" else "wall_us"] * 1e6
-    if TURBO in filled["contenders"]:
-        filled["share_of_libjpeg_turbo"] = filled["faster_than"][TURBO]
+    if TURBO in result["contenders"]:
+        result["share_of_libjpeg_turbo"] = result["faster_than"][TURBO]
 
 
 # ---- out of each tier ----
@@ -304,8 +304,8 @@ class Recording:
             for camera in range(2):
                 encoded = robocache.frames.encode(pictures(min(rows, 1024), size, seed=camera), quality=95)
                 blobs, offsets = encoded.data.tobytes(), encoded.offsets
-                pictures_of_rows = rng.permutation(rows) % (len(offsets) - 1)
-                files = [blobs[offsets[i] : offsets[i + 1]] for i in pictures_of_rows]
+                picture_indices = rng.permutation(rows) % (len(offsets) - 1)
+                files = [blobs[offsets[i] : offsets[i + 1]] for i in picture_indices]
                 episode.append(f"camera_{camera}", self.time_ns, files)
         self.dataset = robocache.open(folder)
         self.frame_bytes = int(self.dataset.streams["camera_0"].values.offsets[-1]) / rows
@@ -348,10 +348,10 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
     )
     case["explained"] = str(loader.explain())
     batches = endless(loader)
-    check = next(
+    expected = next(
         endless(recording.loader("cpu", "device", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}))
     )
-    if not torch.equal(next(batches)["camera_0"].cpu(), check["camera_0"]):
+    if not torch.equal(next(batches)["camera_0"].cpu(), expected["camera_0"]):
         raise AssertionError("the pixels differ from those of the CPU")
     case["bytes_read"] = int(size * recording.frame_bytes)
     case["bytes"] = case["bytes_read"] + size * 3 * crop**2 * 2
@@ -359,28 +359,28 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
     rounds = 3 if quick else 9
     if not tier.startswith("mapped"):
         case["copies_us"] = link_us = median_us(link_timers(case["bytes_read"]), rounds, seconds=0.3)
-        taken = median_us({OURS: queued_timer([partial(next, batches)] * (4 if quick else 64))}, rounds)[OURS]
-        case["contenders"][OURS] = {"gpu_us": taken, "frames_per_s": size / taken * 1e6}
+        times_us = median_us({OURS: queued_timer([partial(next, batches)] * (4 if quick else 64))}, rounds)[OURS]
+        case["contenders"][OURS] = {"gpu_us": times_us, "frames_per_s": size / times_us * 1e6}
         if tier == "pinned":
             bounds = {"the link": shortest(link_us, "copy")}
             resident = report.case("to a batch of 256, device")
             if resident and "commit" not in resident:
                 bounds["decoding"] = resident["contenders"][OURS]["gpu_us"]
-                case["share_of_the_lesser"] = max(bounds.values()) / taken
+                case["share_of_the_lesser"] = max(bounds.values()) / times_us
             case["bounds_us"] = bounds
         print(f"  {case['contenders'][OURS]}, {case.get('share_of_the_lesser')}", flush=True)
         return
     reader = Reader(recording.folder / "streams" / "camera_0", threads)
     order = np.random.default_rng(3).permutation(len(recording.time_ns)).reshape(-1, size)
-    most = max(4, len(order) // 2)
+    batch_count = max(4, len(order) // 2)
     times: dict[str, list[float]] = {OURS: [], READING: []}
     for _ in range(2 if quick else 5):
         if state == "cold":
             recording.drop()
         start = time.perf_counter()
-        read = reader(order[:most].ravel())
-        times[READING].append((time.perf_counter() - start) / most * 1e6)
-        if read < most * size * 0.9 * recording.frame_bytes:
+        read = reader(order[:batch_count].ravel())
+        times[READING].append((time.perf_counter() - start) / batch_count * 1e6)
+        if read < batch_count * size * 0.9 * recording.frame_bytes:
             raise AssertionError(f"read {read} bytes")
         if state == "cold":
             recording.drop()
@@ -388,7 +388,7 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
                 recording.loader("cuda", "mapped", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)})
             )
             next(batches)
-        times[OURS].append(batch_us(batches, 2, most, 1.0, "cuda"))
+        times[OURS].append(batch_us(batches, 2, batch_count, 1.0, "cuda"))
     for name, us in times.items():
         wall = statistics.median(us)
         case["contenders"][name] = {"wall_us": wall, "slowest_us": max(us), "frames_per_s": size / wall * 1e6}
@@ -417,9 +417,11 @@ def run_batches(
     peer = f"torch DataLoader, {workers} workers"
     seconds = 0.2 if quick else 1.0
     # On the CPU, frames are decoded when they are first drawn.
-    ahead = len(loader) if tier == "decoded" and device == "cpu" else 4
-    taken = {
-        OURS: statistics.median(batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3))
+    warm_up_batches = len(loader) if tier == "decoded" and device == "cpu" else 4
+    times_us = {
+        OURS: statistics.median(
+            batch_us(batches, warm_up_batches, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
+        )
     }
     if (batch_size, cameras) not in peer_us:
         theirs = iter(
@@ -429,19 +431,19 @@ def run_batches(
         )
         peer_us[batch_size, cameras] = batch_us(theirs, 4 * workers, 1 << 30, 2 * seconds, device)
         del theirs
-    taken[peer] = peer_us[batch_size, cameras]
+    times_us[peer] = peer_us[batch_size, cameras]
     case["decoder_of_the_peer"] = loader_images.decoder()
     case["contenders"], case["failures"] = {}, {}
-    for name, us in taken.items():
+    for name, us in times_us.items():
         case["contenders"][name] = {
             **verified,
             "wall_us": us,
             "samples_per_s": batch_size / us * 1e6,
             "frames_per_s": batch_size * cameras / us * 1e6,
         }
-    case["faster_than"] = {peer: taken[peer] / taken[OURS]}
+    case["faster_than"] = {peer: times_us[peer] / times_us[OURS]}
     copies = median_us(copy_timers(case["bytes"], device, sets=2 if quick else None), 5, seconds=0.2)
-    compare_with_copies(case, taken[OURS], copies)
+    compare_with_copies(case, times_us[OURS], copies)
 
 
 def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:

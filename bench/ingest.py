@@ -1,9 +1,9 @@
-"""Ingest: robocache.ingest of every format, compared with the format's own library only reading the same files.
+"""Ingest: robocache.ingest of every format, compared with the format's own library, which only reads the same files.
 
     python -m bench ingest
     python bench/ingest.py --only 'MCAP, clouds' --gigabytes 10
 
-Each uses one process. Files are warm, in the page cache. The cache is written beside them, in TMPDIR, and made durable.
+Library and ingest use one process each. Files are warm, in the page cache. The cache is written beside them, in TMPDIR, and made durable.
 Library, ingest and doctor take turns with a writer that only writes as many bytes as the cache has and makes them durable.
 Memory is the peak of a separate process that ingests, including mapped files.
 """
@@ -104,10 +104,10 @@ with open("/proc/self/status") as status:
 """
 
 
-def timed(work: Callable[[], object]) -> tuple[float, object]:
+def time_call(work: Callable[[], object]) -> tuple[float, object]:
     start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
+    value = work()
+    return time.perf_counter() - start, value
 
 
 def write_durably(path: Path, size: int) -> None:
@@ -120,27 +120,27 @@ def write_durably(path: Path, size: int) -> None:
     path.unlink()
 
 
-def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool, filled: dict) -> None:
+def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool, result: dict) -> None:
     with temporary_folder() as folder:
         (folder / "source").mkdir()
         source = case.write(folder / "source", rows)
         cache = folder / "cache"
-        taken: dict[str, list[float]] = {"library": [], "ingest": [], "doctor": [], "writing": []}
+        times_s: dict[str, list[float]] = {"library": [], "ingest": [], "doctor": [], "writing": []}
         for _ in range(rounds):
             shutil.rmtree(cache, ignore_errors=True)
-            library_s, read = timed(source.read)
-            ingest_s, report = timed(partial(robocache.ingest, source.path, cache, **source.options))
-            doctor_s, _ = timed(partial(robocache.doctor, cache, save=False))
+            library_s, read = time_call(source.read)
+            ingest_s, report = time_call(partial(robocache.ingest, source.path, cache, **source.options))
+            doctor_s, _ = time_call(partial(robocache.doctor, cache, save=False))
             size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
-            writing_s, _ = timed(partial(write_durably, folder / "written", size))
+            writing_s, _ = time_call(partial(write_durably, folder / "written", size))
             if report.skipped or report.rows.get(source.stream) != read:
                 raise AssertionError(f"the library read {read} rows of {source.stream}, ingest reports {report.rows}")
-            for seconds, times in zip((library_s, ingest_s, doctor_s, writing_s), taken.values(), strict=True):
+            for seconds, times in zip((library_s, ingest_s, doctor_s, writing_s), times_s.values(), strict=True):
                 times.append(seconds)
-        library_s, ingest_s, doctor_s, writing_s = (statistics.median(seconds) for seconds in taken.values())
-        filled["bytes"] = source.bytes
-        filled["taken_s"] = taken
-        filled["figures"] = {
+        library_s, ingest_s, doctor_s, writing_s = (statistics.median(seconds) for seconds in times_s.values())
+        result["bytes"] = source.bytes
+        result["taken_s"] = times_s
+        result["figures"] = {
             "ingest_s": ingest_s,
             "ingested_bytes_per_s": source.bytes / ingest_s,
             "library_bytes_per_s": source.bytes / library_s,
@@ -153,15 +153,15 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
             shutil.rmtree(cache)
             command = [sys.executable, "-c", PROGRAM, str(source.path), str(cache), str(threads), repr(source.options)]
             peak = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            filled["figures"]["peak_bytes"] = int(peak)
+            result["figures"]["peak_bytes"] = int(peak)
         if source.decode is not None:
-            filled["figures"]["share_of_decoding"] = timed(source.decode)[0] / ingest_s
-    print("  " + ", ".join(f"{name} {value:.3g}" for name, value in filled["figures"].items()), flush=True)
+            result["figures"]["share_of_decoding"] = time_call(source.decode)[0] / ingest_s
+    print("  " + ", ".join(f"{name} {value:.3g}" for name, value in result["figures"].items()), flush=True)
 
 
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=0.6, help=f"of {LARGE!r} (default 0.6)")
+    parser.add_argument("--gigabytes", type=float, default=0.6, help=f"the size of {LARGE!r} (default 0.6)")
     parser.add_argument("--rounds", type=int, default=3, help="the turns of each contender (default 3)")
     parser.set_defaults(device="cpu")
     options = parser.parse_args()

@@ -18,8 +18,8 @@ SPAN_NS = 10**9  # every clock spans one second, over which `make_targets` is ev
 
 
 def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes: int, seconds: float) -> None:
-    """Writes a cache of streams {name: (Hz, features, dtype)}. Rows are drawn from a stock, since new random numbers would take
-    longer than the writing. The stock is so large that neighbours and episodes differ."""
+    """Writes a cache of streams {name: (Hz, features, dtype)}. Rows come from a stock of random numbers, since drawing new ones
+    would take longer than writing them. The stock is so large that neighbours and episodes differ."""
     rng = np.random.default_rng(0)
     stock = {}
     for name, (rate, features, dtype) in streams.items():
@@ -66,15 +66,15 @@ def make_clock(
     else:
         ticks = -(1 - uniform()).log().cumsum(1)
     elapsed = ticks - ticks[:, :1]
-    return on_clock(elapsed / elapsed[:, -1:].clamp(min=1e-9), dtype)
+    return to_clock(elapsed / elapsed[:, -1:].clamp(min=1e-9), dtype)
 
 
 def make_targets(batch: int, targets: int, dtype: torch.dtype, device: str) -> torch.Tensor:
     """Returns evenly spaced times [B, T] over the clocks' second."""
-    return on_clock(torch.linspace(0, 1, targets, device=device, dtype=torch.float64), dtype).repeat(batch, 1)
+    return to_clock(torch.linspace(0, 1, targets, device=device, dtype=torch.float64), dtype).repeat(batch, 1)
 
 
-def on_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def to_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.int64:
         return EPOCH_NS + (seconds * SPAN_NS).round().long()
     return seconds.to(dtype)
@@ -165,8 +165,8 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
     far = torch.tensor([half, half, math.inf], device=device)
     hit = torch.minimum((torch.where(ray < 0, -far, far) - eye) / ray, torch.tensor(math.inf, device=device)).amin(1)
     hit = torch.where(ray[:, 2] < 0, torch.minimum(hit, -eye[:, 2] / ray[:, 2]), hit)
-    chance = torch.rand(BOXES, 5, generator=generator, device=device).cpu()  # the boxes' positions and sizes
-    for angle, distance, *size in chance.tolist():
+    box_numbers = torch.rand(BOXES, 5, generator=generator, device=device).cpu()  # the boxes' positions and sizes
+    for angle, distance, *size in box_numbers.tolist():
         angle, distance = 2 * math.pi * angle, 9 + 18 * distance
         sides = torch.tensor([0.3 + 1.7 * size[0], 0.3 + 1.7 * size[1], 0.5 + 3 * size[2]], device=device)
         foot = torch.tensor([distance * math.cos(angle), distance * math.sin(angle), 0.0], device=device)

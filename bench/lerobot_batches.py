@@ -77,8 +77,8 @@ class Source:
         return dataset
 
     def verify(self, batch: dict[str, torch.Tensor], dataset: torch.utils.data.Dataset, cameras: int) -> dict:
-        """Compares a batch's first samples with LeRobot's, from a worker, since children would inherit a decoder that is open
-        here."""
+        """Compares a batch's first samples with LeRobot's. A worker process reads those: a decoder that is open here would be
+        inherited by later workers."""
         rows = [
             int(self.starts[episode]) + round(time_ns * self.fps / 1e9)
             for episode, time_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True)
@@ -98,7 +98,7 @@ class Source:
         return {"least_db": worst}
 
 
-def loading(
+def make_dataloader(
     dataset: torch.utils.data.Dataset, batch_size: int, workers: int, cuda: bool
 ) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(
@@ -112,7 +112,7 @@ def loading(
     )
 
 
-def arrays(batches):
+def tensors_of(batches):
     """Yields the part of each batch that is copied to the device."""
     for batch in batches:
         yield {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
@@ -123,12 +123,12 @@ def run_batches(source: Source, tier: str, batch_size: int, cameras: int, option
     loader = source.ours(device, tier, batch_size, cameras)
     case["explained"] = str(loader.explain())
     ours = next(loader)
-    case["contenders"], case["failures"], taken = {}, {}, {}
+    case["contenders"], case["failures"], times_us = {}, {}, {}
     seconds = 0.2 if quick else 2.0
     batches = endless(loader)
-    ahead = len(loader) if tier == "decoded" and not quick else 4  # decoded on first draw
-    taken[OURS] = statistics.median(
-        batch_us(batches, ahead, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
+    warm_up_batches = len(loader) if tier == "decoded" and not quick else 4  # frames are decoded when first drawn
+    times_us[OURS] = statistics.median(
+        batch_us(batches, warm_up_batches, 1 << 30, seconds, device) for _ in range(1 if quick else 3)
     )
     verified = {}
     for backend in options.backends:
@@ -136,20 +136,20 @@ def run_batches(source: Source, tier: str, batch_size: int, cameras: int, option
         if name not in peers.setdefault((batch_size, cameras), {}):
             dataset = source.theirs(backend, cameras)
             verified[name] = source.verify(ours, dataset, cameras)
-            peer = arrays(endless(loading(dataset, batch_size, options.workers, device == "cuda")))
+            peer = tensors_of(endless(make_dataloader(dataset, batch_size, options.workers, device == "cuda")))
             # Workers begin and end together, so the time covers whole cycles of all workers.
-            most = 6 if quick else max(6, options.workers)
-            peers[batch_size, cameras][name] = verified[name], batch_us(peer, options.workers, most, 60, device)
+            batch_count = 6 if quick else max(6, options.workers)
+            peers[batch_size, cameras][name] = verified[name], batch_us(peer, options.workers, batch_count, 60, device)
             del peer
-        verified[name], taken[name] = peers[batch_size, cameras][name]
-    for name, us in taken.items():
+        verified[name], times_us[name] = peers[batch_size, cameras][name]
+    for name, us in times_us.items():
         case["contenders"][name] = {
             **verified.get(name, {}),
             "wall_us": us,
             "samples_per_s": batch_size / us * 1e6,
             "frames_per_s": batch_size * cameras / us * 1e6,
         }
-    case["faster_than"] = {name: us / taken[OURS] for name, us in taken.items() if name != OURS}
+    case["faster_than"] = {name: us / times_us[OURS] for name, us in times_us.items() if name != OURS}
     print(f"  faster than {case['faster_than']}", flush=True)
 
 

@@ -31,7 +31,7 @@ WARM_UP = 20  # steps
 AIMS = {f"batch {size}": {"faster_than": {"LeRobot's own": 3}} for size in BATCH_SIZES}
 
 
-def write(root: Path, episodes: int, frames: int) -> None:
+def write_dataset(root: Path, episodes: int, frames: int) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     rng = np.random.default_rng(0)
@@ -56,14 +56,14 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
     robocache.set_num_threads(int(threads))
     if ours == "ours":
         lerobot.datasets.factory.make_dataset = trainer.make_dataset = robocache.lerobot.make_dataset
-    began = []
+    step_starts = []
     update_policy = trainer.update_policy
 
-    def timed(*arguments, **options):
-        began.append(time.perf_counter())
+    def timed_update(*arguments, **options):
+        step_starts.append(time.perf_counter())
         return update_policy(*arguments, **options)
 
-    trainer.update_policy = timed
+    trainer.update_policy = timed_update
     policy = "type=act device=cpu push_to_hub=false dim_model=32 n_heads=2 dim_feedforward=32 n_encoder_layers=1 "
     policy += "n_vae_encoder_layers=1 chunk_size=100 n_action_steps=100"
     with tempfile.TemporaryDirectory() as out:
@@ -73,7 +73,7 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
         trainer_options += f"--steps={steps} --batch_size={batch_size} --num_workers={workers} --save_checkpoint=false --log_freq={steps}"
         sys.argv = ["lerobot-train", *trainer_options.split(), *(f"--policy.{option}" for option in policy.split())]
         trainer.main()
-    print("taken", json.dumps(np.diff(began).tolist()))
+    print("taken", json.dumps(np.diff(step_starts).tolist()))
 
 
 def step_s(root: Path, ours: bool, batch_size: int, workers: int, steps: int, threads: int) -> float:
@@ -89,11 +89,11 @@ def step_s(root: Path, ours: bool, batch_size: int, workers: int, steps: int, th
         threads,
     ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, env=environment)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr[-2000:])
-    taken = json.loads(done.stdout.rsplit("taken ", 1)[1])
-    return statistics.median(taken[WARM_UP:])
+    completed = subprocess.run([str(x) for x in command], capture_output=True, text=True, env=environment)
+    if completed.returncode != 0:
+        raise RuntimeError(completed.stderr[-2000:])
+    step_times_s = json.loads(completed.stdout.rsplit("taken ", 1)[1])
+    return statistics.median(step_times_s[WARM_UP:])
 
 
 def run_case(root: Path, batch_size: int, quick: bool, threads: int, case: dict) -> None:
@@ -125,7 +125,7 @@ def main() -> int:
     with temporary_folder() as folder:
         os.environ["HF_HOME"] = os.environ["XDG_CACHE_HOME"] = folder
         root = folder / "low"
-        write(root, *((2, 120) if options.quick else (50, 200)))
+        write_dataset(root, *((2, 120) if options.quick else (50, 200)))
         for batch_size in BATCH_SIZES[:1] if options.quick else BATCH_SIZES:
             parameters = {"batch_size": batch_size, "features": FEATURES, "fps": FPS, "policy": "ACT"}
             work = partial(run_case, root, batch_size, options.quick, options.threads)

@@ -62,9 +62,9 @@ def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -
     }.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(content, root / path)
-    number = {"shape": [1], "names": None}
-    features = {key: info["features"][key] for key in NUMBERS} | {"timestamp": number | {"dtype": "float32"}}
-    features |= dict.fromkeys(["frame_index", "episode_index", "index", "task_index"], number | {"dtype": "int64"})
+    scalar = {"shape": [1], "names": None}
+    features = {key: info["features"][key] for key in NUMBERS} | {"timestamp": scalar | {"dtype": "float32"}}
+    features |= dict.fromkeys(["frame_index", "episode_index", "index", "task_index"], scalar | {"dtype": "int64"})
     features |= dict.fromkeys(cameras, info["features"][folder.name])
     info |= {"codebase_version": "v3.0", "features": features, "total_tasks": 1, "total_episodes": len(rows)}
     info |= {"total_frames": first_row, "splits": {"train": f"0:{len(rows)}"}}

@@ -67,11 +67,11 @@ CASES = {
 
 
 def percentiles(seconds: list[float]) -> dict:
-    at = {"p50_us": 50, "p99_us": 99, "p999_us": 99.9}
-    return {name: float(np.percentile(seconds, q)) * 1e6 for name, q in at.items()}
+    ranks = {"p50_us": 50, "p99_us": 99, "p999_us": 99.9}
+    return {name: float(np.percentile(seconds, q)) * 1e6 for name, q in ranks.items()}
 
 
-def recorded(folder: Path, frames: tuple[int, int] | None) -> tuple[dict, robocache.Loader]:
+def record_rows(folder: Path, frames: tuple[int, int] | None) -> tuple[dict, robocache.Loader]:
     """Writes half a second of rows. Returns the rows by stream, and a loader of them."""
     rng = np.random.default_rng(0)
     start, streams = 10**18, {}
@@ -99,7 +99,7 @@ def recorded(folder: Path, frames: tuple[int, int] | None) -> tuple[dict, roboca
     )
 
 
-def rings_of(streams: dict) -> dict[str, Ring]:
+def make_rings(streams: dict) -> dict[str, Ring]:
     return {
         name: Ring(rows.shape[1:], rows.dtype, span_s=0.6, lateness_s=0.002, codec="raw" if rows.ndim > 2 else None)
         for name, (_, rows) in streams.items()
@@ -107,7 +107,7 @@ def rings_of(streams: dict) -> dict[str, Ring]:
 
 
 def compare(streams: dict, loader: robocache.Loader, device: str) -> None:
-    rings = rings_of(streams)
+    rings = make_rings(streams)
     aligner = Aligner(loader.spec, rings, device=device)
     for name, (stamps, rows) in streams.items():
         for stamp, row in zip(stamps, rows, strict=True):
@@ -196,7 +196,7 @@ class Writer(threading.Thread):
         self.join()
 
 
-def writers(folder: Path) -> ctypes.CDLL:
+def build_writer(folder: Path) -> ctypes.CDLL:
     source, library = folder / "writer.c", folder / "writer.so"
     source.write_text(WRITER)
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
@@ -206,7 +206,7 @@ def writers(folder: Path) -> ctypes.CDLL:
 
 
 class Policy:
-    """Waits until the next call is due."""
+    """Times calls. Between two calls it keeps its core and the device busy, or sleeps."""
 
     def __init__(self, device: str, sleeps: bool) -> None:
         self.sleeps = sleeps
@@ -241,7 +241,7 @@ def set_threads(mode: str, writers: Sequence[Writer] = ()) -> None:
         os.sched_setscheduler(writer.native_id, policy, os.sched_param(priority and priority + 1))
 
 
-def pinned() -> str:
+def control_mode() -> str:
     """Returns REAL_TIME, or PINNED if the system refuses the priority."""
     try:
         set_threads(REAL_TIME)
@@ -256,14 +256,14 @@ class Sensors:
     """Rings that get rows, and an aligner on them whose first batches are compared."""
 
     def __init__(self, folder: Path, device: str, frames: tuple[int, int] | None) -> None:
-        streams, loader = recorded(folder / "cache", frames)
+        streams, loader = record_rows(folder / "cache", frames)
         compare(streams, loader, device)
-        rings = rings_of(streams)
+        rings = make_rings(streams)
         self.aligner = Aligner(loader.spec, rings, device=device)
-        fast = [ring for name, ring in rings.items() if name.startswith("joint")]
-        fast += [Ring((FEATURES,), "float32", span_s=0.6, lateness_s=0.002) for _ in range(OTHERS)]
-        library = writers(folder)
-        self.threads = [Writer(library, fast, streams["joint0"][1][0], 0.001)]
+        fast_rings = [ring for name, ring in rings.items() if name.startswith("joint")]
+        fast_rings += [Ring((FEATURES,), "float32", span_s=0.6, lateness_s=0.002) for _ in range(OTHERS)]
+        library = build_writer(folder)
+        self.threads = [Writer(library, fast_rings, streams["joint0"][1][0], 0.001)]
         cameras = [name for name in rings if name.startswith("camera")]
         if cameras:
             self.threads.append(Writer(library, [rings[name] for name in cameras], streams[cameras[0]][1][0], 1 / 30))
@@ -280,14 +280,14 @@ class Sensors:
 def run_case(sensors: Sensors, device: str, mode: str, calls: int, case: dict) -> None:
     seconds, queued, copied, ages = [], [], [], []
     source = torch.zeros(sensors.bytes, dtype=torch.uint8, pin_memory=device == "cuda")
-    into = torch.empty(sensors.bytes, dtype=torch.uint8, device=device)
+    target = torch.empty(sensors.bytes, dtype=torch.uint8, device=device)
     policy = Policy(device, mode == AFTER_SLEEP)
     writer = time.pthread_getcpuclockid(sensors.threads[0].ident)
     set_threads(mode, sensors.threads)
     try:
         for _ in range(20):
             policy.timed(sensors.aligner.latest)
-        began, worked = time.perf_counter(), time.clock_gettime(writer)
+        start, writer_cpu_s = time.perf_counter(), time.clock_gettime(writer)
         for _ in range(calls):
             returned_s, finished_s, batch = policy.timed(sensors.aligner.latest)
             queued.append(returned_s)
@@ -295,11 +295,11 @@ def run_case(sensors: Sensors, device: str, mode: str, calls: int, case: dict) -
             if device == "cpu":
                 ages.append(int(batch["anchor_age_ns"][0]))
             else:
-                copied.append(policy.timed(partial(into.copy_, source, non_blocking=True))[1])
-        worked, wall = time.clock_gettime(writer) - worked, time.perf_counter() - began
+                copied.append(policy.timed(partial(target.copy_, source, non_blocking=True))[1])
+        writer_cpu_s, wall = time.clock_gettime(writer) - writer_cpu_s, time.perf_counter() - start
     finally:
         set_threads("", sensors.threads)
-    case["figures"] = figures = percentiles(seconds) | {"writer_share": worked / wall}
+    case["figures"] = figures = percentiles(seconds) | {"writer_share": writer_cpu_s / wall}
     if device == "cpu":
         figures["anchor_age_us"] = float(np.median(ages)) / 1e3
     else:
@@ -310,7 +310,7 @@ def run_case(sensors: Sensors, device: str, mode: str, calls: int, case: dict) -
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    control = pinned()
+    control = control_mode()
     aims = {name + mode: aim for name, aim in AIMS[options.device].items() for mode in ("", control)}
     report = Report("live", options, PREDICTED[options.device], aims)
     calls = 60 if options.quick else 2000

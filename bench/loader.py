@@ -131,44 +131,47 @@ def run_case(
         draw_and_align["torch.compile"] = lambda: compiled(*resident.draw(batch_size))
     calls = {"robocache": [partial(next, batches)]}
 
-    def aligned_by(peer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def align_with(peer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         episode, time_ns = batch["episode_index"], batch["time_ns"]
         return peer(episode, time_ns + resident.shift_ns[episode])
 
     mixed_batches = endless(make_loader(mixture(dataset), batch_size, device))
-    mixed = next(mixed_batches)
-    case["contenders"][MIXED] = verify(mixed, aligned_by(resident.align, mixed), windows.streams, windows.affine)
+    mixture_batch = next(mixed_batches)
+    case["contenders"][MIXED] = verify(
+        mixture_batch, align_with(resident.align, mixture_batch), windows.streams, windows.affine
+    )
     calls[MIXED] = [partial(next, mixed_batches)]
     for name in draw_and_align:
         try:
             peer = resident.align if name == "torch eager" else compiled
-            case["contenders"][name] = verify(batch, aligned_by(peer, batch), windows.streams, windows.affine)
+            case["contenders"][name] = verify(batch, align_with(peer, batch), windows.streams, windows.affine)
             calls[name] = [draw_and_align[name]]
         except Exception as error:
             fail(case, name, error)
-    few = {key: x[:64] for key, x in batch.items()}
+    first_samples = {key: x[:64] for key, x in batch.items()}
     samples = [
-        windows.window(*anchor) for anchor in zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)
+        windows.window(*anchor)
+        for anchor in zip(first_samples["episode_index"].tolist(), first_samples["time_ns"].tolist(), strict=True)
     ]
-    verified = verify(few, loader_numpy.collate(samples), windows.streams, windows.affine)
+    verified = verify(first_samples, loader_numpy.collate(samples), windows.streams, windows.affine)
 
     rounds = 3 if quick else 31 if device == "cuda" else 301
     if device == "cuda":
         # Captured batches are the same at every replay, so there are enough of them that their data are not in the cache.
-        fresh = 8 if quick else int(max(8, min(128, 4 * (60 << 20) // case["bytes"])))
+        graph_batches = 8 if quick else int(max(8, min(128, 4 * (60 << 20) // case["bytes"])))
         measures = {
             "wall_us": partial(wall_timer, count=10 if quick else 200),
             "host_us": partial(host_timer, count=10 if quick else 200),
-            "gpu_us": partial(graph_timer, least_calls=fresh),
+            "gpu_us": partial(graph_timer, least_calls=graph_batches),
         }
     else:
         measures = {"wall_us": cpu_timer}
     for measure, timer_of in measures.items():
         names = ["robocache", MIXED] if measure == "host_us" else calls
         timers = make_timers(case, measure, timer_of, {name: calls[name] for name in names})
-        taken = median_us(timers, rounds, apart=device == "cpu" and not quick)
+        times_us = median_us(timers, rounds, apart=device == "cpu" and not quick)
         for name in timers:
-            case["contenders"][name][measure] = taken[name]
+            case["contenders"][name][measure] = times_us[name]
         del timers
     copies = median_us(copy_timers(case["bytes"], device, sets=2 if quick else None), rounds)
     if device == "cuda":

@@ -23,7 +23,7 @@ import robocache
 STREAMS = {"state": (14, range(-1, 1)), "action": (7, range(16))}  # features, steps
 RATE_HZ = 50
 BATCH_SIZES = [64, 256, 1024]
-WAYS = {
+OPTIONS = {
     "robocache": {},
     "robocache, prefetch 0": {"memory": robocache.Memory(prefetch=0)},
     "robocache, reuse_buffers": {"memory": robocache.Memory(reuse_buffers=True)},
@@ -56,7 +56,7 @@ def run_case(dataset: robocache.Dataset, batch_size: int, rows: int, quick: bool
     row_offsets = torch.from_numpy(np.array(dataset.streams["state"].row_offsets))
     windows = GatheredWindows(streams, row_offsets, {name: steps for name, (_, steps) in STREAMS.items()})
     timers, batch = {}, {}
-    for name, options in WAYS.items():
+    for name, options in OPTIONS.items():
         delta_timestamps = {key: [step / RATE_HZ for step in steps] for key, (_, steps) in STREAMS.items()}
         loader = robocache.Loader(
             dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device="cpu", drop_last=True, **options
@@ -68,12 +68,14 @@ def run_case(dataset: robocache.Dataset, batch_size: int, rows: int, quick: bool
         timers[name] = cpu_timer([partial(next, batches)])
     timers["torch gather"] = cpu_timer([lambda: windows.gather(windows.draw(batch_size))])
     rounds = 5 if quick else 1001
-    taken = median_us(timers, rounds, apart=not quick)
-    case["contenders"] = {name: {"wall_us": us, "samples_per_s": batch_size / us * 1e6} for name, us in taken.items()}
-    case["faster_than"] = {"torch gather": taken["torch gather"] / taken["robocache"]}
+    times_us = median_us(timers, rounds, apart=not quick)
+    case["contenders"] = {
+        name: {"wall_us": us, "samples_per_s": batch_size / us * 1e6} for name, us in times_us.items()
+    }
+    case["faster_than"] = {"torch gather": times_us["torch gather"] / times_us["robocache"]}
     case["bytes"] = sum(x.nbytes * (2 if name in STREAMS else 1) for name, x in batch.items())
     copies = median_us(copy_timers(case["bytes"], "cpu", sets=2 if quick else None), rounds)
-    compare_with_copies(case, taken["robocache"], copies)
+    compare_with_copies(case, times_us["robocache"], copies)
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def median_us(
     CPU the threads of a contender's runtime spin for a while and would take a core from the next contender, and a core is slow
     at first after a rest. There are five turns, since other programs on the host may slow down a whole turn.
     """
-    taken: dict[str, list[float]] = {name: [] for name in timers}
+    times_us: dict[str, list[float]] = {name: [] for name in timers}
     if apart:
         for turn, (name, timer) in itertools.product(range(1, TURNS + 1), timers.items()):
             time.sleep(0.3)
@@ -49,20 +49,20 @@ def median_us(
             while time.perf_counter() < warm_until:
                 timer()
             stop_at = time.perf_counter() + seconds / TURNS
-            while len(taken[name]) * TURNS < rounds * turn and (
-                len(taken[name]) < turn or time.perf_counter() < stop_at
+            while len(times_us[name]) * TURNS < rounds * turn and (
+                len(times_us[name]) < turn or time.perf_counter() < stop_at
             ):
-                taken[name].append(timer())
-        return {name: statistics.median(times) for name, times in taken.items()}
+                times_us[name].append(timer())
+        return {name: statistics.median(times) for name, times in times_us.items()}
     for timer in timers.values():
         timer()
     stop_at = time.perf_counter() + seconds
-    for done in range(rounds):
-        if done >= 5 and time.perf_counter() > stop_at:
+    for rounds_done in range(rounds):
+        if rounds_done >= 5 and time.perf_counter() > stop_at:
             break
         for name, timer in timers.items():
-            taken[name].append(timer())
-    return {name: statistics.median(times) for name, times in taken.items()}
+            times_us[name].append(timer())
+    return {name: statistics.median(times) for name, times in times_us.items()}
 
 
 def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
@@ -85,11 +85,11 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
     graph and both events are queued; otherwise the graph's launch would be timed too.
     """
     torch.cuda.synchronize()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
+    side_stream = torch.cuda.Stream()
+    with torch.cuda.stream(side_stream):
         for call in calls[:2]:
             call()
-    side.synchronize()
+    side_stream.synchronize()
     count = len(calls) * math.ceil(least_calls / len(calls))
     graph, results = torch.cuda.CUDAGraph(), []
     with torch.cuda.graph(graph):
@@ -265,28 +265,28 @@ def endless(loader) -> Iterator:
         yield from loader
 
 
-def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: str) -> float:
-    """Returns the microseconds per batch on the device, after the batches made ahead are used up, over `most` batches or some
-    seconds."""
+def batch_us(batches: Iterator, ahead: int, max_batches: int, seconds: float, device: str) -> float:
+    """Returns the microseconds per batch on the device. The first `ahead` batches, which may have been made in advance, do not
+    count. Measuring ends after `max_batches`, or after `seconds` and five batches."""
 
-    def take() -> None:
+    def move_batch() -> None:
         for x in next(batches).values():
             x.to(device, non_blocking=True)
 
     for _ in range(ahead):
-        take()
+        move_batch()
     wait_for_device()
     start, count = time.perf_counter(), 0
-    while count < most and (count < 5 or time.perf_counter() - start < seconds):
-        take()
+    while count < max_batches and (count < 5 or time.perf_counter() - start < seconds):
+        move_batch()
         count += 1
     wait_for_device()
     return (time.perf_counter() - start) / count * 1e6
 
 
-def shortest(taken: dict[str, float], kind: str) -> float:
+def shortest(times_us: dict[str, float], kind: str) -> float:
     """Returns the least time of the timers whose names begin with a kind: "copy" or "read"."""
-    matching = [us for name, us in taken.items() if name.startswith(kind)]
+    matching = [us for name, us in times_us.items() if name.startswith(kind)]
     if not matching:
         raise ValueError(f"no way to {kind} has run")
     return min(matching)

@@ -72,24 +72,24 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
     topped up with the epoch's first samples.
     """
     ranks = dist.get_world_size()
-    alone = iter(make_loader(dataset, ranks * batch_size, device, robocache.Ranks(rank=0, world_size=1)))
-    compared, seen, first = 0, [], None
+    single = iter(make_loader(dataset, ranks * batch_size, device, robocache.Ranks(rank=0, world_size=1)))
+    compared, anchors_seen, first = 0, [], None
     for batch in make_loader(dataset, batch_size, device):
-        mine = torch.stack([batch["episode_index"], batch["time_ns"]])
-        every = [torch.empty_like(mine) for _ in range(ranks)]
-        dist.all_gather(every, mine)
-        expected = next(alone)
+        own_anchors = torch.stack([batch["episode_index"], batch["time_ns"]])
+        all_anchors = [torch.empty_like(own_anchors) for _ in range(ranks)]
+        dist.all_gather(all_anchors, own_anchors)
+        expected = next(single)
         expected = torch.stack([expected["episode_index"], expected["time_ns"]])
         first = expected if first is None else first
-        count, drawn = expected.shape[1], torch.cat(every, 1)
-        fillers = drawn.shape[1] - count
-        if not (torch.equal(drawn[:, :count], expected) and torch.equal(drawn[:, count:], first[:, :fillers])):
+        count, drawn = expected.shape[1], torch.cat(all_anchors, 1)
+        repeated = drawn.shape[1] - count
+        if not (torch.equal(drawn[:, :count], expected) and torch.equal(drawn[:, count:], first[:, :repeated])):
             raise AssertionError(f"{ranks} ranks: other samples than a single process's after {compared}")
-        seen.append(expected)
+        anchors_seen.append(expected)
         compared += count
-    if next(alone, None) is not None or compared != len(dataset.streams["feature"].time_ns):
+    if next(single, None) is not None or compared != len(dataset.streams["feature"].time_ns):
         raise AssertionError(f"{ranks} ranks: the epoch ended after {compared} samples")
-    if torch.unique(torch.cat(seen, 1), dim=1).shape[1] != compared:
+    if torch.unique(torch.cat(anchors_seen, 1), dim=1).shape[1] != compared:
         raise AssertionError(f"{ranks} ranks: an anchor was drawn twice in an epoch")
     return compared
 
@@ -99,7 +99,7 @@ def seconds_of_all(works: dict[str, Callable[[], None]], count: int, rounds: int
 
     The works take turns, round after round, so that a slow moment of the host affects all of them.
     """
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    times_s: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         for _ in range(10):
             work()
@@ -112,20 +112,20 @@ def seconds_of_all(works: dict[str, Callable[[], None]], count: int, rounds: int
         wait_for_device()
         longest = torch.tensor((time.perf_counter() - start) / count, dtype=torch.float64, device=device)
         dist.all_reduce(longest, dist.ReduceOp.MAX)
-        taken[name].append(longest.item())
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+        times_s[name].append(longest.item())
+    return {name: statistics.median(seconds) for name, seconds in times_s.items()}
 
 
 def run_rank(options: argparse.Namespace) -> None:
     """Runs in each process of torchrun. Rank 0 writes the times of all."""
-    local = int(os.environ["LOCAL_RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(options.threads)
     robocache.set_num_threads(options.threads)
     torch.set_float32_matmul_precision("high")
     device, batch_size, width = options.device, BATCH_SIZE[options.device], WIDTH[options.device]
     if device == "cuda":
-        torch.cuda.set_device(local)
-        device = f"cuda:{local}"
+        torch.cuda.set_device(local_rank)
+        device = f"cuda:{local_rank}"
         dist.init_process_group("nccl", device_id=torch.device(device))
     else:
         dist.init_process_group("gloo")
@@ -140,7 +140,9 @@ def run_rank(options: argparse.Namespace) -> None:
     sizes = [features, width, width, width, STEPS * 14]
     layers = [layer for size in itertools.pairwise(sizes) for layer in (torch.nn.Linear(*size), torch.nn.GELU())]
     model = torch.nn.Sequential(*layers[:-1]).to(device)
-    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local] if options.device == "cuda" else None)
+    model = torch.nn.parallel.DistributedDataParallel(
+        model, device_ids=[local_rank] if options.device == "cuda" else None
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def train(batch: dict[str, torch.Tensor]) -> None:
@@ -150,8 +152,8 @@ def run_rank(options: argparse.Namespace) -> None:
         loss.backward()
         optimizer.step()
 
-    again = next(batches)
-    steps = {"step_again_s": lambda: train(again), "step_s": lambda: train(next(batches))}
+    same_batch = next(batches)
+    steps = {"step_again_s": lambda: train(same_batch), "step_s": lambda: train(next(batches))}
     result |= seconds_of_all(steps, count, rounds, device)
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
         raise AssertionError("the training diverged")
@@ -167,9 +169,9 @@ def run_rank(options: argparse.Namespace) -> None:
 
 
 def free_port() -> int:
-    with contextlib.closing(socket.socket()) as opened:
-        opened.bind(("127.0.0.1", 0))
-        return opened.getsockname()[1]
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def run_case(
@@ -192,8 +194,8 @@ def run_case(
         figures["trained_share_of_linear"] = (
             figures["trained_samples_per_s"] / one_rank["trained_samples_per_s"] / ranks
         )
-        without = figures["trained_again_samples_per_s"] / one_rank["trained_again_samples_per_s"]
-        figures["trained_again_share_of_linear"] = without / ranks
+        share_again = figures["trained_again_samples_per_s"] / one_rank["trained_again_samples_per_s"]
+        figures["trained_again_share_of_linear"] = share_again / ranks
     figures["grown_by"] = result["step_s"] / result["step_again_s"] - 1
     case["figures"] = figures
     print(f"  {figures}", flush=True)
@@ -209,7 +211,7 @@ def main() -> int:
     if options.into is not None:
         run_rank(options)
         return 0
-    most = torch.cuda.device_count() if options.device == "cuda" else 2
+    max_ranks = torch.cuda.device_count() if options.device == "cuda" else 2
     report = Report("ranks", options, PREDICTED[options.device], AIMS)
     with temporary_folder() as folder:
         path = options.cache or folder / "cache"
@@ -222,7 +224,7 @@ def main() -> int:
             "steps": STEPS,
             "streams": {name: f"{features} {dtype} at {rate} Hz" for name, (rate, features, dtype) in STREAMS.items()},
         }
-        rank_counts = options.ranks or [count for count in (1, 2, 4) if count <= most]
+        rank_counts = options.ranks or [count for count in (1, 2, 4) if count <= max_ranks]
         threads = max(1, options.threads // max(rank_counts))  # for each rank, and as many for a single one
         for ranks in rank_counts:
             name = f"{ranks} rank{'s' if ranks > 1 else ''}"

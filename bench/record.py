@@ -70,8 +70,8 @@ class Report:
             keep_freed_memory()
         machine = describe_machine(options)
         self.only = options.only or ""
-        in_part = options.quick or self.only
-        folder = options.out or (HERE.parent / "build/bench" if in_part else HERE / "results")
+        is_partial = options.quick or self.only
+        folder = options.out or (HERE.parent / "build/bench" if is_partial else HERE / "results")
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{machine['name']}-{bench}.json"
         self.content = {
@@ -86,10 +86,10 @@ class Report:
             "cases": [],
         }
         if options.append and self.path.exists():
-            before = json.loads(self.path.read_text())
-            self.content["cases"] = [{"commit": before["commit"], **case} for case in before["cases"]]
+            earlier = json.loads(self.path.read_text())
+            self.content["cases"] = [{"commit": earlier["commit"], **case} for case in earlier["cases"]]
             self.content["command"] = "; ".join(
-                dict.fromkeys([*before["command"].split("; "), self.content["command"]])
+                dict.fromkeys([*earlier["command"].split("; "), self.content["command"]])
             )
         print(f"{bench} on {machine['name']}, {self.content['commit']} -> {self.path}", flush=True)
 
@@ -110,7 +110,8 @@ class Report:
         self.write()
         for contender, measures in case.get("contenders", {}).items():
             print(
-                f"  {contender:28s}" + "  ".join(f"{key} {shown(value)}" for key, value in measures.items()), flush=True
+                f"  {contender:28s}" + "  ".join(f"{key} {format_value(value)}" for key, value in measures.items()),
+                flush=True,
             )
         if "floor_us" in case:
             print(
@@ -123,9 +124,9 @@ class Report:
         return next((case for case in self.content["cases"] if case["name"] == name), {})
 
     def write(self) -> None:
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.content, indent=1) + "\n")
-        partial.replace(self.path)
+        new_file = self.path.with_suffix(".partial")
+        new_file.write_text(json.dumps(self.content, indent=1) + "\n")
+        new_file.replace(self.path)
 
     @property
     def failed(self) -> bool:
@@ -133,7 +134,7 @@ class Report:
         return any("error" in case or case.get("failures") for case in self.content["cases"])
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -102,14 +102,14 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
-# Not on docs/benchmarks.md: docs/images.md and docs/formats.md show four, only the files show the last two.
+# Not on docs/benchmarks.md. docs/images.md and docs/formats.md show the first four; the last two are only in the files.
 ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock", "statistics_of_windows")
 
 # Shares that are better if smaller.
 ADDED = ("grown_by", "doctor_adds")
 
 # Measures that are only in the files.
-UNSHOWN = (
+ONLY_IN_FILES = (
     "ingest_s",
     "doctor_adds",
     "share_of_writing",
@@ -220,10 +220,10 @@ def headline(results: Results, file: str, name: str) -> tuple[str, str, str]:
 
 def pitch(results: Results) -> str:
     """Returns RoboCache's purpose in one sentence, with the speed of batches with cameras."""
-    speed, on, peer = headline(results, "nvidia-h200-images", "batches of 256, 2 cameras, device")
+    speed, gpu, peer = headline(results, "nvidia-h200-images", "batches of 256, 2 cameras, device")
     text = (
         f"RoboCache turns robot recordings into aligned training batches on the GPU: **{speed}** of state, 16 actions and two "
-        f"JPEG cameras of 224 x 224 on one {on}, {peer}."
+        f"JPEG cameras of 224 x 224 on one {gpu}, {peer}."
     )
     return f"{textwrap.fill(text, 120)}\n"
 
@@ -235,8 +235,8 @@ def three(results: Results) -> str:
         ("nvidia-h200-loader", "windows of three sensors"),
         ("intel-xeon-2-cores-loader", "the same windows"),
     ):
-        speed, on, peer = headline(results, file, "batch 1024")
-        lines.append(f"- **{speed}**: {what}, on {on}; {peer}\n")
+        speed, machine, peer = headline(results, file, "batch 1024")
+        lines.append(f"- **{speed}**: {what}, on {machine}; {peer}\n")
     content = json.loads(TRAINING.read_text())
     policies = [
         [point["policy"] for arm in content["arms"] if arm["name"] == name for point in arm["curve"]]
@@ -266,8 +266,8 @@ def section(result: dict) -> str:
     text += f"{programs}, {result['date']}, commit {commits(result)}.\n"
     if result["quick"]:
         text += "\nA smoke run: its numbers mean nothing.\n"
-    by = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
-    text += by(result) if by else contests(result) + figures(result)
+    section_of = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
+    text += section_of(result) if section_of else contests(result) + figures(result)
     text += short_of_the_aim(result)
     for case in result["cases"]:
         failures = {"robocache": case["error"]} if "error" in case else case.get("failures", {})
@@ -300,7 +300,9 @@ def contests(result: dict) -> str:
 def figures(result: dict) -> str:
     """Returns a line for each case without a copy and without peers."""
     cases = [case for case in result["cases"] if "figures" in case]
-    measures = [measure for measure in WORDS if measure not in UNSHOWN and any(measure in x["figures"] for x in cases)]
+    measures = [
+        measure for measure in WORDS if measure not in ONLY_IN_FILES and any(measure in x["figures"] for x in cases)
+    ]
     if measures == ["grown_by"]:
         ends = [shown("grown_by", end(case["figures"]["grown_by"] for case in cases)) for end in (min, max)]
         return f"\nA step grows by {' to '.join(ends)}, of {len(cases)} cases.\n"

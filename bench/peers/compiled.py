@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 
-def compiled(name: str, *libraries: str) -> ctypes.CDLL:
+def compile_peer(name: str, *libraries: str) -> ctypes.CDLL:
     """Returns the library compiled from peers/NAME.c."""
     source = Path(__file__).with_name(f"{name}.c")
     with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:

@@ -22,7 +22,7 @@ class GatheredWindows:
         first, last = self.first[anchors, None], self.last[anchors, None]
         batch = {}
         for name, offsets in self.offsets.items():
-            wanted = anchors[:, None] + offsets
-            taken = torch.minimum(torch.maximum(wanted, first), last)
-            batch[name], batch[f"{name}_is_pad"] = self.rows[name][taken], wanted != taken
+            rows = anchors[:, None] + offsets
+            clamped_rows = torch.minimum(torch.maximum(rows, first), last)
+            batch[name], batch[f"{name}_is_pad"] = self.rows[name][clamped_rows], rows != clamped_rows
         return batch

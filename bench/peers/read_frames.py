@@ -1,7 +1,7 @@
 """Reading alone: reads a batch's frames of a camera from a cache's file, on several threads.
 
-The kernel is advised that the reads are random. Otherwise it reads ahead: 1.38 times the requested bytes for files of 18 KB,
-instead of 1.16, which is the size of their pages.
+The kernel is advised that the reads are random. Otherwise it reads ahead: for files of 18 KB, 1.38 times the requested bytes.
+With the advice it is 1.16 times, the size of the pages that hold them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .compiled import compiled
+from .compiled import compile_peer
 
 
 class Reader:
     """Reads rows of a stream of blobs on `threads` threads, each an even share, and always into the same memory."""
 
     def __init__(self, stream: Path, threads: int) -> None:
-        self._read = compiled("read_frames").read_frames
+        self._read = compile_peer("read_frames").read_frames
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self._read.argtypes = [ctypes.c_int, integer, pointer, pointer, integer, integer, integer, pointer]
         self._read.restype = integer
@@ -37,10 +37,10 @@ class Reader:
         """Reads rows (int64) and returns the number of bytes."""
         shares = np.linspace(0, len(rows), self._threads + 1).astype(int)
 
-        def share(i: int) -> int:
+        def read_share(i: int) -> int:
             pointers = self._offsets.ctypes.data, rows.ctypes.data
             begin, end = int(shares[i]), int(shares[i + 1])
             memory = self._memory[i].ctypes.data
             return self._read(self._descriptor, self._header, *pointers, begin, end, self._largest, memory)
 
-        return sum(self._pool.map(share, range(self._threads)))
+        return sum(self._pool.map(read_share, range(self._threads)))

@@ -21,9 +21,9 @@ def integrate(grid, weights, depth, pose, camera, carving, grid_min, voxel_size,
     measured = inside & (depth_of_voxel > 0) & torch.isfinite(depth_of_voxel) & (sdf >= -truncation)
     if not carving:
         measured = measured & (sdf <= truncation)
-    before = weights
-    total = before + measured
-    mean = (grid * before + sdf.clamp(max=truncation)) / total
+    old_weights = weights
+    total = old_weights + measured
+    mean = (grid * old_weights + sdf.clamp(max=truncation)) / total
     grid.copy_(torch.where(measured, mean, grid))
     weights.copy_(total)
     return grid

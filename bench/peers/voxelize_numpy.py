@@ -11,9 +11,9 @@ def coordinates(points: np.ndarray, grid_min: tuple, voxel_size: tuple) -> np.nd
 
 def cells(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> np.ndarray:
     """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
-    where = coordinates(points, grid_min, voxel_size)
-    inside = ((where >= 0) & (where < np.asarray(grid_size))).all(1)
-    x, y, z = np.where(inside[:, None], where, 0).astype(np.int64).T
+    coords = coordinates(points, grid_min, voxel_size)
+    inside = ((coords >= 0) & (coords < np.asarray(grid_size))).all(1)
+    x, y, z = np.where(inside[:, None], coords, 0).astype(np.int64).T
     return np.where(inside, (x * grid_size[1] + y) * grid_size[2] + z, np.prod(grid_size))
 
 
@@ -50,33 +50,35 @@ def maximum(cell: np.ndarray, features: np.ndarray, grid_size: tuple) -> np.ndar
     return grid[:-1].reshape(*grid_size, -1)
 
 
-def hard(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple, most: int) -> tuple[np.ndarray, ...]:
-    """Returns the voxels in the order of their first points, with at most `most` points of each: coords [M, 3] as x, y, z,
-    points [M, most, 3 + F] padded with zeros, counts [M]."""
+def hard(
+    points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple, max_points: int
+) -> tuple[np.ndarray, ...]:
+    """Returns the voxels in the order of their first points, with at most `max_points` points of each: coords [M, 3] as x, y, z,
+    points [M, max_points, 3 + F] padded with zeros, counts [M]."""
     cell = cells(points, grid_min, voxel_size, grid_size)
     row = np.flatnonzero(cell < np.prod(grid_size))
     occupied, first, voxel = np.unique(cell[row], return_index=True, return_inverse=True)
-    number = np.empty(len(occupied), np.int64)
-    number[np.argsort(first)] = np.arange(len(occupied))
-    voxel, occupied = number[voxel], occupied[np.argsort(first)]
+    rank = np.empty(len(occupied), np.int64)
+    rank[np.argsort(first)] = np.arange(len(occupied))
+    voxel, occupied = rank[voxel], occupied[np.argsort(first)]
     order = np.argsort(voxel, kind="stable")
     counts = np.bincount(voxel, minlength=len(occupied))
     number_in_voxel = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = number_in_voxel < most
-    gathered = np.zeros((len(occupied), most, points.shape[1]), points.dtype)
-    gathered[voxel[order][kept], number_in_voxel[kept]] = points[row[order][kept]]
+    is_kept = number_in_voxel < max_points
+    gathered = np.zeros((len(occupied), max_points, points.shape[1]), points.dtype)
+    gathered[voxel[order][is_kept], number_in_voxel[is_kept]] = points[row[order][is_kept]]
     coords = np.stack(np.unravel_index(occupied, grid_size), 1)
-    return coords.astype(np.int32), gathered, np.minimum(counts, most)
+    return coords.astype(np.int32), gathered, np.minimum(counts, max_points)
 
 
 def centroids(points: np.ndarray, origin: tuple, voxel_size: float) -> np.ndarray:
     """Returns the mean of each voxel's points, float64 [M, 3], in the order of their first points. All points must be
     finite."""
-    where = coordinates(points, origin, (voxel_size,) * 3).astype(np.int64)
-    where -= where.min(0)
-    _, y, z = where.max(0) + 1
+    coords = coordinates(points, origin, (voxel_size,) * 3).astype(np.int64)
+    coords -= coords.min(0)
+    _, y, z = coords.max(0) + 1
     _, first, voxel, counts = np.unique(
-        (where[:, 0] * y + where[:, 1]) * z + where[:, 2], return_index=True, return_inverse=True, return_counts=True
+        (coords[:, 0] * y + coords[:, 1]) * z + coords[:, 2], return_index=True, return_inverse=True, return_counts=True
     )
     sums = np.stack([np.bincount(voxel, axis) for axis in points.T], 1)
     return (sums / counts[:, None])[np.argsort(first)]

@@ -54,9 +54,9 @@ def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> tor
     return grid.scatter_reduce_(0, index, features, "amax", include_self=False)[:-1].view(*grid_size, -1)
 
 
-def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...]:
-    """Returns the voxels in the order of their first points, with at most `most` points of each: coords [M, 3] as x, y, z,
-    points [M, most, 3 + F] padded with zeros, counts [M]. It waits for the device, since M depends on the data."""
+def hard(points: torch.Tensor, grid: Grid, max_points: int) -> tuple[torch.Tensor, ...]:
+    """Returns the voxels in the order of their first points, with at most `max_points` points of each: coords [M, 3] as x, y, z,
+    points [M, max_points, 3 + F] padded with zeros, counts [M]. It waits for the device, since M depends on the data."""
     cell = cells(points, grid)
     inside = cell < math.prod(grid.shape)
     points, cell = points[inside], cell[inside]
@@ -64,26 +64,26 @@ def hard(points: torch.Tensor, grid: Grid, most: int) -> tuple[torch.Tensor, ...
     occupied, counts = torch.unique_consecutive(ordered, return_counts=True)
     start = counts.cumsum(0) - counts
     by_first_point = torch.argsort(order[start])
-    number = torch.empty_like(by_first_point)
-    number[by_first_point] = torch.arange(len(occupied), device=cell.device)
+    rank = torch.empty_like(by_first_point)
+    rank[by_first_point] = torch.arange(len(occupied), device=cell.device)
     voxel = torch.repeat_interleave(torch.arange(len(occupied), device=cell.device), counts)
     index_in_voxel = torch.arange(len(cell), device=cell.device) - start[voxel]
-    kept = index_in_voxel < most
-    gathered = points.new_zeros(len(occupied), most, points.shape[1])
-    gathered[number[voxel[kept]], index_in_voxel[kept]] = points[order[kept]]
+    is_kept = index_in_voxel < max_points
+    gathered = points.new_zeros(len(occupied), max_points, points.shape[1])
+    gathered[rank[voxel[is_kept]], index_in_voxel[is_kept]] = points[order[is_kept]]
     occupied = occupied[by_first_point]
     _, y, z = grid.shape
     coords = torch.stack([occupied // (y * z), occupied // z % y, occupied % z], 1).int()
-    return coords, gathered, counts[by_first_point].clamp(max=most)
+    return coords, gathered, counts[by_first_point].clamp(max=max_points)
 
 
 def centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:
     """Returns the mean of each voxel's points, [M, 3], in the order of the voxels' indices. It waits for the device, since M
     depends on the data."""
-    where = torch.floor((points - origin) / voxel_size).long()
-    where -= where.amin(0)
-    _, y, z = (where.amax(0) + 1).unbind()
+    coords = torch.floor((points - origin) / voxel_size).long()
+    coords -= coords.amin(0)
+    _, y, z = (coords.amax(0) + 1).unbind()
     _, voxel, counts = torch.unique(
-        (where[:, 0] * y + where[:, 1]) * z + where[:, 2], return_inverse=True, return_counts=True
+        (coords[:, 0] * y + coords[:, 1]) * z + coords[:, 2], return_inverse=True, return_counts=True
     )
     return points.new_zeros(len(counts), 3).index_add_(0, voxel, points) / counts[:, None]
