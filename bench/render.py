@@ -102,10 +102,10 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
-# Not on docs/benchmarks.md. docs/images.md and docs/formats.md show the first four; the last two are only in the files.
+# The benchmarks that are not on docs/benchmarks.md. docs/images.md and docs/formats.md show the first four; the last two are only in the files.
 ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock", "statistics_of_windows")
 
-# Shares that are better if smaller.
+# Shares for which less is better.
 ADDED = ("grown_by", "doctor_adds")
 
 # Measures that are only in the files.
@@ -155,18 +155,18 @@ def duration(us: float) -> str:
     return f"{number(us)} us" if us < 1000 else f"{number(us / 1000)} ms"
 
 
-def rate(per_s: float, what: str = "") -> str:
+def rate(per_s: float, noun: str = "") -> str:
     for unit, word in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if per_s >= unit:
-            return f"{number(per_s / unit)}{word}{what}/s"
-    return f"{number(per_s)}{what}/s"
+            return f"{number(per_s / unit)}{word}{noun}/s"
+    return f"{number(per_s)}{noun}/s"
 
 
 def times(ratio: float | None) -> str:
     return "" if ratio is None else f"{number(ratio)}x"
 
 
-def shown(measure: str, value: float | None) -> str:
+def as_text(measure: str, value: float | None) -> str:
     if value is None:
         return ""
     if measure.endswith("_per_s"):
@@ -196,9 +196,9 @@ def commits(result: dict) -> str:
     return f"{result['commit']} ({other_cases})" if other_cases else result["commit"]
 
 
-def readme(results: Results) -> str:
+def render_readme(results: Results) -> str:
     rows = []
-    for file, name, words, measure in HEADLINES:
+    for file, name, noun, measure in HEADLINES:
         case = next((case for case in results[file]["cases"] if case["name"] == name), {})
         if results[file]["quick"] or measure not in case.get("contenders", {}).get(OURS, {}):
             raise SystemExit(f"{file}.json: expected {measure} of the case '{name}', which the README shows")
@@ -206,11 +206,11 @@ def readme(results: Results) -> str:
         ours = case["contenders"][OURS][measure]
         unit = next(f" {unit}" for unit in ("samples", "frames", "points") if unit in measure or unit == "points")
         speed = rate(ours, unit) if measure.endswith("_per_s") else duration(ours)
-        rows.append([words, hardware(results[file]), speed, number(case["times_the_copy"]), faster])
+        rows.append([noun, hardware(results[file]), speed, number(case["times_the_copy"]), faster])
     return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
 
 
-def headline(results: Results, file: str, name: str) -> tuple[str, str, str]:
+def speed_and_ratio(results: Results, file: str, name: str) -> tuple[str, str, str]:
     """Returns the samples/s of a batch, the hardware, and the ratio to torch's DataLoader."""
     case = next(case for case in results[file]["cases"] if case["name"] == name)
     peer, ratio = next(reversed([item for item in case["faster_than"].items() if "DataLoader" in item[0]]))
@@ -218,9 +218,9 @@ def headline(results: Results, file: str, name: str) -> tuple[str, str, str]:
     return speed, hardware(results[file]), f"{times(ratio)} a {peer.replace(', ', ' with ')}"
 
 
-def pitch(results: Results) -> str:
+def render_pitch(results: Results) -> str:
     """Returns RoboCache's purpose in one sentence, with the speed of batches with cameras."""
-    speed, gpu, peer = headline(results, "nvidia-h200-images", "batches of 256, 2 cameras, device")
+    speed, gpu, peer = speed_and_ratio(results, "nvidia-h200-images", "batches of 256, 2 cameras, device")
     text = (
         f"RoboCache turns robot recordings into aligned training batches on the GPU: **{speed}** of state, 16 actions and two "
         f"JPEG cameras of 224 x 224 on one {gpu}, {peer}."
@@ -228,27 +228,27 @@ def pitch(results: Results) -> str:
     return f"{textwrap.fill(text, 120)}\n"
 
 
-def three(results: Results) -> str:
+def render_three_numbers(results: Results) -> str:
     """Returns three numbers: the speed on a GPU, on a CPU, and of a training compared with LeRobot's loader."""
     lines = []
-    for file, what in (
+    for file, noun in (
         ("nvidia-h200-loader", "windows of three sensors"),
         ("intel-xeon-2-cores-loader", "the same windows"),
     ):
-        speed, machine, peer = headline(results, file, "batch 1024")
-        lines.append(f"- **{speed}**: {what}, on {machine}; {peer}\n")
+        speed, machine, peer = speed_and_ratio(results, file, "batch 1024")
+        lines.append(f"- **{speed}**: {noun}, on {machine}; {peer}\n")
     content = json.loads(TRAINING.read_text())
     policies = [
         [point["policy"] for arm in content["arms"] if arm["name"] == name for point in arm["curve"]]
         for name in ("LeRobot's loader", "ours, the same dataset")
     ]
-    same = "the same policies, bit for bit" if policies[0] == policies[1] else "the same rows"
+    same_policies = "the same policies, bit for bit" if policies[0] == policies[1] else "the same rows"
     size = next(size for size in content["loading"]["sizes"] if size["batch_size"] == 64)
-    theirs, step = size["batch_ms"]["LeRobot's loader"], size["step_ms"]
+    batch_ms, step_ms = size["batch_ms"]["LeRobot's loader"], size["step_ms"]
     lines.append(
-        f"- **{theirs / step:.1f}x sooner**: ACT trained from a camera of 128x128 pixels, a step of {step:.0f} ms instead of {theirs:.0f} "
+        f"- **{batch_ms / step_ms:.1f}x sooner**: ACT trained from a camera of 128x128 pixels, a step of {step_ms:.0f} ms instead of {batch_ms:.0f} "
         "ms with LeRobot's loader, on 16 cores and one NVIDIA H100; "
-        f"[{same}](docs/training.md#against-lerobots-loader-on-the-same-machine)\n"
+        f"[{same_policies}](docs/training.md#against-lerobots-loader-on-the-same-machine)\n"
     )
     return "".join(lines)
 
@@ -256,33 +256,33 @@ def three(results: Results) -> str:
 # ---- docs/benchmarks.md ----
 
 
-def page(results: Results) -> str:
-    return "\n".join(section(result) for result in results.values() if result["bench"] not in ELSEWHERE)
+def render_benchmarks(results: Results) -> str:
+    return "\n".join(render_section(result) for result in results.values() if result["bench"] not in ELSEWHERE)
 
 
-def section(result: dict) -> str:
+def render_section(result: dict) -> str:
     text = f"### {TITLES[result['bench']]}, {hardware(result)}\n\n"
     programs = ", ".join(f"`{name}`" for name in dict.fromkeys(re.findall(r"bench/\w+\.py", result["command"])))
     text += f"{programs}, {result['date']}, commit {commits(result)}.\n"
     if result["quick"]:
         text += "\nA smoke run: its numbers mean nothing.\n"
-    section_of = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
-    text += section_of(result) if section_of else contests(result) + figures(result)
-    text += short_of_the_aim(result)
+    section_of = {"sweep": render_sweep, "shapes": render_shapes}.get(result["bench"])
+    text += section_of(result) if section_of else compare_with_peers(result) + measures_of_cases(result)
+    text += missed_aims(result)
     for case in result["cases"]:
         failures = {"robocache": case["error"]} if "error" in case else case.get("failures", {})
         text += "".join(f"\n{case['name']}: {name} failed: {reason}\n" for name, reason in failures.items())
     return text
 
 
-def contests(result: dict) -> str:
-    """Returns a line for each case: our numbers, and their ratios to each peer's."""
+def compare_with_peers(result: dict) -> str:
+    """Returns a line for each case: our numbers, and their ratios to the numbers of each peer."""
     measured = [case for case in result["cases"] if "times_the_copy" in case]
     variants = [case for case in measured if any(variant in case["name"] for variant in VARIANTS)]
     cases = [case for case in measured if case not in variants]
     columns: dict[str, list[str]] = {}
     for measure, heading in COLUMNS.items():
-        columns[heading] = [shown(measure, case["contenders"][OURS].get(measure)) for case in cases]
+        columns[heading] = [as_text(measure, case["contenders"][OURS].get(measure)) for case in cases]
     columns["over a copy"] = [number(case["times_the_copy"]) for case in cases]
     for peer in dict.fromkeys(peer for case in cases for peer in case["faster_than"]):
         columns[f"x {peer}"] = [times(case["faster_than"].get(peer)) for case in cases]
@@ -294,23 +294,23 @@ def contests(result: dict) -> str:
         parts.append(
             f"{len(variants)} more in the file: {number(min(ratios))} to {number(max(ratios))} times a copy.\n"
         )
-    return "".join(f"\n{part}" for part in [*parts, beyond_the_launch(result)] if part)
+    return "".join(f"\n{part}" for part in [*parts, host_time(result)] if part)
 
 
-def figures(result: dict) -> str:
+def measures_of_cases(result: dict) -> str:
     """Returns a line for each case without a copy and without peers."""
     cases = [case for case in result["cases"] if "figures" in case]
     measures = [
         measure for measure in WORDS if measure not in ONLY_IN_FILES and any(measure in x["figures"] for x in cases)
     ]
     if measures == ["grown_by"]:
-        ends = [shown("grown_by", end(case["figures"]["grown_by"] for case in cases)) for end in (min, max)]
-        return f"\nA step grows by {' to '.join(ends)}, of {len(cases)} cases.\n"
-    rows = [[case["name"], *(shown(measure, case["figures"].get(measure)) for measure in measures)] for case in cases]
+        bounds = [as_text("grown_by", end(case["figures"]["grown_by"] for case in cases)) for end in (min, max)]
+        return f"\nA step grows by {' to '.join(bounds)}, of {len(cases)} cases.\n"
+    rows = [[case["name"], *(as_text(measure, case["figures"].get(measure)) for measure in measures)] for case in cases]
     return f"\n{table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
 
 
-def beyond_the_launch(result: dict) -> str:
+def host_time(result: dict) -> str:
     case = next((case for case in result["cases"] if "beyond_the_launch_us" in case), None)
     if case is None:
         return ""
@@ -321,7 +321,7 @@ def beyond_the_launch(result: dict) -> str:
     )
 
 
-def short_of_the_aim(result: dict) -> str:
+def missed_aims(result: dict) -> str:
     """Returns the number of missed aims, and the one missed by the largest factor."""
     cases = {case["name"]: case for case in result["cases"]}
     compared = [
@@ -337,20 +337,20 @@ def compare_with_aims(aims: dict, case: dict) -> Iterator[tuple[str, str, float,
     """Yields each measured aim of a case: (measure, bound, the factor by which it was missed, value)."""
     for measure, aim in aims.items():
         if measure.endswith("faster_than"):
-            words = "in a loop, times" if measure.startswith("in_a_loop") else "times"
+            prefix = "in a loop, times" if measure.startswith("in_a_loop") else "times"
             for peer, ratio in aim.items():
                 for name, value in case.get(measure, {}).items():
                     if peer in (name, name.split(",")[0]):  # an aim may leave out the number of workers
-                        yield f"{words} as fast as {name}", number(ratio), ratio / value, times(value)
+                        yield f"{prefix} as fast as {name}", number(ratio), ratio / value, times(value)
         else:
             measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
             if (value := measured.get(measure)) is not None:
                 more_is_better = measure.endswith("_per_s") or "share" in measure
                 missed_by = aim / value if more_is_better else value / aim
-                yield WORDS[measure], shown(measure, aim), missed_by, shown(measure, value)
+                yield WORDS[measure], as_text(measure, aim), missed_by, as_text(measure, value)
 
 
-# Aims other than peers.
+# Measures of cases, in words.
 WORDS = {
     "gpu_us": "time on the device",
     "wall_us": "time in a loop",
@@ -412,7 +412,7 @@ WORDS = {
 TIERS = ["decoded", "device", "pinned", "mapped"]
 
 
-def cameras(results: Results) -> str:
+def render_cameras(results: Results) -> str:
     """Returns a line for each case of the benchmarks of cameras; batches and steps have one line for all tiers."""
     parts = []
     for result in results.values():
@@ -428,12 +428,14 @@ def cameras(results: Results) -> str:
         peers: dict[str, None] = {}
         for case in result["cases"]:
             name, _, tier = case["name"].rpartition(", ")
-            if "1 camera" in name or "float32" in name:  # the files show it
+            if "1 camera" in name or "float32" in name:  # only in the files
                 continue
             if tier in TIERS and name.startswith(("batches", "a step")):
-                by_tier.setdefault(name, {})[tier] = in_a_tier(case)
+                by_tier.setdefault(name, {})[tier] = cell_of_tier(case)
                 peers |= dict.fromkeys(case.get("faster_than", {}))
-            elif tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]:  # the files show the others
+            elif (
+                tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]
+            ):  # the rest is only in the files
                 rows.append([case["name"], speed_or_size(case), "; ".join(comparisons(case))])
         part = f"{measured}:\n"
         if rows:
@@ -442,11 +444,11 @@ def cameras(results: Results) -> str:
             tiers = [tier for tier in TIERS if any(tier in cells for cells in by_tier.values())]
             lines = [[name, *(cells.get(tier, "") for tier in tiers)] for name, cells in by_tier.items()]
             part += "\n" + table([f"frames/s, times as fast as {'; '.join(peers)}", *tiers], lines)
-        parts.append(part + short_of_the_aim(result))
+        parts.append(part + missed_aims(result))
     return "\n".join(parts)
 
 
-def in_a_tier(case: dict) -> str:
+def cell_of_tier(case: dict) -> str:
     if "grown_by" in case.get("figures", {}):
         return f"{100 * case['figures']['grown_by']:+.1f} %"
     ours = {**case.get("figures", {}), **case.get("contenders", {}).get(OURS, {})}
@@ -454,12 +456,12 @@ def in_a_tier(case: dict) -> str:
 
 
 def speed_or_size(case: dict) -> str:
-    figures = case.get("figures", {})
-    if "grown_by" in figures:
-        return f"a step grows by {shown('grown_by', figures['grown_by'])}"
-    if "decibels" in figures:
-        return f"{number(figures['bytes_a_frame'] / 1000)} KB a frame, {number(figures['decibels'])} dB"
-    per_s = {**figures, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
+    measures_of_cases = case.get("figures", {})
+    if "grown_by" in measures_of_cases:
+        return f"a step grows by {as_text('grown_by', measures_of_cases['grown_by'])}"
+    if "decibels" in measures_of_cases:
+        return f"{number(measures_of_cases['bytes_a_frame'] / 1000)} KB a frame, {number(measures_of_cases['decibels'])} dB"
+    per_s = {**measures_of_cases, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
     return "" if per_s is None else rate(per_s, " frames")
 
 
@@ -470,11 +472,11 @@ def comparisons(case: dict) -> Iterator[str]:
     for peer, ratio in case.get("faster_than", {}).items():
         yield f"{times(ratio)} {peer}"
     for measure, words in WORDS.items():
-        if "share" in measure and measure in case and measure != "share_of_libjpeg_turbo":  # a peer, too
-            yield f"{shown(measure, case[measure])}, {words}"
+        if "share" in measure and measure in case and measure != "share_of_libjpeg_turbo":  # also a peer
+            yield f"{as_text(measure, case[measure])}, {words}"
 
 
-def sweep(result: dict) -> str:
+def render_sweep(result: dict) -> str:
     planes = [case for case in result["cases"] if "ratios" in case]
     ratios = sorted(ratio for case in planes for line in case["ratios"] for ratio in line if ratio is not None)
     if not ratios:
@@ -492,13 +494,13 @@ def sweep(result: dict) -> str:
     return f"{text}\n"
 
 
-def shapes(result: dict) -> str:
+def render_shapes(result: dict) -> str:
     """Returns a row for each operation, over all seeds, and the names of the slower cases."""
-    drawn: dict[str, list[dict]] = {}
+    shapes_of_operations: dict[str, list[dict]] = {}
     for case in result["cases"]:
-        drawn.setdefault(case["name"].split(", seed ")[0], []).extend(case.get("shapes", []))
-    rows, lost = [], []
-    for operation, drawn_shapes in drawn.items():
+        shapes_of_operations.setdefault(case["name"].split(", seed ")[0], []).extend(case.get("shapes", []))
+    rows, slower_shapes = [], []
+    for operation, drawn_shapes in shapes_of_operations.items():
         ratios = sorted(shape["times_the_copy"] for shape in drawn_shapes)
         if not ratios:
             continue
@@ -508,11 +510,11 @@ def shapes(result: dict) -> str:
         )
         rows.append([operation, str(len(ratios)), number(ratios[len(ratios) // 2]), number(ratios[-1]), *peer])
         slower = [shape for shape in drawn_shapes if shape.get("faster_than", 1) < 1]
-        lost += [f"{operation} {shape['name']} ({times(shape['faster_than'])})" for shape in slower]
+        slower_shapes += [f"{operation} {shape['name']} ({times(shape['faster_than'])})" for shape in slower]
     columns = ["", "shapes", "over a copy, median", "at most", "x torch.compile, median", "at least"]
     text = "\n" + table(columns, rows) if rows else ""
-    if lost:
-        text += f"\nSlower than torch.compile: {'; '.join(lost)}.\n"
+    if slower_shapes:
+        text += f"\nSlower than torch.compile: {'; '.join(slower_shapes)}.\n"
     if picture_of(result).exists():
         text += f"\n![time over a copy, by bytes]({picture_of(result).name})\n"
     return text
@@ -521,23 +523,23 @@ def shapes(result: dict) -> str:
 # ---- docs/formats.md ----
 
 
-def first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
+def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
     """Returns the table of the results of bench/first_batch.py."""
     rows = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda row: row["cpu_s"])
-    shown_rows = [[f"`{row['command']}`", row["system"], shown("_s", row["cpu_s"])] for row in rows]
+    shown_rows = [[f"`{row['command']}`", row["system"], as_text("_s", row["cpu_s"])] for row in rows]
     return table(["to the first batch", "on", "CPU time"], shown_rows)
 
 
-def formats(results: Results) -> str:
+def render_formats(results: Results) -> str:
     """Returns the speed of each format, or how to measure it."""
-    measured = [section(result) for result in results.values() if result["bench"] == "ingest"]
+    measured = [render_section(result) for result in results.values() if result["bench"] == "ingest"]
     return "\n".join(measured) or "Not measured on a machine of its own so far: `python -m bench ingest`.\n"
 
 
 # ---- The pages ----
 
 
-def replaced(path: Path, name: str, block: str) -> str:
+def replace_block(path: Path, name: str, block: str) -> str:
     text = path.read_text()
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     if text.count(begin) != 1 or text.count(end) != 1:
@@ -548,13 +550,13 @@ def replaced(path: Path, name: str, block: str) -> str:
 
 # For each block its page, the name in its markers, and the function that renders it.
 BLOCKS = [
-    ("README.md", "pitch", pitch),
-    ("README.md", "three", three),
-    ("README.md", "bench", readme),
-    ("docs/benchmarks.md", "bench", page),
-    ("docs/images.md", "bench", cameras),
-    ("docs/formats.md", "bench", formats),
-    ("docs/start.md", "first batch", lambda _: first_batch()),
+    ("README.md", "pitch", render_pitch),
+    ("README.md", "three", render_three_numbers),
+    ("README.md", "bench", render_readme),
+    ("docs/benchmarks.md", "bench", render_benchmarks),
+    ("docs/images.md", "bench", render_cameras),
+    ("docs/formats.md", "bench", render_formats),
+    ("docs/start.md", "first batch", lambda _: render_first_batch()),
 ]
 
 
@@ -575,7 +577,7 @@ def main() -> int:
             print(f"{path.name} drawn")
     for page_name, name, render in BLOCKS:
         path = ROOT / page_name
-        text = replaced(path, name, render(results))
+        text = replace_block(path, name, render(results))
         if text == path.read_text():
             continue
         stale = 1

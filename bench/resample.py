@@ -1,4 +1,4 @@
-"""resample_trajectories against NumPy, SciPy and torch, and against a copy of the bytes it must move.
+"""resample_trajectories against NumPy, SciPy and torch, and against a copy of the bytes that must move.
 
 python bench/resample.py --device cuda
 python bench/resample.py --device cpu --threads 2
@@ -84,9 +84,9 @@ EARLIER_US = {SHAPES[0]: 27.5, SHAPES[1]: 26.8, SHAPES[2]: 37.5, SHAPES[3]: 202.
 
 def aims(device: str) -> dict[str, dict]:
     if device == "cpu":
-        peers = {"numpy": 5.0, "scipy interp1d": 10.0, "torch eager": 6.0, "torch.compile": 1.4}
+        ratios = {"numpy": 5.0, "scipy interp1d": 10.0, "torch eager": 6.0, "torch.compile": 1.4}
         return {
-            "B32 S500 T250 D256": {"times_the_copy": 1 / 0.6, "faster_than": peers},
+            "B32 S500 T250 D256": {"times_the_copy": 1 / 0.6, "faster_than": ratios},
             "B32 S500 T250 D256, float16 values": {"times_float32": 1.0},
         }
     result = {"call overhead": {"beyond_the_launch_us": 4.0}}
@@ -112,7 +112,7 @@ def make_inputs(case: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     return values.to(dtype), times, make_targets(case.B, case.T, clock, device)
 
 
-def ours(case: Case) -> Callable[..., torch.Tensor]:
+def our_call(case: Case) -> Callable[..., torch.Tensor]:
     if case.method == "slerp":  # every four features are a quaternion
         methods = [(slice(k, k + 4), "slerp") for k in range(0, case.D, 4)]
         return partial(robocache.resample_trajectories, methods=methods)
@@ -122,13 +122,13 @@ def ours(case: Case) -> Callable[..., torch.Tensor]:
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[..., torch.Tensor]]:
     if case.method != "linear":
         return {}
-    result = {"torch eager": resample_torch.resample}
+    calls = {"torch eager": resample_torch.resample}
     if not quick:
-        result["torch.compile"] = torch.compile(resample_torch.resample, dynamic=False)
+        calls["torch.compile"] = torch.compile(resample_torch.resample, dynamic=False)
     if device == "cpu" and case.dtype == "float32":
-        result["numpy"] = lambda *tensors: torch.from_numpy(resample_numpy.resample(*(x.numpy() for x in tensors)))
-        result["scipy interp1d"] = scipy_interp1d
-    return result
+        calls["numpy"] = lambda *tensors: torch.from_numpy(resample_numpy.resample(*(x.numpy() for x in tensors)))
+        calls["scipy interp1d"] = scipy_interp1d
+    return calls
 
 
 def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
@@ -137,20 +137,20 @@ def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(resample_scipy.resample(*(x.numpy() for x in tensors)))
 
 
-def run_case(case: Case, device: str, quick: bool, float32: dict, filled: dict) -> None:
-    """`float32` is the same case with float32 values, empty if it has not run. On the CPU, 16-bit values are compared with it."""
+def run_case(case: Case, device: str, quick: bool, float32: dict, result: dict) -> None:
+    """`float32` is the same case with float32 values, empty if it has not run. On the CPU, the time of 16-bit values is divided by that case's."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
-    filled["bytes"] = bytes_moved(*inputs[0], case.method)
-    inputs += [make_inputs(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
+    result["bytes"] = bytes_moved(*inputs[0], case.method)
+    inputs += [make_inputs(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
     verify = partial(largest_error_over_bound, largest=float(inputs[0][0].abs().max()))
-    contest(filled, inputs, ours(case), peers(case, device, quick), verify, device, quick)
+    contest(result, inputs, our_call(case), peers(case, device, quick), verify, device, quick)
     if case in EARLIER_US and device == "cuda":
-        filled["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case], "measured_before": True}
-        filled["faster_than"][EARLIER] = EARLIER_US[case] / filled["contenders"]["robocache"]["gpu_us"]
+        result["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case], "measured_before": True}
+        result["faster_than"][EARLIER] = EARLIER_US[case] / result["contenders"]["robocache"]["gpu_us"]
     if device == "cpu" and case.dtype != "float32" and "contenders" in float32:
-        filled["times_float32"] = (
-            filled["contenders"]["robocache"]["wall_us"] / float32["contenders"]["robocache"]["wall_us"]
+        result["times_float32"] = (
+            result["contenders"]["robocache"]["wall_us"] / float32["contenders"]["robocache"]["wall_us"]
         )
 
 

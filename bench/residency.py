@@ -3,7 +3,7 @@
     python bench/residency.py --device cuda
     python bench/residency.py --device cpu --threads 2
 
-14 features at 50 Hz in float32 and 768 at 30 Hz in float16, such as an encoder's, jittered; episodes of 20 s. A sample is a
+The recording has 14 features at 50 Hz in float32, and 768 at 30 Hz in float16, as an encoder makes them; the clocks are jittered, and episodes last 20 s. A sample is a
 window of 16 steps, in bfloat16, with its padding mask. A recording in files is four times the memory budget. Cold means that
 the files were dropped from the page cache before.
 """
@@ -55,7 +55,7 @@ BATCH_SIZE = 1024
 FILES_BATCH_SIZE = 256  # for batches from files: the pool's workers make 64 ahead, and few cold batches may be read
 STEP_MS = 8.0
 READS_AT_ONCE = 64
-READS = f"reads alone, {READS_AT_ONCE} at once"
+READS_ALONE = f"reads alone, {READS_AT_ONCE} at once"
 
 AIMS = {
     **{f"pinned, {window}": {"share_of_the_link": 0.7} for window in WINDOWS},
@@ -136,14 +136,14 @@ class Files:
             **options,
         )
 
-    def wide(self, device: str, window: str, tier: str):
-        """As `loader`, for the wide stream alone, in large batches."""
+    def wide_loader(self, device: str, window: str, tier: str):
+        """Returns a loader of the wide stream alone, in large batches."""
         offsets = [k * WINDOWS[window][0] / 1e9 for k in range(STEPS)]
         return self.loader(
             device, window, BATCH_SIZE, delta_timestamps={"vision": offsets}, memory=robocache.Memory(residency=tier)
         )
 
-    def over_budget(self, device: str, batch_size: int = FILES_BATCH_SIZE):
+    def loader_over_budget(self, device: str, batch_size: int = FILES_BATCH_SIZE):
         """Returns a loader with a budget of a quarter of the recording's memory."""
         kinds = ("device", "host") if device == "cuda" else ("host",)
         budget = {kind: self.bytes // 4 // len(kinds) for kind in kinds}
@@ -168,7 +168,7 @@ class Files:
         """Yields batches for which threads only read as many random windows of the wide stream."""
         path, rng = self.path / "streams/vision/values.npy", np.random.default_rng(0)
         with open(path, "rb", buffering=0) as opened, ThreadPoolExecutor(READS_AT_ONCE) as threads:
-            last = path.stat().st_size - window_bytes
+            last_begin = path.stat().st_size - window_bytes
 
             def read(begins: np.ndarray) -> None:
                 for begin in begins.tolist():
@@ -176,7 +176,7 @@ class Files:
                         raise AssertionError(f"{path}: a read at byte {begin} was short")
 
             while True:
-                begins = rng.integers(0, last, FILES_BATCH_SIZE)
+                begins = rng.integers(0, last_begin, FILES_BATCH_SIZE)
                 list(threads.map(read, np.array_split(begins, READS_AT_ONCE)))
                 yield {}
 
@@ -188,8 +188,8 @@ class Files:
             clock = stream.time_ns[stream.row_offsets[episode] : stream.row_offsets[episode + 1]]
             right = np.searchsorted(clock, anchor_ns + np.arange(STEPS) * period_ns, side="right")
             left = (right - 1).clip(0)
-            used = left if method == "previous" else np.union1d(left, right.clip(max=len(clock) - 1))
-            rows += len(np.unique(used))
+            used_rows = left if method == "previous" else np.union1d(left, right.clip(max=len(clock) - 1))
+            rows += len(np.unique(used_rows))
         return rows * row_bytes
 
 
@@ -201,15 +201,17 @@ def assert_same(batch: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) 
 
 def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dict:
     """Compares a peer's samples of the batch's first anchors: the masks exactly, the values within the bound of rounding."""
-    few = {key: x[:64].cpu() for key, x in batch.items()}
-    anchors = zip(few["episode_index"].tolist(), few["time_ns"].tolist(), strict=True)
-    theirs = loader_numpy.collate([windows.window(*anchor) for anchor in anchors])
+    first_samples = {key: x[:64].cpu() for key, x in batch.items()}
+    anchors = zip(first_samples["episode_index"].tolist(), first_samples["time_ns"].tolist(), strict=True)
+    peer_batch = loader_numpy.collate([windows.window(*anchor) for anchor in anchors])
     errors = {}
     for name in STREAMS:
-        if not torch.equal(few[f"{name}_is_pad"], theirs[f"{name}_is_pad"]):
+        if not torch.equal(first_samples[f"{name}_is_pad"], peer_batch[f"{name}_is_pad"]):
             raise AssertionError(f"{name}_is_pad differs")
         largest = 8.0  # above all of these normally distributed numbers
-        errors[name] = largest_error_over_bound(few[name], theirs[name], largest)["largest_error_over_bound"]
+        errors[name] = largest_error_over_bound(first_samples[name], peer_batch[name], largest)[
+            "largest_error_over_bound"
+        ]
     return {"largest_error_over_bound": max(errors.values())}
 
 
@@ -217,34 +219,34 @@ def verify(batch: dict[str, torch.Tensor], windows: loader_numpy.Windows) -> dic
 
 
 def run_wide(files: Files, tier: str, window: str, quick: bool, case: dict) -> None:
-    loader = files.wide("cuda", window, tier)
+    loader = files.wide_loader("cuda", window, tier)
     batches = endless(loader)
     batch = next(batches)
-    assert_same(batch, next(files.wide("cpu", window, "mapped")))
-    read = files.bytes_read(batch, window)
-    case["bytes_read"] = read
-    case["bytes"] = read if tier == "pinned" else read + sum(x.nbytes for x in batch.values())
+    assert_same(batch, next(files.wide_loader("cpu", window, "mapped")))
+    bytes_read = files.bytes_read(batch, window)
+    case["bytes_read"] = bytes_read
+    case["bytes"] = bytes_read if tier == "pinned" else bytes_read + sum(x.nbytes for x in batch.values())
     case["explained"] = str(loader.explain())
-    # Captured batches are the same at every replay, so there are enough of them that their rows are not in the cache.
-    fresh = 2 if quick else max(8, math.ceil(COLD * LAST_CACHE_BYTES["cuda"] / read))
+    # A replay repeats the captured batches, so a graph has so many batches that the cache cannot hold their rows.
+    graph_batches = 2 if quick else max(8, math.ceil(COLD * LAST_CACHE_BYTES["cuda"] / bytes_read))
     calls, rounds, count = [partial(next, batches)], 3 if quick else 31, 10 if quick else 50
-    floors = link_timers(read) if tier == "pinned" else copy_timers(case["bytes"], "cuda")
-    taken = median_us({OURS: graph_timer(calls, least_calls=fresh)} | floors, rounds)
+    floors = link_timers(bytes_read) if tier == "pinned" else copy_timers(case["bytes"], "cuda")
+    times_us = median_us({OURS: graph_timer(calls, least_calls=graph_batches)} | floors, rounds)
     ours = {
-        "gpu_us": taken.pop(OURS),
+        "gpu_us": times_us.pop(OURS),
         "wall_us": median_us({OURS: wall_timer(calls, count)}, rounds)[OURS],
         "host_us": median_us({OURS: host_timer(calls, count)}, rounds)[OURS],
     }
-    ours |= {"samples_per_s": BATCH_SIZE / ours["wall_us"] * 1e6, "read_bytes_per_s": read / ours["gpu_us"] * 1e6}
+    ours |= {"samples_per_s": BATCH_SIZE / ours["wall_us"] * 1e6, "read_bytes_per_s": bytes_read / ours["gpu_us"] * 1e6}
     case["contenders"], case["failures"], case["faster_than"] = {OURS: ours}, {}, {}
     if tier == "pinned":
-        case["share_of_the_link"] = shortest(taken, "copy") / ours["gpu_us"]
+        case["share_of_the_link"] = shortest(times_us, "copy") / ours["gpu_us"]
         try:
-            case["contenders"]["a reading kernel"] = {"gpu_us": shortest(taken, "read")}
-            case["faster_than"]["a reading kernel"] = shortest(taken, "read") / ours["gpu_us"]
+            case["contenders"]["a reading kernel"] = {"gpu_us": shortest(times_us, "read")}
+            case["faster_than"]["a reading kernel"] = shortest(times_us, "read") / ours["gpu_us"]
         except ValueError as error:
             fail(case, "a reading kernel", error)
-    compare_with_copies(case, ours["gpu_us"], taken)
+    compare_with_copies(case, ours["gpu_us"], times_us)
 
 
 # ---- From files, against a pool of workers ----
@@ -253,24 +255,24 @@ def run_wide(files: Files, tier: str, window: str, quick: bool, case: dict) -> N
 def run_files(files: Files, state: str, options: argparse.Namespace, case: dict) -> None:
     device, workers = options.device, options.workers
     loader = (
-        files.over_budget(device)
+        files.loader_over_budget(device)
         if state != "in memory"
         else files.loader(device, memory=robocache.Memory(residency="device"))
     )
     case["explained"] = str(loader.explain())
     windows, batch = files.peer_windows(), next(loader)
     verified = verify(batch, windows)
-    read = files.bytes_read(batch, "between rows")
-    case["bytes"] = sum(x.nbytes for x in batch.values()) + (read if device == "cpu" else 0)
-    case["bytes_read"] = read
+    bytes_read = files.bytes_read(batch, "between rows")
+    case["bytes"] = sum(x.nbytes for x in batch.values()) + (bytes_read if device == "cpu" else 0)
+    case["bytes_read"] = bytes_read
 
-    ahead, rounds, seconds, most = 4 * max(1, workers), 3, 0.2 if options.quick else 1.0, 1 << 30
-    if state == "mapped, cold":  # so few that hardly any row is read twice
-        most = max(5, files.bytes // 4 // read - ahead)
+    warm_up_batches, rounds, seconds, max_batches = 4 * max(1, workers), 3, 0.2 if options.quick else 1.0, 1 << 30
+    if state == "mapped, cold":  # with so few batches, hardly any row is read twice
+        max_batches = max(5, files.bytes // 4 // bytes_read - warm_up_batches)
     names = [OURS] if state == "in memory" else [OURS, f"torch DataLoader, {workers} workers"]
     if state == "mapped, cold":
-        names.append(READS)
-    taken: dict[str, list[float]] = {name: [] for name in names}
+        names.append(READS_ALONE)
+    times_us: dict[str, list[float]] = {name: [] for name in names}
     case["cached_before"] = []
     for name, _ in itertools.product(names, range(1 if options.quick else rounds)):
         if state == "mapped, cold":
@@ -280,21 +282,21 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
         case["cached_before"].append(files.cached())
         if name == OURS:
             batches = endless(loader)
-        elif name == READS:
-            batches = files.read_alone(read // FILES_BATCH_SIZE)
+        elif name == READS_ALONE:
+            batches = files.read_alone(bytes_read // FILES_BATCH_SIZE)
         else:
             batches = iter(loader_numpy.dataloader(windows, FILES_BATCH_SIZE, workers, pin_memory=device == "cuda"))
-        taken[name].append(batch_us(batches, ahead, most, seconds, device))
+        times_us[name].append(batch_us(batches, warm_up_batches, max_batches, seconds, device))
         del batches  # ends the workers, whose maps would keep pages in the cache
     case["contenders"], case["failures"] = {}, {}
     for name in names:
-        wall_us = statistics.median(taken[name])
+        wall_us = statistics.median(times_us[name])
         case["contenders"][name] = {
-            **(verified if name != READS else {}),
+            **(verified if name != READS_ALONE else {}),
             "wall_us": wall_us,
-            "slowest_us": max(taken[name]),
+            "slowest_us": max(times_us[name]),
             "samples_per_s": FILES_BATCH_SIZE / wall_us * 1e6,
-            "read_bytes_per_s": read / wall_us * 1e6,
+            "read_bytes_per_s": bytes_read / wall_us * 1e6,
         }
     over_the_link = device == "cuda" and state != "in memory"
     floors = (
@@ -321,8 +323,8 @@ class Step:
         x = make(FILES_BATCH_SIZE, STEPS, 768)
         for _ in range(20):  # until the GPU's clock is steady
             self(x)
-        one = cpu_timer([lambda: (self(x), torch.cuda.synchronize())])
-        self.products = max(1, round(self.products * ms * 1e3 / statistics.median(one() for _ in range(9))))
+        timer = cpu_timer([lambda: (self(x), torch.cuda.synchronize())])
+        self.products = max(1, round(self.products * ms * 1e3 / statistics.median(timer() for _ in range(9))))
 
     def __call__(self, x: torch.Tensor) -> None:
         x.reshape(-1, 768) @ self.weight
@@ -332,15 +334,15 @@ class Step:
 
 def steps_us(step: Step, batches: Iterator, count: int) -> float:
     """Returns the microseconds per step. The host is at most two steps ahead, as if the loss were read now and then."""
-    ends: list[torch.cuda.Event] = []
+    end_events: list[torch.cuda.Event] = []
     step(next(batches)["vision"])
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):
         step(next(batches)["vision"])
-        ends.append(torch.cuda.current_stream().record_event())
-        if len(ends) > 2:
-            ends.pop(0).synchronize()
+        end_events.append(torch.cuda.current_stream().record_event())
+        if len(end_events) > 2:
+            end_events.pop(0).synchronize()
     torch.cuda.synchronize()
     return (time.perf_counter() - start) * 1e6 / count
 
@@ -349,20 +351,20 @@ def time_steps(
     batches: Iterator, quick: bool, case: dict, count: int, prepare: Callable[[], None] = lambda: None
 ) -> None:
     """Fills in the time of a step with one batch again and again, and with the loader's batches, each time after `prepare`."""
-    step, again = Step(1.0 if quick else STEP_MS), itertools.repeat(next(batches))
-    case["taken_us"] = taken = {"alone": [], "fed": []}
+    step, same_batch = Step(1.0 if quick else STEP_MS), itertools.repeat(next(batches))
+    case["taken_us"] = times_us = {"alone": [], "fed": []}
     for _ in range(2 if quick else 7):
-        taken["alone"].append(steps_us(step, again, 5 if quick else count))
+        times_us["alone"].append(steps_us(step, same_batch, 5 if quick else count))
         prepare()
-        taken["fed"].append(steps_us(step, batches, 5 if quick else count))
-    alone, fed = (statistics.median(taken[name]) for name in ("alone", "fed"))
+        times_us["fed"].append(steps_us(step, batches, 5 if quick else count))
+    alone, fed = (statistics.median(times_us[name]) for name in ("alone", "fed"))
     case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
     print(f"  {case['figures']}", flush=True)
 
 
 def run_steps(files: Files, tier: str, batch_size: int, quick: bool, case: dict) -> None:
     if tier.startswith("mapped"):
-        loader = files.over_budget("cuda", batch_size)
+        loader = files.loader_over_budget("cuda", batch_size)
     else:
         loader = files.loader("cuda", batch_size=batch_size, memory=robocache.Memory(residency=tier))
     case["cached_before"] = []
@@ -400,21 +402,24 @@ def main() -> int:
             "streams": {name: f"{features} {dtype} at {rate} Hz" for name, (rate, features, dtype) in STREAMS.items()},
             "dtype": "bfloat16",
         }
-        wide = {**parameters, "batch_size": BATCH_SIZE}
-        narrow = {**parameters, "batch_size": FILES_BATCH_SIZE, "workers": options.workers}
+        wide_parameters = {**parameters, "batch_size": BATCH_SIZE}
+        narrow_parameters = {**parameters, "batch_size": FILES_BATCH_SIZE, "workers": options.workers}
         works: dict[str, tuple[dict, Callable[[dict], None]]] = {}
         if options.device == "cuda":
             for tier, window in (("device", "rows"), *(("pinned", window) for window in WINDOWS)):
-                works[f"{tier}, {window}"] = wide, partial(run_wide, files, tier, window, options.quick)
+                works[f"{tier}, {window}"] = wide_parameters, partial(run_wide, files, tier, window, options.quick)
         for state in ("in memory", "mapped, warm", "mapped, cold"):
-            works[state] = narrow, partial(run_files, files, state, options)
+            works[state] = narrow_parameters, partial(run_files, files, state, options)
         if options.device == "cuda":
             work = partial(run_steps, files, "mapped, warm", BATCH_SIZE, options.quick)
-            works[f"a step, mapped, warm, batch {BATCH_SIZE}"] = wide, work
+            works[f"a step, mapped, warm, batch {BATCH_SIZE}"] = wide_parameters, work
             for tier in ("device", "pinned", "mapped, warm", "mapped, cold"):
-                works[f"a step, {tier}"] = narrow, partial(run_steps, files, tier, FILES_BATCH_SIZE, options.quick)
-        for name, (of_case, work) in works.items():
-            report.run(name, of_case, work)
+                works[f"a step, {tier}"] = (
+                    narrow_parameters,
+                    partial(run_steps, files, tier, FILES_BATCH_SIZE, options.quick),
+                )
+        for name, (parameters_of_case, work) in works.items():
+            report.run(name, parameters_of_case, work)
     return int(report.failed)
 
 

@@ -51,7 +51,7 @@ def make_spec(folder: Path) -> Path:
     return folder / "spec.json"
 
 
-def begin(ros: Ros, contender: str, spec: Path, busy: bool):
+def begin_policy(ros: Ros, contender: str, spec: Path, busy: bool):
     if contender == "robocache":
         qos = {"reliability": "reliable", "depth": DEPTH}
         joints = {"topic": "/joint_states", "type": "sensor_msgs/msg/JointState", "field": "position"}
@@ -68,7 +68,7 @@ def run_case(environment: Path, folder: Path, spec: Path, busy: bool, seconds: i
     for contender in ("robocache", "rclpy"):
         ros = Ros(environment, 1 + os.getpid() % 100)
         try:
-            policy = begin(ros, contender, spec, busy)
+            policy = begin_policy(ros, contender, spec, busy)
             topics = {
                 "/joint_states": {"kind": "joints", "hz": 500, "count": 500 * seconds, "names": NAMES},
                 "/camera": {"kind": "image", "hz": 30, "count": 30 * seconds, "size": [480, 640]},

@@ -23,7 +23,7 @@ from inputs import JITTERS, bytes_moved, make_clock, make_targets, write_cache
 from measure import cpu_timer, graph_timer, median_us, rotations
 from peers import fuse_torch, loader_numpy, loader_torch, resample_torch
 from record import Report, arguments, temporary_folder
-from sweep import copy_us
+from sweep import time_of_copies
 
 import robocache
 
@@ -35,7 +35,7 @@ COMPILED = "torch.compile"
 class Shape:
     B: int
     T: int
-    streams: tuple[tuple[int, int], ...]  # (samples, features) of each
+    streams: tuple[tuple[int, int], ...]  # (samples, features) of each stream
     dtype: str
     clock: str
     jitter: str
@@ -45,24 +45,24 @@ class Shape:
         return f"B{self.B} T{self.T} ({streams}) {self.dtype} by {self.clock}, {self.jitter}"
 
     def bytes(self) -> int:
-        """The bytes that move, approximately."""
+        """Returns approximately the bytes that move."""
         rows = sum((samples + self.T) * features for samples, features in self.streams)
         return self.B * rows * getattr(torch, self.dtype).itemsize
 
 
-def size(generator: random.Random, least: int, most: int) -> int:
+def size(generator: random.Random, smallest: int, largest: int) -> int:
     """Draws a size whose logarithm is uniform."""
-    return round(math.exp(generator.uniform(math.log(least), math.log(most))))
+    return round(math.exp(generator.uniform(math.log(smallest), math.log(largest))))
 
 
-def draw(generator: random.Random, streams: tuple[int, int], most: Shape, device: str) -> Shape:
-    """Draws a shape: `streams` are the fewest and the most streams, and no size exceeds that of `most`."""
+def draw(generator: random.Random, streams: tuple[int, int], largest: Shape, device: str) -> Shape:
+    """Draws a shape: `streams` are the least and the largest number of streams, and no size exceeds `largest`."""
     draw_size = partial(size, generator)
     while True:
-        longest, widest = most.streams[0]
+        longest, widest = largest.streams[0]
         shape = Shape(
-            draw_size(1, most.B),
-            draw_size(8, most.T),
+            draw_size(1, largest.B),
+            draw_size(8, largest.T),
             tuple((draw_size(8, longest), draw_size(1, widest)) for _ in range(generator.randint(*streams))),
             generator.choice(["bfloat16", "bfloat16", "float16", "float32"]),
             generator.choice(["float32", "float32", "float64", "int64"]),
@@ -85,7 +85,7 @@ def make_inputs(shape: Shape, device: str, sets: int) -> list[tuple]:
     return [([(v[i], t[i]) for v, t in streams], targets[i]) for i in range(sets)]
 
 
-def on_first(call: Callable) -> Callable:
+def with_one_stream(call: Callable) -> Callable:
     """Makes an operation on one stream take a list of streams."""
     return lambda streams, targets: call(*streams[0], targets)
 
@@ -95,8 +95,8 @@ OPERATIONS = {
     "resample": (
         (1, 1),
         Shape(2048, 2048, ((5000, 512),), "", "", ""),
-        on_first(robocache.resample_trajectories),
-        on_first(resample_torch.resample),
+        with_one_stream(robocache.resample_trajectories),
+        with_one_stream(resample_torch.resample),
     ),
     "fuse": ((2, 12), Shape(512, 200, ((500, 768),), "", "", ""), robocache.fuse_multimodal, fuse_torch.fuse),
 }
@@ -106,7 +106,7 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
     """Returns {bytes, us, times_the_copy, faster_than}. torch's result is compared with ours before it is timed."""
     ours, theirs = OPERATIONS[operation][2:]
     inputs = make_inputs(shape, device, rotations(shape.bytes(), device, 64, quick=not peer))
-    moved = fused_bytes(*inputs[0]) if len(shape.streams) > 1 else bytes_moved(*inputs[0][0][0], inputs[0][1])
+    moved_bytes = fused_bytes(*inputs[0]) if len(shape.streams) > 1 else bytes_moved(*inputs[0][0][0], inputs[0][1])
     calls: dict[str, Sequence[Callable]] = {"robocache": [partial(ours, *x) for x in inputs]}
     if peer:
         torch._dynamo.reset()
@@ -114,28 +114,28 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
         largest = max(float(values.abs().max()) for values, _ in inputs[0][0])
         largest_error_over_bound(ours(*inputs[0]), compiled(*inputs[0]), largest)
         calls[COMPILED] = [partial(compiled, *x) for x in inputs]
-    least_calls = max(4, min(16, math.ceil(2e9 / moved)))
+    least_calls = max(4, min(16, math.ceil(2e9 / moved_bytes)))
     timer_of = partial(graph_timer, least_calls=least_calls) if device == "cuda" else cpu_timer
-    taken = median_us({name: timer_of(each) for name, each in calls.items()}, 7)
-    us = taken["robocache"]
-    result = {"bytes": moved, "us": us, "times_the_copy": us / copy_of(moved)}
-    return result | ({"faster_than": taken[COMPILED] / us} if peer else {})
+    times_us = median_us({name: timer_of(calls_of_contender) for name, calls_of_contender in calls.items()}, 7)
+    us = times_us["robocache"]
+    result = {"bytes": moved_bytes, "us": us, "times_the_copy": us / copy_of(moved_bytes)}
+    return result | ({"faster_than": times_us[COMPILED] / us} if peer else {})
 
 
-# ---- Operations with benchmarks of their own: cases of those, at other sizes ----
+# ---- Operations that have another benchmark: its cases, at other sizes ----
 
 
 def run_benchmark(work: Callable[[dict], None]) -> dict:
     """Runs a case of another benchmark; returns what run_shape returns."""
-    filled: dict = {}
-    work(filled)
-    ours = filled["contenders"]["robocache"]
-    result = {"bytes": filled["bytes"], "us": ours.get("gpu_us", ours["wall_us"])}
-    result |= {"times_the_copy": filled["times_the_copy"], "failures": filled["failures"]}
-    return result | ({"faster_than": filled["faster_than"][COMPILED]} if COMPILED in filled["faster_than"] else {})
+    case: dict = {}
+    work(case)
+    ours = case["contenders"]["robocache"]
+    result = {"bytes": case["bytes"], "us": ours.get("gpu_us", ours["wall_us"])}
+    result |= {"times_the_copy": case["times_the_copy"], "failures": case["failures"]}
+    return result | ({"faster_than": case["faster_than"][COMPILED]} if COMPILED in case["faster_than"] else {})
 
 
-def voxels(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
+def voxelize_cases(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
     for _ in range(count):
         points = size(generator, 1000, 10_000_000 if device == "cuda" else 100_000)
         edges = tuple(size(generator, 8, 256 if device == "cuda" else 64) for _ in range(3))
@@ -146,14 +146,14 @@ def voxels(generator: random.Random, count: int, device: str, quick: bool) -> It
         yield name, partial(voxelize.run_case, case, device, quick)
 
 
-def depths(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
+def tsdf_cases(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
     for _ in range(count):
         cells = size(generator, 48, 384 if device == "cuda" else 64)
         name = f"depth carving, {cells}^3"
         yield name, partial(tsdf.run_case, tsdf.Case(name, "depth", cells, 1.28 / cells, True), device, quick)
 
 
-def batches(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
+def loader_cases(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
     with temporary_folder() as folder:
         write_cache(folder / "cache", loader.STREAMS, 8 if quick else 200, 20.0)
         dataset = robocache.open(folder / "cache")
@@ -164,7 +164,7 @@ def batches(generator: random.Random, count: int, device: str, quick: bool) -> I
             yield f"batch {batch}", partial(loader.run_case, dataset, windows, resident, batch, [], device, quick)
 
 
-BENCHMARKS = {"voxelize": voxels, "tsdf": depths, "loader": batches}
+BENCHMARKS = {"voxelize": voxelize_cases, "tsdf": tsdf_cases, "loader": loader_cases}
 
 
 def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict) -> None:
@@ -173,7 +173,7 @@ def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict)
     for name, job in jobs:
         try:
             result = job()
-            case["failures"] |= {f"{name}, {part}": why for part, why in result.pop("failures", {}).items()}
+            case["failures"] |= {f"{name}, {part}": reason for part, reason in result.pop("failures", {}).items()}
             case["shapes"].append({"name": name} | result)
         except Exception as error:
             case["failures"][name] = f"{type(error).__name__}: {error}"
@@ -182,38 +182,38 @@ def run(jobs: Iterator[tuple[str, Callable[[], dict]]], device: str, case: dict)
     ratios = sorted(shape["times_the_copy"] for shape in case["shapes"])
     if ratios:
         print(f"  {ratios[len(ratios) // 2]:.2f} times the copy in the median, {ratios[-1]:.2f} at most", flush=True)
-    for shape in losers(case):
+    for shape in slower_shapes(case):
         print(f"  {shape['faster_than']:.2f}x {COMPILED}: {shape['name']}: {shape['us']:.1f} us", flush=True)
 
 
-def losers(case: dict) -> list[dict]:
+def slower_shapes(case: dict) -> list[dict]:
     """Returns the shapes at which torch.compile is faster, the slowest first."""
-    lost = [shape for shape in case["shapes"] if shape.get("faster_than", 1) < 1]
-    return sorted(lost, key=lambda shape: shape["faster_than"])
+    slower = [shape for shape in case["shapes"] if shape.get("faster_than", 1) < 1]
+    return sorted(slower, key=lambda shape: shape["faster_than"])
 
 
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0, help="of the shapes")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the shapes")
     parser.add_argument(
         "--shapes", type=int, default=40, help="the number of shapes of resample and of fuse; the others get a tenth"
     )
     options = parser.parse_args()
     device, quick = options.device, options.quick
     report = Report("shapes", options, {})
-    copy_of = copy_us(device, quick)
-    many = 2 if quick else options.shapes
-    few = 1 if quick else math.ceil(options.shapes / 10)
+    copy_of = time_of_copies(device, quick)
+    shape_count = 2 if quick else options.shapes
+    benchmark_count = 1 if quick else math.ceil(options.shapes / 10)
     for operation in [*OPERATIONS, *BENCHMARKS]:
         generator = random.Random(f"{operation} {options.seed}")
         jobs: Iterator[tuple[str, Callable[[], dict]]]
         if operation in OPERATIONS:
-            streams, most, _, _ = OPERATIONS[operation]
-            drawn = [draw(generator, streams, most, device) for _ in range(many)]
+            streams, largest, _, _ = OPERATIONS[operation]
+            drawn = [draw(generator, streams, largest, device) for _ in range(shape_count)]
             jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_of)) for x in drawn)
         else:
-            named = BENCHMARKS[operation](generator, few, device, quick)
-            jobs = ((name, partial(run_benchmark, work)) for name, work in named)
+            named_work = BENCHMARKS[operation](generator, benchmark_count, device, quick)
+            jobs = ((name, partial(run_benchmark, work)) for name, work in named_work)
         report.run(f"{operation}, seed {options.seed}", {}, partial(run, jobs, device))
     return int(report.failed)
 

@@ -3,8 +3,8 @@
     python bench/soak.py --minutes 60 --device cuda
 
 After each part of a round it measures memory, descriptors, mappings, threads, child processes, shared memory, files and GPU
-memory. At the end a line is fitted to each measure over the rounds. A measure that still grows in both halves of the run fails it, and the
-part with the most growth is named. A part also fails if its result differs from the first round's.
+memory. At the end a line is fitted to each measure over the rounds. If a measure grows in both halves of the run, the run fails, and
+the part with the most growth is named. A part also fails if its result differs from that of the first round.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
     identities.update(f"robocache-{os.geteuid()}-{file.st_dev}-{file.st_ino}-" for file in map(os.stat, files))
     return {
         "memory_bytes": anonymous_bytes(),
-        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is open only for listing them
+        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # minus the descriptor of this listing
         "mappings": Path("/proc/self/maps").read_text().count("\n"),
         "threads": len(os.listdir("/proc/self/task")),
-        "processes": children(),
+        "processes": count_children(),
         "shared_memory_files": sum(name.startswith(tuple(identities)) for name in os.listdir("/dev/shm")),
         "files": len(files),
         "gpu_bytes": gpu,
@@ -95,7 +95,7 @@ def anonymous_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def children() -> int:
+def count_children() -> int:
     count = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process has ended
@@ -119,7 +119,7 @@ class Stage:
     folder: Path
     device: str
     round: int = 0
-    temporary: list[Path] = field(default_factory=list)  # removed after the part; other files count
+    temporary: list[Path] = field(default_factory=list)  # removed after the part; other files are measured
 
     def new(self, name: str) -> Path:
         self.temporary.append(self.folder / name)
@@ -172,12 +172,12 @@ def first_batches(loader: Any, count: int) -> list[Any]:
     return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
 
 
-def operations(stage: Stage) -> None:
+def run_self_test(stage: Stage) -> None:
     if failures := self_test().failures:
         raise AssertionError(f"self-test: {failures}")
 
 
-def gradients(stage: Stage) -> str:
+def compute_gradients(stage: Stage) -> str:
     rng = np.random.default_rng(1)
     times = torch.from_numpy(np.cumsum(rng.uniform(0.5, 1.5, (4, 60)), axis=1)).to(stage.device)
     values = torch.from_numpy(rng.normal(size=(4, 60, 7)).astype(np.float32)).to(stage.device).requires_grad_()
@@ -189,7 +189,7 @@ def gradients(stage: Stage) -> str:
     return digest(results)
 
 
-def loaders(stage: Stage) -> list[str]:
+def draw_batches(stage: Stage) -> list[str]:
     """Draws from every residency, with and without prefetch and reused buffers. Some loops end in the middle of an epoch."""
     results = []
     for residency, prefetch in itertools.product(("device", "pinned", "mapped"), (0, 2)):
@@ -203,7 +203,7 @@ def loaders(stage: Stage) -> list[str]:
     return [*results, digest(first_batches(stage.loader(windows={"camera": None}, memory=memory, anchors=anchors), 6))]
 
 
-def mixtures(stage: Stage) -> str:
+def draw_from_mixtures(stage: Stage) -> str:
     shares = (("first", 3, [0, 1]), ("second", 1, [2, 3]))
     sources = [
         Source(stage.folder / "cache", weight=weight, episodes=episodes, name=name) for name, weight, episodes in shares
@@ -230,20 +230,20 @@ print(result.hexdigest())
 """
 
 
-def ranks(stage: Stage) -> list[str]:
+def run_ranks(stage: Stage) -> list[str]:
     """Runs two processes that share the batches of an epoch, every third round."""
     if stage.round % 3:
         return []
     command = [sys.executable, "-c", RANK, str(stage.folder / "cache"), stage.device]
     sharing = os.environ | {"LOCAL_WORLD_SIZE": "2"}  # torchrun's sign that ranks of one host may share memory
-    running = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, text=True, env=sharing) for rank in "01"]
-    results = [process.communicate(timeout=300)[0] for process in running]
-    if any(process.returncode for process in running):
-        raise AssertionError(f"ranks ended with {[process.returncode for process in running]}")
+    processes = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, text=True, env=sharing) for rank in "01"]
+    results = [process.communicate(timeout=300)[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise AssertionError(f"ranks ended with {[process.returncode for process in processes]}")
     return results
 
 
-def datasets(stage: Stage) -> None:
+def open_datasets(stage: Stage) -> None:
     for number in range(20):
         with robocache.open(stage.folder / "cache", verify=number % 5 == 0) as dataset:
             frame = dataset.episode(number % 4)["camera"][1][0]
@@ -251,7 +251,7 @@ def datasets(stage: Stage) -> None:
             raise AssertionError(f"a frame of another shape: {frame.shape}")
 
 
-def appends(stage: Stage) -> None:
+def append_episodes(stage: Stage) -> None:
     path = stage.new("growing")
     for number in range(3):
         write_recording(path, 1, append=number > 0)
@@ -260,7 +260,7 @@ def appends(stage: Stage) -> None:
                 raise AssertionError(f"{len(dataset)} episodes after {number} appends")
 
 
-def ingests(stage: Stage) -> list[Any]:
+def ingest_recordings(stage: Stage) -> list[Any]:
     source, rng = stage.new("source"), np.random.default_rng(2)
     for number in range(3):
         (source / f"csv/run_{number}").mkdir(parents=True)
@@ -272,28 +272,28 @@ def ingests(stage: Stage) -> list[Any]:
         demo["obs/agentview_image"] = rng.integers(0, 255, (50, 32, 32, 3), dtype=np.uint8)
     workers = 2 if stage.round % 3 == 0 else 1
     return [
-        read(stage, source / "csv", format="csv", workers=workers),
-        read(stage, source / "demos.hdf5", format="robomimic", rate_hz=20),
+        ingest_again(stage, source / "csv", format="csv", workers=workers),
+        ingest_again(stage, source / "demos.hdf5", format="robomimic", rate_hz=20),
     ]
 
 
-def exports(stage: Stage) -> list[Any]:
+def export_cache(stage: Stage) -> list[Any]:
     """Exports a cache to LeRobot and to MCAP, and reads both again."""
     streams, results = {"state": "linear", "action": "linear", "camera": "nearest"}, []
     for to, options in (("lerobot", {"fps": 20, "methods": streams}), ("mcap", {})):
         exported = stage.new(to)
         robocache.export(stage.folder / "cache", exported, to=to, streams=list(streams), **options)
-        results.append(read(stage, exported))
+        results.append(ingest_again(stage, exported))
     return results
 
 
-def read(stage: Stage, source: Path, **options: Any) -> Any:
+def ingest_again(stage: Stage, source: Path, **options: Any) -> Any:
     path = stage.new("read")
     report = robocache.ingest(source, path, overwrite=True, progress=None, **options)
     return report.episodes, report.rows, robocache.doctor(path).summary
 
 
-def robot(stage: Stage) -> None:
+def record_live(stage: Stage) -> None:
     """Pushes rows to rings, some of them late, twice or too late, while an aligner reads them and a recorder writes them."""
     options = {"span_s": 8.0, "lateness_s": 0.02}
     rings = {
@@ -312,8 +312,8 @@ def robot(stage: Stage) -> None:
         for tick in range(1000):
             if tick % 10 == 0:
                 time.sleep(0.002)  # lets the aligner and the recorder run
-            for name, every in (("state", 1), ("action", 2), ("camera", 10)):
-                if tick % every:
+            for name, period_ticks in (("state", 1), ("action", 2), ("camera", 10)):
+                if tick % period_ticks:
                     continue
                 # on time, late by 6 and 15 ms, too late, ahead of its arrival, a rewind
                 late_ms = int(rng.choice([0, 6, 15, 200, -60_000, 20_000], p=[0.8, 0.1, 0.05, 0.04, 0.005, 0.005]))
@@ -332,7 +332,7 @@ def robot(stage: Stage) -> None:
     with robocache.open(stage.folder / "recorded", verify=True) as recorded:
         for name, ring in rings.items():
             counts, rows = ring.counts, len(recorded[name].time_ns)
-            counted = sum(counts[how] for how in ("kept", "reordered", "too_late", "refused", "segments"))
+            counted = sum(counts[outcome] for outcome in ("kept", "reordered", "too_late", "refused", "segments"))
             if not counted == counts["pushed"] == pushed[name] or rows != recorder.counts[name]["kept"]:
                 raise AssertionError(
                     f"{name}: pushed {pushed[name]}, {counts}, {recorder.counts[name]}, {rows} in the cache"
@@ -340,16 +340,16 @@ def robot(stage: Stage) -> None:
 
 
 PARTS: dict[str, Part] = {
-    "operations": operations,
-    "gradients": gradients,
-    "loaders": loaders,
-    "mixtures": mixtures,
-    "ranks": ranks,
-    "datasets": datasets,
-    "appends": appends,
-    "ingests": ingests,
-    "exports": exports,
-    "live": robot,
+    "operations": run_self_test,
+    "gradients": compute_gradients,
+    "loaders": draw_batches,
+    "mixtures": draw_from_mixtures,
+    "ranks": run_ranks,
+    "datasets": open_datasets,
+    "appends": append_episodes,
+    "ingests": ingest_recordings,
+    "exports": export_cache,
+    "live": record_live,
 }
 
 
@@ -391,40 +391,49 @@ class Soak:
     def growth(self) -> dict[str, dict[str, Any]]:
         """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope per round (the
         smaller of both halves, since memory that is kept once is no leak), and the part with the most growth."""
-        warm, grown = self.stage.round // 3, {}
+        warm_up_rounds, growth_of_measures = self.stage.round // 3, {}
         for quantity, values in self.values.items():
-            after = np.array(values[warm:], np.float64)
-            by_part = {name: slope(np.array(added[quantity][warm:], np.float64)) for name, added in self.added.items()}
+            after = np.array(values[warm_up_rounds:], np.float64)
+            by_part = {
+                name: slope(np.array(added[quantity][warm_up_rounds:], np.float64))
+                for name, added in self.added.items()
+            }
             rate = min(map(slope, (after[: len(after) // 2], after[len(after) // 2 :])))
-            grown[quantity] = {
-                "first": values[warm],
+            growth_of_measures[quantity] = {
+                "first": values[warm_up_rounds],
                 "last": values[-1],
                 "a_round": round(rate, 3),
                 "steepest": max(by_part, key=by_part.__getitem__),
                 "grows": rate * len(after) > LIMITS[quantity],
             }
-        return grown
+        return growth_of_measures
 
 
 def run(parts: Mapping[str, Part], minutes: float, device: str, least_rounds: int = 12) -> dict[str, Any]:
     """Soaks for some minutes and returns the content of the result file."""
-    began = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="robocache-soak-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", robocache.LoaderWarning)
         warnings.simplefilter("ignore", live.LostRowsWarning)  # rows before a rewind
         write_recording(Path(folder) / "cache")
         soak = Soak(parts, Path(folder), device)
-        while soak.stage.round < least_rounds or time.monotonic() - began < 60 * minutes:
+        while soak.stage.round < least_rounds or time.monotonic() - start < 60 * minutes:
             soak.run()
             if len(soak.failures) > 20:
                 break
-    grown, seconds = soak.growth(), round(time.monotonic() - began, 1)
+    growth_of_measures, seconds = soak.growth(), round(time.monotonic() - start, 1)
     failures = soak.failures + [
         f"{growth['steepest']}: {measure} grows by {growth['a_round']} a round, from {growth['first']} to {growth['last']}"
-        for measure, growth in grown.items()
+        for measure, growth in growth_of_measures.items()
         if growth["grows"]
     ]
-    return {"rounds": soak.stage.round, "seconds": seconds, "parts": list(parts), "growth": grown, "failures": failures}
+    return {
+        "rounds": soak.stage.round,
+        "seconds": seconds,
+        "parts": list(parts),
+        "growth": growth_of_measures,
+        "failures": failures,
+    }
 
 
 def main() -> int:
@@ -435,12 +444,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="writes the result to this file")
     options = parser.parse_args()
     options.threads, options.machine = os.cpu_count(), None
-    about = {
+    description = {
         "bench": "soak",
         "machine": describe_machine(options),
         "commit": os.environ.get("ROBOCACHE_COMMIT") or commit(),
     }
-    about |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device}
+    description |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device}
     result = run({name: PARTS[name] for name in options.parts}, options.minutes, options.device)
     for measure, growth in result["growth"].items():
         print(f"{measure:20s} {growth['first']:>12,} -> {growth['last']:>12,}   {growth['a_round']:+,.3f} a round")
@@ -448,7 +457,7 @@ def main() -> int:
     for failure in result["failures"]:
         print(f"FAILED {failure}")
     if options.json:
-        options.json.write_text(json.dumps(about | result, indent=1) + "\n")
+        options.json.write_text(json.dumps(description | result, indent=1) + "\n")
     return bool(result["failures"])
 
 

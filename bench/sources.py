@@ -1,6 +1,6 @@
 """Synthetic recordings of every format, written by the format's own library, and read by it for comparison.
 
-Each writer here writes `rows` rows into an empty folder and returns a :class:`Source`.
+Each writer writes `rows` rows into an empty folder and returns a :class:`Source`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Source:
 
     read: reads everything with the library, and returns the number of rows or messages of `stream`.
     options: options for :func:`robocache.ingest`.
-    decode: as `read`, but also decodes the fields of each message (rosbags), which `read` leaves as bytes.
+    decode: reads like `read`, and also decodes the fields of each message, which `read` leaves as bytes (rosbags).
     """
 
     path: Path
@@ -41,12 +41,12 @@ class Source:
         return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def numbers(rows: int, features: int, dtype: str = "float32") -> np.ndarray:
+def make_values(rows: int, features: int, dtype: str = "float32") -> np.ndarray:
     """Returns random values [rows, features]."""
     return np.random.default_rng(0).standard_normal((rows, features), np.float32).astype(dtype)
 
 
-def pictures(count: int, height: int, width: int) -> np.ndarray:
+def make_pictures(count: int, height: int, width: int) -> np.ndarray:
     """Returns uint8 [count, height, width, 3]: different pictures of soft patches with a camera's noise."""
     rng = np.random.default_rng(0)
     patches = rng.integers(0, 256, (16, 16, 3), np.uint8)
@@ -57,13 +57,13 @@ def pictures(count: int, height: int, width: int) -> np.ndarray:
     return np.stack([np.where(crop > 249, crop, crop + noise) for crop in crops])
 
 
-def jpegs(count: int, height: int, width: int) -> list[bytes]:
-    encoded = robocache.frames.encode(pictures(count, height, width), quality=95)
+def make_jpegs(count: int, height: int, width: int) -> list[bytes]:
+    encoded = robocache.frames.encode(make_pictures(count, height, width), quality=95)
     data, offsets = encoded.data.tobytes(), encoded.offsets.tolist()
     return [data[begin:end] for begin, end in pairwise(offsets)]
 
 
-def parts(rows: int, size: int) -> Iterator[tuple[int, int]]:
+def split_into_ranges(rows: int, size: int) -> Iterator[tuple[int, int]]:
     return ((begin, min(rows, begin + size)) for begin in range(0, rows, size))
 
 
@@ -75,7 +75,7 @@ def lerobot(folder: Path, rows: int) -> Source:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    values, episode = numbers(rows, 32), np.arange(rows) // 1024
+    values, episode = make_values(rows, 32), np.arange(rows) // 1024
     frame_index = np.arange(rows) % 1024
     table = pa.table(
         {
@@ -87,23 +87,23 @@ def lerobot(folder: Path, rows: int) -> Source:
             "task_index": np.zeros(rows, np.int64),
         }
     )
-    for number, (begin, end) in enumerate(parts(rows, 100 * 1024)):
+    for number, (begin, end) in enumerate(split_into_ranges(rows, 100 * 1024)):
         file = folder / f"data/chunk-000/file-{number:03d}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table.slice(begin, end - begin), file)
-    listed = [
+    episode_rows = [
         {"episode_index": number, "tasks": ["lift the cube"], "length": end - begin}
-        for number, (begin, end) in enumerate(parts(rows, 1024))
+        for number, (begin, end) in enumerate(split_into_ranges(rows, 1024))
     ]
     (folder / "meta/episodes/chunk-000").mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(listed), folder / "meta/episodes/chunk-000/file-000.parquet")
+    pq.write_table(pa.Table.from_pylist(episode_rows), folder / "meta/episodes/chunk-000/file-000.parquet")
     pq.write_table(pa.table({"task_index": [0], "task": ["lift the cube"]}), folder / "meta/tasks.parquet")
     features = {"observation.state": {"dtype": "float32", "shape": [32], "names": None}} | {
         name: {"dtype": dtype, "shape": [1], "names": None}
         for name, dtype in {"timestamp": "float32"}.items()
         | dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64").items()
     }
-    info = {"codebase_version": "v3.0", "fps": 50, "features": features, "total_episodes": len(listed)}
+    info = {"codebase_version": "v3.0", "fps": 50, "features": features, "total_episodes": len(episode_rows)}
     (folder / "meta/info.json").write_text(json.dumps(info))
 
     def read() -> int:
@@ -117,8 +117,8 @@ def csv(folder: Path, rows: int) -> Source:
     import pyarrow as pa
     import pyarrow.csv
 
-    values = numbers(rows, 12, "float64").round(9)
-    for begin, end in parts(rows, 100_000):
+    values = make_values(rows, 12, "float64").round(9)
+    for begin, end in split_into_ranges(rows, 100_000):
         columns = {"t [ns]": START_NS + np.arange(begin, end) * 10**6}
         columns |= {f"x{column}": values[begin:end, column] for column in range(12)}
         (folder / f"run_{begin}").mkdir()
@@ -138,19 +138,19 @@ def euroc(folder: Path, rows: int) -> Source:
     (camera / "data").mkdir(parents=True)
     imu.mkdir()
     axes = [f"{name}_{axis} [{unit}]" for name, unit in (("w", "rad s^-1"), ("a", "m s^-2")) for axis in "xyz"]
-    values = np.column_stack([START_NS + np.arange(rows) * 5_000_000, numbers(rows, 6).astype(object)])
+    values = np.column_stack([START_NS + np.arange(rows) * 5_000_000, make_values(rows, 6).astype(object)])
     lines = (",".join(map(str, line)) for line in values.tolist())
     (imu / "data.csv").write_text("\n".join(["#timestamp [ns]," + ",".join(axes), *lines]) + "\n")
     (imu / "sensor.yaml").write_text("%YAML:1.0\nsensor_type: imu\nrate_hz: 200\n")
     (camera / "sensor.yaml").write_text("%YAML:1.0\nsensor_type: camera\nrate_hz: 20\n")
-    stock = pictures(min(16, rows), 480, 752)[..., :1]
-    encoded = robocache.frames.encode(np.ascontiguousarray(stock), codec="png")
+    pictures = make_pictures(min(16, rows), 480, 752)[..., :1]
+    encoded = robocache.frames.encode(np.ascontiguousarray(pictures), codec="png")
     stamps = [START_NS + row * 50_000_000 for row in range(rows // 10)]
     for row, stamp in enumerate(stamps):
-        begin, end = encoded.offsets[row % len(stock) :][:2]
+        begin, end = encoded.offsets[row % len(pictures) :][:2]
         (camera / "data" / f"{stamp}.png").write_bytes(encoded.data[begin:end].tobytes())
-    listed = "".join(f"{stamp},{stamp}.png\n" for stamp in stamps)
-    (camera / "data.csv").write_text(f"#timestamp [ns],filename\n{listed}")
+    stamp_lines = "".join(f"{stamp},{stamp}.png\n" for stamp in stamps)
+    (camera / "data.csv").write_text(f"#timestamp [ns],filename\n{stamp_lines}")
 
     def read() -> int:
         for file in (camera / "data").iterdir():
@@ -164,7 +164,7 @@ def euroc(folder: Path, rows: int) -> Source:
 
 
 def read_hdf5(files: list[Path], suffix: str) -> int:
-    """Reads all datasets. Returns the number of rows of those whose path ends with `suffix`."""
+    """Reads all datasets. Returns the number of rows of all datasets whose path ends with `suffix`."""
     import h5py
 
     rows = 0
@@ -188,7 +188,7 @@ def write_robomimic(folder: Path, rows: int, arrays: dict[str, np.ndarray], **op
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
         data.attrs["env_args"] = json.dumps({"env_name": "Lift", "env_kwargs": {"control_freq": 20}})
-        for number, (begin, end) in enumerate(parts(rows, 400)):
+        for number, (begin, end) in enumerate(split_into_ranges(rows, 400)):
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = end - begin
             for name, values in arrays.items():
@@ -198,14 +198,14 @@ def write_robomimic(folder: Path, rows: int, arrays: dict[str, np.ndarray], **op
 
 def robomimic(folder: Path, rows: int) -> Source:
     """7 actions and 57 numbers of observation, demos of 400 rows."""
-    values = numbers(rows, 64)
+    values = make_values(rows, 64)
     return write_robomimic(folder, rows, {"actions": values[:, :7], "obs/object": values[:, 7:]})
 
 
 def robomimic_frames(folder: Path, rows: int) -> Source:
     """Raw pixels of 84 x 84, stored raw."""
-    frames = pictures(400, 84, 84)[np.arange(rows) % 400]
-    arrays = {"actions": numbers(rows, 7), "obs/agentview_image": frames}
+    frames = make_pictures(400, 84, 84)[np.arange(rows) % 400]
+    arrays = {"actions": make_values(rows, 7), "obs/agentview_image": frames}
     return write_robomimic(folder, rows, arrays, image_codec="raw")
 
 
@@ -213,13 +213,13 @@ def aloha(folder: Path, rows: int) -> Source:
     """JPEGs of 480 x 640, padded to one length, stored unchanged; episodes of 400 rows."""
     import h5py
 
-    stock = jpegs(min(24, rows), 480, 640)
-    longest = max(map(len, stock))
-    padded = np.stack([np.frombuffer(jpeg.ljust(longest, b"\0"), np.uint8) for jpeg in stock])
+    jpegs = make_jpegs(min(24, rows), 480, 640)
+    longest = max(map(len, jpegs))
+    padded = np.stack([np.frombuffer(jpeg.ljust(longest, b"\0"), np.uint8) for jpeg in jpegs])
     files = []
-    for number, (begin, end) in enumerate(parts(rows, 400)):
+    for number, (begin, end) in enumerate(split_into_ranges(rows, 400)):
         files.append(folder / f"episode_{number}.hdf5")
-        values = numbers(end - begin, 14)
+        values = make_values(end - begin, 14)
         with h5py.File(files[-1], "w") as file:
             file.attrs.update(sim=False, compress=True)
             file["observations/qpos"] = values
@@ -234,13 +234,15 @@ def droid(folder: Path, rows: int) -> Source:
     import h5py
 
     files = []
-    for number, (begin, end) in enumerate(parts(rows, 400)):
-        step = START_NS // 10**6 + begin * 1000 + np.arange(end - begin) * 66
-        datasets = {f"observation/robot_state/part_{part}": numbers(end - begin, 7, "float64") for part in range(20)}
-        datasets |= {f"action/part_{part}": numbers(end - begin, 7, "float64") for part in range(6)}
-        datasets |= {f"observation/timestamp/robot_state/{name}": step + 1 for name in ("read_start", "read_end")}
+    for number, (begin, end) in enumerate(split_into_ranges(rows, 400)):
+        step_ms = START_NS // 10**6 + begin * 1000 + np.arange(end - begin) * 66
+        datasets = {
+            f"observation/robot_state/part_{part}": make_values(end - begin, 7, "float64") for part in range(20)
+        }
+        datasets |= {f"action/part_{part}": make_values(end - begin, 7, "float64") for part in range(6)}
+        datasets |= {f"observation/timestamp/robot_state/{name}": step_ms + 1 for name in ("read_start", "read_end")}
         control = ("step_start", "policy_start", "control_start", "step_end")
-        datasets |= {f"observation/timestamp/control/{name}": step for name in control}
+        datasets |= {f"observation/timestamp/control/{name}": step_ms for name in control}
         files.append(folder / f"episode_{number:03d}" / "trajectory.h5")
         files[-1].parent.mkdir()
         with h5py.File(files[-1], "w") as file:
@@ -256,7 +258,10 @@ def write_zarr(folder: Path, rows: int, arrays: dict[str, np.ndarray], **options
     path = folder / "replay.zarr"
     root = zarr.open_group(str(path), mode="w", zarr_format=2)
     arrays = {f"data/{name}": values for name, values in arrays.items()}
-    for name, values in {**arrays, "meta/episode_ends": np.array([end for _, end in parts(rows, 400)])}.items():
+    for name, values in {
+        **arrays,
+        "meta/episode_ends": np.array([end for _, end in split_into_ranges(rows, 400)]),
+    }.items():
         chunk = max(1, min(len(values), (1 << 20) // max(1, values[0].nbytes)))
         array = root.create_array(name, shape=values.shape, chunks=(chunk, *values.shape[1:]), dtype=values.dtype)
         array[...] = values
@@ -270,14 +275,14 @@ def write_zarr(folder: Path, rows: int, arrays: dict[str, np.ndarray], **options
 
 def zarr_numbers(folder: Path, rows: int) -> Source:
     """7 actions and 57 numbers of state, in chunks of 1 MB."""
-    values = numbers(rows, 64)
+    values = make_values(rows, 64)
     return write_zarr(folder, rows, {"action": values[:, :7], "state": values[:, 7:]})
 
 
 def zarr_frames(folder: Path, rows: int) -> Source:
     """Raw pixels of 96 x 96, in chunks of 1 MB, stored raw."""
-    frames = pictures(400, 96, 96)[np.arange(rows) % 400]
-    return write_zarr(folder, rows, {"action": numbers(rows, 2), "img": frames}, image_codec="raw")
+    frames = make_pictures(400, 96, 96)[np.arange(rows) % 400]
+    return write_zarr(folder, rows, {"action": make_values(rows, 2), "img": frames}, image_codec="raw")
 
 
 def calvin(folder: Path, rows: int) -> Source:
@@ -285,8 +290,8 @@ def calvin(folder: Path, rows: int) -> Source:
     split = folder / "training"
     split.mkdir()
     np.save(split / "ep_start_end_ids.npy", np.array([[0, rows - 1]]))
-    values, depth = numbers(rows, 46, "float64"), numbers(200, 200)
-    static, gripper = pictures(min(100, rows), 200, 200), pictures(min(100, rows), 84, 84)
+    values, depth = make_values(rows, 46, "float64"), make_values(200, 200)
+    static, gripper = make_pictures(min(100, rows), 200, 200), make_pictures(min(100, rows), 84, 84)
     for row in range(rows):
         actions, robot, scene = np.split(values[row], [7, 22])
         frames = {"rgb_static": static[row % len(static)], "rgb_gripper": gripper[row % len(gripper)]}
@@ -306,8 +311,8 @@ def calvin(folder: Path, rows: int) -> Source:
 
 def npz(folder: Path, rows: int) -> Source:
     """One file for each motion of 1000 steps: 29 joints and 14 bodies in float32."""
-    joints, bodies = numbers(rows, 29), numbers(rows, 42).reshape(-1, 14, 3)
-    for begin, end in parts(rows, 1000):
+    joints, bodies = make_values(rows, 29), make_values(rows, 42).reshape(-1, 14, 3)
+    for begin, end in split_into_ranges(rows, 1000):
         motion = {"joint_pos": joints[begin:end], "joint_vel": joints[begin:end], "body_pos": bodies[begin:end]}
         np.savez(folder / f"motion_{begin:08d}.npz", fps=50, **motion)
 
@@ -329,23 +334,28 @@ def example_class() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="bench/example.proto", package="bench", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
+    field_proto = descriptor_pb2.FieldDescriptorProto
 
     def message(name: str, **fields: tuple[int, Any]) -> None:
         message_type = file.message_type.add(name=name)
         for number, (key, (kind, label)) in enumerate(fields.items(), 1):
-            named = {"type": kinds.TYPE_MESSAGE, "type_name": f".bench.{kind}"}
-            of_type = {"type": kind} if isinstance(kind, int) else named
-            message_type.field.add(name=key, number=number, label=label, **of_type)
+            named_type = {"type": field_proto.TYPE_MESSAGE, "type_name": f".bench.{kind}"}
+            type_fields = {"type": kind} if isinstance(kind, int) else named_type
+            message_type.field.add(name=key, number=number, label=label, **type_fields)
 
-    one, many = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
-    message("BytesList", value=(kinds.TYPE_BYTES, many))
-    message("FloatList", value=(kinds.TYPE_FLOAT, many))
-    message("Int64List", value=(kinds.TYPE_INT64, many))
-    message("Feature", bytes_list=("BytesList", one), float_list=("FloatList", one), int64_list=("Int64List", one))
-    message("Entry", key=(kinds.TYPE_STRING, one), value=("Feature", one))
-    message("Features", feature=("Entry", many))
-    message("Example", features=("Features", one))
+    optional, repeated = field_proto.LABEL_OPTIONAL, field_proto.LABEL_REPEATED
+    message("BytesList", value=(field_proto.TYPE_BYTES, repeated))
+    message("FloatList", value=(field_proto.TYPE_FLOAT, repeated))
+    message("Int64List", value=(field_proto.TYPE_INT64, repeated))
+    message(
+        "Feature",
+        bytes_list=("BytesList", optional),
+        float_list=("FloatList", optional),
+        int64_list=("Int64List", optional),
+    )
+    message("Entry", key=(field_proto.TYPE_STRING, optional), value=("Feature", optional))
+    message("Features", feature=("Entry", repeated))
+    message("Example", features=("Features", optional))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Example"))
@@ -358,11 +368,11 @@ def masked_crc(content: bytes) -> bytes:
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def write_rlds(folder: Path, rows: int, size: int, steps: Callable[[int, int], dict], described: dict) -> Source:
+def write_rlds(folder: Path, rows: int, size: int, steps: Callable[[int, int], dict], features: dict) -> Source:
     """Episodes of `size` steps in one shard; `steps` makes the fields of their steps."""
     example = example_class()
     path = folder / "toy-train.tfrecord-00000-of-00001"
-    episodes = list(parts(rows, size))
+    episodes = list(split_into_ranges(rows, size))
     with path.open("wb") as file:
         for begin, end in episodes:
             episode = example()
@@ -372,13 +382,13 @@ def write_rlds(folder: Path, rows: int, size: int, steps: Callable[[int, int], d
                     feature.bytes_list.value.extend(values)
                 else:
                     floats = values.dtype.kind == "f"
-                    kind = feature.float_list if floats else feature.int64_list
-                    kind.value.extend(values.reshape(-1).astype(float if floats else int).tolist())
+                    value_list = feature.float_list if floats else feature.int64_list
+                    value_list.value.extend(values.reshape(-1).astype(float if floats else int).tolist())
             record = episode.SerializeToString()
             length = struct.pack("<Q", len(record))
             file.write(length + masked_crc(length) + record + masked_crc(record))
     core = "tensorflow_datasets.core.features."
-    inner = {"pythonClassName": f"{core}features_dict.FeaturesDict", "featuresDict": {"features": described}}
+    inner = {"pythonClassName": f"{core}features_dict.FeaturesDict", "featuresDict": {"features": features}}
     sequence = {"pythonClassName": f"{core}dataset_feature.Dataset", "sequence": {"feature": inner, "length": "-1"}}
     outer = {"pythonClassName": f"{core}features_dict.FeaturesDict", "featuresDict": {"features": {"steps": sequence}}}
     (folder / "features.json").write_text(json.dumps(outer))
@@ -394,20 +404,20 @@ def write_rlds(folder: Path, rows: int, size: int, steps: Callable[[int, int], d
                 if head[8:] != masked_crc(head[:8]) or file.read(4) != masked_crc(record):
                     raise ValueError("a checksum differs")
                 for entry in example.FromString(record).features.feature:
-                    kind = entry.value
-                    if kind.HasField("bytes_list"):
-                        values: Any = list(kind.bytes_list.value)
-                    elif kind.HasField("float_list"):
-                        values = np.array(kind.float_list.value, np.float32)
+                    value_list = entry.value
+                    if value_list.HasField("bytes_list"):
+                        values: Any = list(value_list.bytes_list.value)
+                    elif value_list.HasField("float_list"):
+                        values = np.array(value_list.float_list.value, np.float32)
                     else:
-                        values = np.array(kind.int64_list.value, np.int64)
+                        values = np.array(value_list.int64_list.value, np.int64)
                     rows_read += len(values) if entry.key == "steps/is_first" else 0
         return rows_read
 
     return Source(folder, read, "is_first", {"rate_hz": 5})
 
 
-def tensor(dtype: str, *shape: int) -> dict:
+def tensor_feature(dtype: str, *shape: int) -> dict:
     sizes = {"dimensions": [str(size) for size in shape]} if shape else {}
     return {
         "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
@@ -417,29 +427,31 @@ def tensor(dtype: str, *shape: int) -> dict:
 
 def rlds(folder: Path, rows: int) -> Source:
     """64 float32 per step, episodes of 400 steps."""
-    values = numbers(rows, 64)
+    values = make_values(rows, 64)
 
     def steps(begin: int, end: int) -> dict:
         return {"action": values[begin:end], "is_first": np.arange(end - begin) == 0}
 
-    return write_rlds(folder, rows, 400, steps, {"action": tensor("float32", 64), "is_first": tensor("bool")})
+    return write_rlds(
+        folder, rows, 400, steps, {"action": tensor_feature("float32", 64), "is_first": tensor_feature("bool")}
+    )
 
 
 def rlds_frames(folder: Path, rows: int) -> Source:
     """JPEGs of 256 x 256, stored unchanged, episodes of 100 steps."""
-    values, stock = numbers(rows, 7), jpegs(min(100, rows), 256, 256)
+    values, jpegs = make_values(rows, 7), make_jpegs(min(100, rows), 256, 256)
     image = {"shape": {"dimensions": ["256", "256", "3"]}, "dtype": "uint8", "encodingFormat": "jpeg"}
-    described = {
-        "action": tensor("float32", 7),
-        "is_first": tensor("bool"),
+    features = {
+        "action": tensor_feature("float32", 7),
+        "is_first": tensor_feature("bool"),
         "image": {"pythonClassName": "tensorflow_datasets.core.features.image_feature.Image", "image": image},
     }
 
     def steps(begin: int, end: int) -> dict:
-        frames = [stock[row % len(stock)] for row in range(begin, end)]
+        frames = [jpegs[row % len(jpegs)] for row in range(begin, end)]
         return {"action": values[begin:end], "is_first": np.arange(end - begin) == 0, "image": frames}
 
-    return write_rlds(folder, rows, 100, steps, described)
+    return write_rlds(folder, rows, 100, steps, features)
 
 
 # ---- recorded messages ----
@@ -458,7 +470,7 @@ def imu_messages(rows: int, ros: int = 2) -> Iterator[tuple[int, bytes]]:
     messages = np.zeros(rows, [*head, ("sec", "<u4"), ("nanosec", "<u4"), *frame, ("values", "<f8", 37)])
     stamps = START_NS + np.arange(rows) * 10**6
     messages["sec"], messages["nanosec"] = stamps // 10**9, stamps % 10**9
-    messages["length"], messages["frame"], messages["values"] = (4 if ros == 2 else 3), b"imu", numbers(rows, 37)
+    messages["length"], messages["frame"], messages["values"] = (4 if ros == 2 else 3), b"imu", make_values(rows, 37)
     if ros == 2:
         messages["cdr"] = np.void(b"\0\1\0\0")
     size, data = messages.itemsize, messages.tobytes()
@@ -470,7 +482,7 @@ def cloud_messages(rows: int) -> Iterator[tuple[int, bytes]]:
     """Yields sensor_msgs/PointCloud2 of 16,384 points, 256 KiB, as (stamp, message)."""
     store = typestore()
     types = store.types
-    points = numbers(16_384, 4)
+    points = make_values(16_384, 4)
     floats = [types["sensor_msgs/msg/PointField"](name, 4 * n, 7, 1) for n, name in enumerate(("x", "y", "z", "i"))]
     for row in range(rows):
         points += 1
@@ -483,7 +495,7 @@ def cloud_messages(rows: int) -> Iterator[tuple[int, bytes]]:
 def jpeg_messages(rows: int) -> Iterator[tuple[int, bytes]]:
     """Yields sensor_msgs/CompressedImage of 720 x 1280 as (stamp, message)."""
     store = typestore()
-    types, images = store.types, jpegs(min(8, rows), 720, 1280)
+    types, images = store.types, make_jpegs(min(8, rows), 720, 1280)
     for row in range(rows):
         stamp, data = START_NS + row * 10**7, np.frombuffer(images[row % len(images)], np.uint8)
         header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](*divmod(stamp, 10**9)), "camera")
@@ -538,7 +550,7 @@ def mcap_jpeg(folder: Path, rows: int) -> Source:
 
 
 def write_bag(writer: Any, reader: Callable[[], Any], ros: int, rows: int) -> Source:
-    """Writes sensor_msgs/Imu with a writer of rosbags. `reader` opens what was written."""
+    """Writes sensor_msgs/Imu with a writer of rosbags. `reader` opens the written bag."""
     store = typestore(ros)
     deserialize = store.deserialize_cdr if ros == 2 else store.deserialize_ros1
     with writer:
@@ -572,23 +584,23 @@ def rosbag1(folder: Path, rows: int) -> Source:
 
 
 def ulog(folder: Path, rows: int) -> Source:
-    """A topic of 12 floats, 61 bytes per message. It is written here, since no library writes ULog."""
+    """A topic of 12 floats, 61 bytes per message. This function writes the bytes itself, since no library writes ULog."""
     from pyulog import ULog
 
-    def message(kind: bytes, content: bytes) -> bytes:
+    def ulog_message(kind: bytes, content: bytes) -> bytes:
         return struct.pack("<H", len(content)) + kind + content
 
     data = np.zeros(rows, [("size", "<u2"), ("kind", "S1"), ("id", "<u2"), ("timestamp", "<u8"), ("values", "<f4", 12)])
     data["size"], data["kind"], data["timestamp"] = data.itemsize - 3, b"D", 10**6 + np.arange(rows) * 1000
-    data["values"] = numbers(rows, 12)
+    data["values"] = make_values(rows, 12)
     fields = "".join(f"float x{number};" for number in range(12))
     path = folder / "log.ulg"
     path.write_bytes(
         b"ULog\x01\x12\x35\x01"
         + struct.pack("<Q", 10**6)
-        + message(b"B", bytes(40))
-        + message(b"F", f"motors:uint64_t timestamp;{fields}".encode())
-        + message(b"A", b"\0\0\0motors")
+        + ulog_message(b"B", bytes(40))
+        + ulog_message(b"F", f"motors:uint64_t timestamp;{fields}".encode())
+        + ulog_message(b"A", b"\0\0\0motors")
         + data.tobytes()
     )
     return Source(path, lambda: len(ULog(str(path)).data_list[0].data["timestamp"]), "motors")
@@ -599,7 +611,7 @@ def ulog(folder: Path, rows: int) -> Source:
 
 def clouds(folder: Path, rows: int) -> Source:
     """KITTI's .bin of 100,000 points."""
-    points = numbers(100_000, 4)
+    points = make_values(100_000, 4)
     (folder / "velodyne").mkdir()
     for row in range(rows):
         (points + np.float32(row)).tofile(folder / "velodyne" / f"{row:06d}.bin")
@@ -616,7 +628,7 @@ def clouds_las(folder: Path, rows: int) -> Source:
 
     cloud = laspy.create(point_format=3, file_version="1.2")
     cloud.header.scales, cloud.header.offsets = [0.001] * 3, [0.0] * 3
-    cloud.xyz = numbers(500_000, 3, "float64")
+    cloud.xyz = make_values(500_000, 3, "float64")
     for row in range(rows):
         cloud.intensity = np.full(500_000, row, np.uint16)
         cloud.write(str(folder / f"{row:06d}.las"))

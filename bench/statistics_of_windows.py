@@ -3,7 +3,7 @@
     python bench/statistics_of_windows.py --device cpu --threads 2
 
 The action chunk of an anchor is 50 steps of 14 joints relative to the state at the anchor. Each round has the episodes in
-another order, so that it cannot reuse stored statistics. The first round also reads the files, and does not count.
+another order, so that no round can reuse stored statistics. The first round also reads the files, and its time is not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREDICTED = {"cpu": {"pooled": 1.5, "per step": 2.5}, "cuda": {"pooled": 0.1, "p
 AIMS = {"cpu": dict.fromkeys(CASES, 2.0), "cuda": dict.fromkeys(CASES, 0.2)}
 
 
-def write(path: Path, episodes: int) -> robocache.Dataset:
+def write_dataset(path: Path, episodes: int) -> robocache.Dataset:
     rng = np.random.default_rng(0)
     times = np.arange(ROWS) * 20_000_000
     with robocache.Writer(path) as writer:
@@ -53,10 +53,10 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
             memory=Memory(prefetch=0),
             findings=None,
         )
-        start, processor = time.perf_counter(), time.process_time()
+        start, processor_start = time.perf_counter(), time.process_time()
         computed = dataset.statistics(loader, per_step=per_step)["action"]
         seconds.append(time.perf_counter() - start)
-        processor_s.append(time.process_time() - processor)
+        processor_s.append(time.process_time() - processor_start)
         assert computed.count.sum() <= episodes * ROWS * STEPS * JOINTS
     case["figures"] = {
         "statistics_s": statistics.median(seconds[1:]),
@@ -67,14 +67,17 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    measure = {
-        name: {case: {"statistics_s": s} for case, s in seconds[options.device].items()}
-        for name, seconds in (("predicted", PREDICTED), ("aims", AIMS))
+    predictions_and_aims = {
+        name: {
+            case: {"statistics_s": seconds_of_case}
+            for case, seconds_of_case in seconds_of_cases[options.device].items()
+        }
+        for name, seconds_of_cases in (("predicted", PREDICTED), ("aims", AIMS))
     }
-    report = Report("statistics_of_windows", options, **measure)
+    report = Report("statistics_of_windows", options, **predictions_and_aims)
     episodes = 10 if options.quick else 1000
     with temporary_folder() as folder:
-        dataset = write(folder / "cache", episodes)
+        dataset = write_dataset(folder / "cache", episodes)
         parameters = {"anchors": episodes * ROWS, "steps": STEPS, "features": JOINTS}
         for name, per_step in CASES.items():
             report.run(name, parameters, partial(run_case, dataset, episodes, per_step, options))

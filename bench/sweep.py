@@ -1,4 +1,4 @@
-"""resample_trajectories over planes of shapes, dtypes, clocks and methods: its time over a copy's, and cliffs.
+"""resample_trajectories over planes of shapes, dtypes, clocks and methods: its time divided by the time of a copy, and cliffs.
 
 python bench/sweep.py --device cuda
 python bench/sweep.py --device cpu --threads 2
@@ -46,7 +46,7 @@ class Axis:
     alike: bool = True
 
 
-def sizes(name: str, values: list[int]) -> Axis:
+def axis_of_sizes(name: str, values: list[int]) -> Axis:
     return Axis(name, {str(x): {name: x} for x in values})
 
 
@@ -69,12 +69,12 @@ SAMPLES = Axis("S, and T half of it", {str(x): {"S": x, "T": x // 2} for x in PO
 METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "cubic")
 METHOD = Axis("method", {name: {"method": name} for name in METHODS}, alike=False)
 PLANES = [
-    (sizes("B", [2**k for k in range(11)]), sizes("D", WIDTHS)),
-    (sizes("S", POWERS), sizes("T", POWERS)),
-    (TYPES, sizes("D", WIDTHS)),
-    (JITTER, sizes("D", WIDTHS)),
+    (axis_of_sizes("B", [2**k for k in range(11)]), axis_of_sizes("D", WIDTHS)),
+    (axis_of_sizes("S", POWERS), axis_of_sizes("T", POWERS)),
+    (TYPES, axis_of_sizes("D", WIDTHS)),
+    (JITTER, axis_of_sizes("D", WIDTHS)),
     (JITTER, SAMPLES),
-    (METHOD, sizes("D", WIDTHS)),
+    (METHOD, axis_of_sizes("D", WIDTHS)),
 ]
 
 
@@ -89,7 +89,7 @@ def make_inputs(case: dict, device: str, sets: int) -> list[tuple[torch.Tensor, 
     return list(zip(*(x.split(case["B"]) for x in (values, times, targets)), strict=True))
 
 
-def copy_us(device: str, quick: bool) -> Callable[[int], float]:
+def time_of_copies(device: str, quick: bool) -> Callable[[int], float]:
     """Returns a function from bytes to the microseconds of their copy, interpolated between measured copies."""
     largest = math.log2(LARGEST_BYTES[device])
     sizes = [2**20, 2**22] if quick else [int(2**k) for k in np.arange(12, largest + 0.5, 0.5)]
@@ -109,7 +109,9 @@ def time_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size:
     return median_us({"": timer}, 7 if device == "cuda" else 15)[""]
 
 
-def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable[[int], float], plane: dict) -> None:
+def fill_plane(
+    rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable[[int], float], plane: dict
+) -> None:
     """Fills in a plane: bytes, us and ratios as [rows][columns], None for shapes that were left out or failed; and the
     cliffs."""
     row_ticks, column_ticks = (list(axis.ticks)[: 2 if quick else None] for axis in (rows, columns))
@@ -132,19 +134,19 @@ def sweep(rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable
             plane["failures"][f"{rows.name} {row}, {columns.name} {column}"] = f"{type(error).__name__}: {error}"
     if device == "cuda":
         torch.cuda.empty_cache()
-    plane["cliffs"] = cliffs(rows, columns, plane)
+    plane["cliffs"] = find_cliffs(rows, columns, plane)
     measured = [ratio for line in plane["ratios"] for ratio in line if ratio is not None]
     if measured:
         print(f"  {min(measured):.2f} to {max(measured):.2f} times the copy, {len(plane['cliffs'])} cliffs", flush=True)
 
 
-def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
+def find_cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
     """Returns the neighbours whose ratios differ by more than CLIFF, the worst first: {"at", "beside", "factor"}."""
 
     def name(i: int, j: int) -> str:
         return f"{rows.name} {plane['rows'][i]}, {columns.name} {plane['columns'][j]}"
 
-    pairs = []
+    cliffs = []
     for i, j in product(range(len(plane["rows"])), range(len(plane["columns"]))):
         for down, right, axis in ((1, 0, rows), (0, 1, columns)):
             if not axis.alike or i + down == len(plane["rows"]) or j + right == len(plane["columns"]):
@@ -154,19 +156,19 @@ def cliffs(rows: Axis, columns: Axis, plane: dict) -> list[dict]:
                 continue
             pair = [name(i, j), name(i + down, j + right)]
             slow, fast = pair if ratio > neighbour else reversed(pair)
-            pairs.append({"at": slow, "beside": fast, "factor": max(ratio, neighbour) / min(ratio, neighbour)})
-    return sorted(pairs, key=lambda cliff: -cliff["factor"])
+            cliffs.append({"at": slow, "beside": fast, "factor": max(ratio, neighbour) / min(ratio, neighbour)})
+    return sorted(cliffs, key=lambda cliff: -cliff["factor"])
 
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     device, quick = options.device, options.quick
     report = Report("sweep", options, {})
-    copy_of = copy_us(device, quick)
+    copy_of = time_of_copies(device, quick)
     for rows, columns in PLANES:
-        varied = {key for axis in (rows, columns) for changes in axis.ticks.values() for key in changes}
-        constants = {key: value for key, value in CENTRE.items() if key not in varied}
-        work = partial(sweep, rows, columns, device, quick, copy_of)
+        varied_keys = {key for axis in (rows, columns) for changes in axis.ticks.values() for key in changes}
+        constants = {key: value for key, value in CENTRE.items() if key not in varied_keys}
+        work = partial(fill_plane, rows, columns, device, quick, copy_of)
         report.run(f"{rows.name} by {columns.name}", constants, work)
     return int(report.failed)
 

@@ -1,7 +1,7 @@
 """Draws bench/results/*-sweep.json as heat maps and *-shapes.json as ratios over bytes, to docs/<bench>-<machine>.png. Needs
 matplotlib.
 
-python bench/sweep_picture.py            # bench/render.py does it too, if matplotlib is installed
+python bench/sweep_picture.py            # bench/render.py also draws them, if matplotlib is installed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURED = "sweep", "shapes"
-COLOURS = 1.0, 4.0  # the ratios at the ends of the scale
+COLOURS = 1.0, 4.0  # the smallest and the largest ratio of the scale
 
 
 def picture_of(result: dict) -> Path:
@@ -22,7 +22,7 @@ def picture_of(result: dict) -> Path:
 
 
 def digest(result: dict) -> str:
-    """Returns a hash of all drawn numbers. The picture stores it, so that an outdated picture is found."""
+    """Returns a hash of all drawn numbers. The picture stores it, so that :func:`is_current` recognises an outdated picture."""
     keys = "rows", "columns", "ratios", "shapes"
     drawn = [[case["name"], *(case[key] for key in keys if key in case)] for case in result["cases"]]
     return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()
@@ -39,13 +39,13 @@ def draw(result: dict, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure = shapes_of(result, plt) if result["bench"] == "shapes" else planes_of(result, plt)
+    figure = draw_shapes(result, plt) if result["bench"] == "shapes" else draw_planes(result, plt)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80, metadata={"Description": digest(result)})
     plt.close(figure)
 
 
-def shapes_of(result: dict, plt: Any) -> Any:
+def draw_shapes(result: dict, plt: Any) -> Any:
     """Draws a point for each shape, with a ring around it if torch.compile is faster."""
     figure, axes = plt.subplots(figsize=(11, 6), layout="constrained")
     operations: dict[str, list[dict]] = {}
@@ -66,14 +66,16 @@ def shapes_of(result: dict, plt: Any) -> Any:
     return figure
 
 
-def planes_of(result: dict, plt: Any) -> Any:
+def draw_planes(result: dict, plt: Any) -> Any:
     from matplotlib.colors import LogNorm
 
     planes = [case for case in result["cases"] if any(x is not None for line in case.get("ratios", []) for x in line)]
-    lines = math.ceil(len(planes) / 2)
-    heights = [max(2, 0.45 * max(len(case["rows"]) for case in planes[2 * k : 2 * k + 2])) + 0.9 for k in range(lines)]
+    line_count = math.ceil(len(planes) / 2)
+    heights = [
+        max(2, 0.45 * max(len(case["rows"]) for case in planes[2 * k : 2 * k + 2])) + 0.9 for k in range(line_count)
+    ]
     figure, all_axes = plt.subplots(
-        lines,
+        line_count,
         2,
         figsize=(20, sum(heights)),
         height_ratios=heights,
@@ -89,8 +91,8 @@ def planes_of(result: dict, plt: Any) -> Any:
         axes.set_xticks(range(len(case["columns"])), case["columns"])
         axes.set_yticks(range(len(case["rows"])), case["rows"])
         axes.set(xlabel=case["column_axis"], ylabel=case["row_axis"])
-        others = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
-        axes.set_title(others, fontsize=9)
+        constants = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
+        axes.set_title(constants, fontsize=9)
         for i, line in enumerate(ratios):
             for j, ratio in enumerate(line):
                 if not math.isnan(ratio):

@@ -102,7 +102,7 @@ class Scene:
         self.pose_on_device = torch.from_numpy(self.pose).float().to(device)
 
     def volume(self, contender: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the contender's (grid, weights)."""
+        """Returns (grid, weights) of the contender."""
         if contender not in self.volumes:
             shape = (self.case.cells,) * 3
             self.volumes[contender] = tuple(torch.zeros(shape, device=self.device) for _ in range(2))
@@ -131,7 +131,7 @@ def lidar_round(seed: int) -> np.ndarray:
     return d * (np.minimum(wall, ground) + noise)[:, None]
 
 
-def integrate(scene: Scene) -> torch.Tensor:
+def integrate_ours(scene: Scene) -> torch.Tensor:
     case = scene.case
     camera = CAMERA if case.measured == "depth" else None
     return robocache.integrate_tsdf(
@@ -139,13 +139,13 @@ def integrate(scene: Scene) -> torch.Tensor:
     )[0]
 
 
-def by_torch(name: str, call: Callable, scene: Scene) -> torch.Tensor:
+def integrate_by_torch(name: str, call: Callable, scene: Scene) -> torch.Tensor:
     case = scene.case
     return call(*scene.volume(name), scene.measured, scene.pose_on_device, CAMERA, case.carving, *case.options.values())
 
 
-def by_open3d(scene: Scene) -> torch.Tensor:
-    """Integrates by Open3D. Its grid is only read when it is verified, since that copies all of it."""
+def integrate_by_open3d(scene: Scene) -> torch.Tensor:
+    """Integrates by Open3D. Its grid is only read for the verification, since reading copies the whole grid."""
     from peers import tsdf_open3d
 
     case = scene.case
@@ -162,48 +162,50 @@ def by_open3d(scene: Scene) -> torch.Tensor:
 
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Scene], torch.Tensor]]:
-    """Returns the peers that can do a case. None integrates points along their rays, and Open3D always carves."""
+    """Returns the peers that can do a case. No peer integrates points along their rays, and Open3D always carves."""
     if case.measured != "depth" or (device == "cpu" and case.cells > 256):
         return {}
-    result = {"torch eager": partial(by_torch, "torch eager", tsdf_torch.integrate)}
+    calls = {"torch eager": partial(integrate_by_torch, "torch eager", tsdf_torch.integrate)}
     if not quick:
         compiled = torch.compile(tsdf_torch.integrate, dynamic=False)
-        result["torch.compile"] = partial(by_torch, "torch.compile", compiled)
+        calls["torch.compile"] = partial(integrate_by_torch, "torch.compile", compiled)
     if device == "cpu" and case.carving and importlib.util.find_spec("open3d"):
-        result["open3d"] = by_open3d
-    return result
+        calls["open3d"] = integrate_by_open3d
+    return calls
 
 
 def largest_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
     """Refuses a peer that is off by more than 1/500 of the truncation in more than one voxel in 200.
 
-    Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the ray's length at the pixel's centre, half a
-    pixel from the voxel's, which is off by 1/1000 of the distance here. If a voxel's centre falls midway between two pixels,
-    float32 may take the other pixel and its depth: these are the few voxels.
+    Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the length of the ray at the centre of the pixel, half a
+    pixel from the voxel, so its distance is off by 1/1000 here. If the centre of a voxel lies midway between two pixels,
+    float32 may take the other pixel and its depth: this happens in the few voxels.
     """
     if not isinstance(theirs, torch.Tensor):
         from peers import tsdf_open3d
 
         theirs = torch.from_numpy(tsdf_open3d.distances(theirs, case.cells, case.truncation_m))
     error = (ours.double() - theirs.double()).abs() / case.truncation_m
-    seen = int(((ours != 0) | (theirs != 0)).sum())
-    off = int((error > 1 / 500).sum()) / seen
-    if not off < 1 / 200:
-        raise AssertionError(f"{off:.3g} of the voxels differ from robocache by more than 1/500 of the truncation")
-    return {"voxels_off": off, "largest_error_over_bound": off * 200}
+    seen_voxels = int(((ours != 0) | (theirs != 0)).sum())
+    share_off = int((error > 1 / 500).sum()) / seen_voxels
+    if not share_off < 1 / 200:
+        raise AssertionError(
+            f"{share_off:.3g} of the voxels differ from robocache by more than 1/500 of the truncation"
+        )
+    return {"voxels_off": share_off, "largest_error_over_bound": share_off * 200}
 
 
-def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
+def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     torch._dynamo.reset()
     scenes = [Scene(case, device, seed=0)]
-    # The grid and the weights are read and written, although most unseen voxels would not need it.
-    filled["bytes"] = 4 * 4 * case.cells**3
-    scenes += [Scene(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
-    verify, others = partial(largest_errors, case), peers(case, device, quick)
-    for scene in scenes:  # if they were created within a graph, every timed replay would clear them
-        for name in {"robocache", *others} - {"open3d"}:
+    # All voxels of the grid and the weights count as read and written, although most unseen voxels need neither.
+    result["bytes"] = 4 * 4 * case.cells**3
+    scenes += [Scene(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
+    verify, peer_calls = partial(largest_errors, case), peers(case, device, quick)
+    for scene in scenes:  # every timed replay would clear volumes that were created within a graph
+        for name in {"robocache", *peer_calls} - {"open3d"}:
             scene.volume(name)
-    contest(filled, [(scene,) for scene in scenes], integrate, others, verify, device, quick)
+    contest(result, [(scene,) for scene in scenes], integrate_ours, peer_calls, verify, device, quick)
 
 
 def small_calls(device: str) -> dict[str, Callable[[], object]]:

@@ -25,23 +25,23 @@ from voxelize_check import DenseCheck, check_centroids, check_hard
 
 import robocache
 
-EARLIER = "an earlier public kernel"  # its numbers are quoted from its own benchmark on the same model of GPU
-CELLS_KNOWN = "torch scatter_add_ of given cells"  # the reduction alone
+EARLIER = "an earlier public kernel"  # its authors measured its numbers on the same model of GPU
+GIVEN_CELLS = "torch scatter_add_ of given cells"  # the reduction alone
 
 
 @dataclass(frozen=True)
 class Case:
     name: str
     job: str  # "dense", "hard" or "downsample"
-    cloud: str  # a name in CLOUDS or scans.SCANS
-    points: int = 0  # 0 for a scan, which has its own number
+    cloud: str  # a name in CLOUDS or in scans.SCANS
+    points: int = 0  # 0 for a scan, since its file determines the number
     size: tuple[int, int, int] = (128, 128, 128)  # voxels
     voxel_m: tuple[float, float, float] = (0.05, 0.05, 0.05)
     corner: tuple[float, float, float] = (-3.2, -3.2, -3.2)
     mode: str | tuple[str, ...] = "count"
     features: int = 0
     quantum: float | None = None
-    most: int = 5  # the most points of a hard voxel
+    max_points: int = 5  # the largest number of points of a hard voxel
     dtype: str = "float32"
 
     @property
@@ -63,7 +63,7 @@ class Case:
         if self.job == "dense":
             result |= {"modes": self.modes, "features": self.features, "quantum": self.quantum}
         if self.job == "hard":
-            result |= {"points a voxel": self.most, "features": self.features}
+            result |= {"points a voxel": self.max_points, "features": self.features}
         return result
 
 
@@ -150,7 +150,7 @@ QUICK = [
     Case("mean, quantum", points=5000, quantum=QUANTUM, **MEAN, **YARD_SMALL),
     Case("mean", points=5000, **MEAN, **YARD_SMALL),
     Case("several", "dense", points=5000, mode=("count", "mean", "max"), features=3, **YARD_SMALL),
-    Case("hard", "hard", "lidar", 5000, (64, 64, 13), (1.0, 1.0, 1.0), (-32.0, -32.0, -0.5), features=1, most=3),
+    Case("hard", "hard", "lidar", 5000, (64, 64, 13), (1.0, 1.0, 1.0), (-32.0, -32.0, -0.5), features=1, max_points=3),
     Case("downsample", "downsample", "lidar", 5000, voxel_m=(0.5, 0.5, 0.5)),
 ]
 
@@ -171,7 +171,7 @@ PREDICTED = {
         "downsample, 1M lidar, 0.1 m": {"faster_than": {"Open3D": 3.0}},
     },
 }
-# Microseconds of an earlier public library's kernels in their own benchmark, on the same model of GPU.
+# Microseconds of the kernels of an earlier public library, which its authors measured on the same model of GPU.
 EARLIER_US = {"count, 500k spread, 128^3": 7.0, "occupancy, 500k spread, 128^3": 7.5}
 
 
@@ -219,14 +219,14 @@ class Cloud:
         self.case = case
         self.points = points.to(getattr(torch, case.dtype))
         self.features = torch.randn(len(points), case.features, generator=generator, device=device)
-        if case.job == "hard":  # as detectors read it: x, y, z, intensity
+        if case.job == "hard":  # in the form that detectors read: x, y, z, intensity
             self.points = torch.cat([self.points, self.features], 1)
         if case.job == "dense":
             self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
             self.cell = voxelize_torch.cells(self.points, self.grid)
         if case.job == "hard":
             self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
-        if case.job == "downsample":  # the voxels have the same corner as Open3D's
+        if case.job == "downsample":  # Open3D's voxels have this corner
             low = self.points.amin(0).double() - case.voxel_m[0] / 2
             self.origin = tuple(low.tolist())
             self.bounds = self.points.new_tensor(self.origin), self.points.new_tensor(case.voxel_m)
@@ -246,21 +246,21 @@ class Cloud:
         return voxelize_open3d.cloud(self.array)
 
     @property
-    def near_a_face(self) -> int:
+    def points_near_faces(self) -> int:
         """Returns the number of points within 8 ulp of a face, which an approximate division may put into the next voxel."""
         case = self.case
         size = self.points.new_tensor(case.voxel_m)
         origin = self.points.new_tensor(case.corner if case.job != "downsample" else self.origin)
-        where = (self.points[:, :3] - origin) / size
+        position = (self.points[:, :3] - origin) / size
         ulps = 2.0**-20 if case.dtype == "float32" else 2.0**-49
-        near = (where - where.round()).abs() <= ulps * (where.abs() + (origin / size).abs())
-        return int(near.any(1).sum())
+        is_near = (position - position.round()).abs() <= ulps * (position.abs() + (origin / size).abs())
+        return int(is_near.any(1).sum())
 
 
 # ---- The jobs: robocache's call, the peers' calls, and the checks ----
 
 
-def ours(case: Case) -> Callable[[Cloud], object]:
+def our_call(case: Case) -> Callable[[Cloud], object]:
     if case.job == "dense":
         mode = case.mode if isinstance(case.mode, str) else list(case.mode)
         quantum = {"quantum": case.quantum} if case.quantum else {}
@@ -272,7 +272,7 @@ def ours(case: Case) -> Callable[[Cloud], object]:
             cloud.points,
             voxel_size=case.voxel_m,
             point_range=case.corner + high,
-            max_points_per_voxel=case.most,
+            max_points_per_voxel=case.max_points,
             capacity=len(cloud.points),
             reduce=None,
         )
@@ -281,33 +281,35 @@ def ours(case: Case) -> Callable[[Cloud], object]:
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], object]]:
     if case.job == "hard":
-        result = {"torch eager": lambda cloud: voxelize_torch.hard(cloud.points, cloud.grid, case.most)}
+        calls = {"torch eager": lambda cloud: voxelize_torch.hard(cloud.points, cloud.grid, case.max_points)}
         if device == "cpu":
-            result["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.most)
-        return result
+            calls["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.max_points)
+        return calls
     if case.job == "downsample":
-        result = {"torch eager": lambda cloud: voxelize_torch.centroids(cloud.points, *cloud.bounds)}
+        calls = {"torch eager": lambda cloud: voxelize_torch.centroids(cloud.points, *cloud.bounds)}
         if device == "cpu":
-            result["numpy"] = lambda cloud: voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
+            calls["numpy"] = lambda cloud: voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
             if importlib.util.find_spec("open3d"):
-                result["Open3D"] = open3d_centroids
+                calls["Open3D"] = open3d_centroids
             else:
                 print("  OPEN3D IS NOT INSTALLED (pip install open3d), so it is not compared", flush=True)
-        return result
+        return calls
 
-    def reduced(points: torch.Tensor, features: torch.Tensor, grid: voxelize_torch.Grid) -> dict[str, torch.Tensor]:
+    def reduce_by_modes(
+        points: torch.Tensor, features: torch.Tensor, grid: voxelize_torch.Grid
+    ) -> dict[str, torch.Tensor]:
         cell = voxelize_torch.cells(points, grid)
         return {mode: TORCH[mode](cell, features, grid.shape) for mode in case.modes}
 
-    result = {"torch eager": lambda cloud: reduced(cloud.points, cloud.features, cloud.grid)}
+    calls = {"torch eager": lambda cloud: reduce_by_modes(cloud.points, cloud.features, cloud.grid)}
     if not quick:
-        compiled = torch.compile(reduced, dynamic=False)
-        result["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
+        compiled = torch.compile(reduce_by_modes, dynamic=False)
+        calls["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
     if case.modes == ("count",):
-        result[CELLS_KNOWN] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
+        calls[GIVEN_CELLS] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
     if device == "cpu":
-        result |= {name: partial(on_numpy, case, by) for name, by in NUMPY.get(case.mode, {}).items()}
-    return result
+        calls |= {name: partial(run_numpy, case, reduce) for name, reduce in NUMPY.get(case.mode, {}).items()}
+    return calls
 
 
 # For each mode: (cells, features, grid's size) -> grid.
@@ -327,9 +329,9 @@ NUMPY = {
 }
 
 
-def on_numpy(case: Case, by: Callable, cloud: Cloud) -> dict[str, np.ndarray]:
+def run_numpy(case: Case, reduce: Callable, cloud: Cloud) -> dict[str, np.ndarray]:
     cell = voxelize_numpy.cells(cloud.array, *case.grid.values())
-    return {case.mode: by(cell, cloud.features.numpy(), case.size)}
+    return {case.mode: reduce(cell, cloud.features.numpy(), case.size)}
 
 
 def open3d_centroids(cloud: Cloud) -> np.ndarray:
@@ -342,42 +344,48 @@ def checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable
     """Returns two checks: of our output against NumPy's, and of a peer's output against ours."""
     if case.job == "dense":
         check = DenseCheck(case.grid, case.modes, cloud.array, cloud.features, case.quantum)
-        return check.ours, partial(check.peer, moved=2 * cloud.near_a_face)
+        return check.compare_with_numpy, partial(check.compare_with_peer, max_wrong=2 * cloud.points_near_faces)
     if case.job == "hard":
-        expected = voxelize_numpy.hard(cloud.array, *case.grid.values(), case.most)
+        expected = voxelize_numpy.hard(cloud.array, *case.grid.values(), case.max_points)
         return partial(check_hard, theirs=expected), check_hard
     expected = voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
     check = partial(
-        check_centroids, origin=cloud.origin, voxel_m=case.voxel_m[0], moved=2 * cloud.near_a_face, points=cloud.points
+        check_centroids,
+        origin=cloud.origin,
+        voxel_m=case.voxel_m[0],
+        max_wrong=2 * cloud.points_near_faces,
+        points=cloud.points,
     )
     return partial(check, theirs=expected), check
 
 
-def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
+def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     torch._dynamo.reset()
     clouds = [Cloud(case, device, seed=0)]
     first = clouds[0]
-    filled["parameters"] = case.parameters(len(first.points))
-    call = ours(case)
+    result["parameters"] = case.parameters(len(first.points))
+    call = our_call(case)
     output = call(first)
-    filled["read_bytes"] = first.read_bytes
-    filled["bytes"] = filled["read_bytes"] + written_bytes(case, output)
+    result["read_bytes"] = first.read_bytes
+    result["bytes"] = result["read_bytes"] + written_bytes(case, output)
     check, verify = checks(case, first)
-    filled["check"] = check(output)
+    result["check"] = check(output)
     del output
-    clouds += [Cloud(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
+    clouds += [Cloud(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
     # These calls wait for the device, because they read the number of voxels from it.
-    waiting = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
-    contest(filled, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting)
-    measured = filled["contenders"]["robocache"]
+    waiting_calls = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
+    contest(
+        result, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting_calls
+    )
+    measured = result["contenders"]["robocache"]
     if case.name in EARLIER_US and device == "cuda":
-        filled["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case.name], "measured_before": True}
-        filled["faster_than"][EARLIER] = EARLIER_US[case.name] / measured["gpu_us"]
-    for contender in filled["contenders"].values():
+        result["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case.name], "measured_before": True}
+        result["faster_than"][EARLIER] = EARLIER_US[case.name] / measured["gpu_us"]
+    for contender in result["contenders"].values():
         for measure, speed in (("wall_us", "points_per_s"), ("gpu_us", "gpu_points_per_s")):
             if measure in contender:
                 contender[speed] = len(first.points) / contender[measure] * 1e6
-    filled["times_the_read"] = measured.get("gpu_us", measured["wall_us"]) / filled["read_floor_us"]
+    result["times_the_read"] = measured.get("gpu_us", measured["wall_us"]) / result["read_floor_us"]
 
 
 def written_bytes(case: Case, output: object) -> int:

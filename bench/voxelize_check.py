@@ -30,15 +30,15 @@ class DenseCheck:
         self.largest = float(features.abs().max()) if features.numel() else 0.0
         self.quantum = quantum
 
-    def ours(self, ours: object) -> dict:
-        """Compares with NumPy, whose sum of n numbers has n roundings of 2^-53; see _bound."""
+    def compare_with_numpy(self, ours: object) -> dict:
+        """Compares our grids with NumPy's, whose sums of n numbers have n roundings of 2^-53; see _bound."""
         return self._compare(ours, self.expected, self._bound(self.count * 2.0**-53), 0)
 
-    def peer(self, ours: object, theirs: object, moved: int) -> dict:
-        """Compares with a peer that sums n values in float32 in any order: n roundings of at most 2^-24 of the sum of the
-        magnitudes, and one of the division. moved: the number of voxels that may differ, since the peer's own division may be
-        approximate."""
-        return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), moved)
+    def compare_with_peer(self, ours: object, theirs: object, max_wrong: int) -> dict:
+        """Compares our grids with a peer's. A peer sums n values in float32 in any order: n roundings of at most 2^-24 of the sum
+        of the magnitudes, and one rounding of the division. max_wrong: the number of voxels that may differ, since the peer's
+        division may be approximate."""
+        return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), max_wrong)
 
     def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
         """Returns the largest allowed difference of a mean, [X, Y, Z, 1]. Our error is half of a given quantum, or 2^(k - 62)
@@ -47,7 +47,7 @@ class DenseCheck:
         our_error = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
         return our_error + their_roundings * self.largest
 
-    def _compare(self, ours: object, theirs: object, bound: torch.Tensor, moved: int) -> dict:
+    def _compare(self, ours: object, theirs: object, bound: torch.Tensor, max_wrong: int) -> dict:
         worst = 0.0
         for mode in self.modes:
             our_grid, their_grid = (x[mode] if isinstance(x, dict) else x for x in (ours, theirs))
@@ -61,46 +61,48 @@ class DenseCheck:
                 worst = max(worst, float(torch.where(wrong | (error == 0), 0, error / limit).max()))
             if wrong.ndim == 4:
                 wrong = wrong.any(-1)
-            if (count := int(wrong.sum())) > moved:
-                raise AssertionError(f"{mode} differs from robocache in {count} voxels, {moved} may")
+            if (count := int(wrong.sum())) > max_wrong:
+                raise AssertionError(f"{mode} differs from robocache in {count} voxels, {max_wrong} may")
         return {"largest_error_over_bound": worst}
 
 
 def check_hard(ours: object, theirs: tuple) -> dict:
     """Checks that all bits are equal, except that our arrays have unused rows for more voxels."""
     coords, gathered, counts = (torch.as_tensor(x).to(ours.coords.device) for x in theirs)
-    voxels = int(ours.num_voxels)
-    if voxels != len(coords):
-        raise AssertionError(f"{len(coords)} voxels where robocache has {voxels}")
-    for name, mine, other in (
+    voxel_count = int(ours.num_voxels)
+    if voxel_count != len(coords):
+        raise AssertionError(f"{len(coords)} voxels where robocache has {voxel_count}")
+    for name, our_values, their_values in (
         ("coords", ours.coords, coords),
         ("features", ours.features, gathered),
         ("counts", ours.counts, counts),
     ):
-        if not torch.equal(mine[:voxels], other.to(mine.dtype)):
+        if not torch.equal(our_values[:voxel_count], their_values.to(our_values.dtype)):
             raise AssertionError(f"{name} differ from robocache")
     return {"largest_error_over_bound": 0.0}
 
 
 def check_centroids(
-    ours: object, theirs: object, origin: tuple, voxel_m: float, moved: int, points: torch.Tensor
+    ours: object, theirs: object, origin: tuple, voxel_m: float, max_wrong: int, points: torch.Tensor
 ) -> dict:
-    """Compares centroids voxel by voxel, in any order, since a centroid lies in its voxel. A sum of n in float32 is off by n
-    roundings of 2^-24 of the largest. moved: the number of voxels in which a peer may differ, since its points have another
-    dtype."""
-    most = float(np.bincount(voxel_numbers(points.cpu().numpy(), origin, voxel_m)[1]).max())
-    bound = (most + 4) * 2.0**-24 * float(points.abs().max())
-    mine, other = (np.asarray(torch.as_tensor(centroids(x)).cpu(), np.float64) for x in (ours, theirs))
-    cells = [voxel_numbers(x, origin, voxel_m)[0] for x in (mine, other)]
+    """Compares centroids voxel by voxel, in any order, since a centroid lies in its voxel. A sum of n numbers in float32 has n
+    roundings of 2^-24 of the largest number. max_wrong: the number of voxels in which a peer may differ, since its points have
+    another dtype."""
+    max_points = float(np.bincount(voxel_numbers(points.cpu().numpy(), origin, voxel_m)[1]).max())
+    bound = (max_points + 4) * 2.0**-24 * float(points.abs().max())
+    our_centroids, their_centroids = (
+        np.asarray(torch.as_tensor(centroids_of(x)).cpu(), np.float64) for x in (ours, theirs)
+    )
+    cells = [voxel_numbers(x, origin, voxel_m)[0] for x in (our_centroids, their_centroids)]
     _, rows, other_rows = np.intersect1d(*cells, return_indices=True)
-    errors = np.abs(mine[rows] - other[other_rows]).max(1) / bound
-    wrong = (len(mine) - len(rows)) + (len(other) - len(rows)) + int((errors > 1).sum())
-    if wrong > moved:
-        raise AssertionError(f"differs from robocache in {wrong} voxels, {moved} may")
+    errors = np.abs(our_centroids[rows] - their_centroids[other_rows]).max(1) / bound
+    wrong = (len(our_centroids) - len(rows)) + (len(their_centroids) - len(rows)) + int((errors > 1).sum())
+    if wrong > max_wrong:
+        raise AssertionError(f"differs from robocache in {wrong} voxels, {max_wrong} may")
     return {"largest_error_over_bound": float(errors[errors <= 1].max(initial=0))}
 
 
-def centroids(output: object) -> object:
+def centroids_of(output: object) -> object:
     return output[0] if isinstance(output, tuple) else output
 
 
