@@ -138,7 +138,8 @@ def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 def run_case(case: Case, device: str, quick: bool, float32: dict, result: dict) -> None:
-    """`float32` is the same case with float32 values, empty if it has not run. On the CPU, the time of 16-bit values is divided by that case's."""
+    """`float32` is the same case with float32 values, empty if it has not run. On the CPU, the time of 16-bit values is divided
+    by that case's."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
     result["bytes"] = bytes_moved(*inputs[0], case.method)

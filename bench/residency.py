@@ -3,9 +3,9 @@
     python bench/residency.py --device cuda
     python bench/residency.py --device cpu --threads 2
 
-The recording has 14 features at 50 Hz in float32, and 768 at 30 Hz in float16, as an encoder makes them; the clocks are jittered, and episodes last 20 s. A sample is a
-window of 16 steps, in bfloat16, with its padding mask. A recording in files is four times the memory budget. Cold means that
-the files were dropped from the page cache before.
+The recording has 14 features at 50 Hz in float32, and 768 at 30 Hz in float16, as an encoder makes them; the clocks are
+jittered, and episodes last 20 s. A sample is a window of 16 steps, in bfloat16, with its padding mask. A recording in files is
+four times the memory budget. Cold means that the files were dropped from the page cache before.
 """
 
 from __future__ import annotations

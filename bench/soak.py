@@ -3,8 +3,8 @@
     python bench/soak.py --minutes 60 --device cuda
 
 After each part of a round it measures memory, descriptors, mappings, threads, child processes, shared memory, files and GPU
-memory. At the end a line is fitted to each measure over the rounds. If a measure grows in both halves of the run, the run fails, and
-the part with the most growth is named. A part also fails if its result differs from that of the first round.
+memory. At the end a line is fitted to each measure over the rounds. If a measure grows in both halves of the run, the run
+fails, and the part with the most growth is named. A part also fails if its result differs from that of the first round.
 """
 
 from __future__ import annotations

@@ -177,8 +177,8 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Scene], t
 def largest_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
     """Refuses a peer that is off by more than 1/500 of the truncation in more than one voxel in 200.
 
-    Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the length of the ray at the centre of the pixel, half a
-    pixel from the voxel, so its distance is off by 1/1000 here. If the centre of a voxel lies midway between two pixels,
+    Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the length of the ray at the centre of the pixel,
+    half a pixel from the voxel, so its distance is off by 1/1000 here. If the centre of a voxel lies midway between two pixels,
     float32 may take the other pixel and its depth: this happens in the few voxels.
     """
     if not isinstance(theirs, torch.Tensor):

@@ -3,8 +3,8 @@
     python bench/videos.py --threads 2
 
 The videos are in ROBOCACHE_TEST_DATA. Frames are resized to 224x224, stored as JPEG of quality 95, 4:2:0, with restart markers,
-and decoded again. Decibels are computed from the mean square error over all frames. For decoding alone, PyAV decodes to RGB on one thread.
-Ingest is `robocache ingest` of the whole video in several processes.
+and decoded again. Decibels are computed from the mean square error over all frames. For decoding alone, PyAV decodes to RGB on
+one thread. Ingest is `robocache ingest` of the whole video in several processes.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class DenseCheck:
         return self._compare(ours, self.expected, self._bound(self.count * 2.0**-53), 0)
 
     def compare_with_peer(self, ours: object, theirs: object, max_wrong: int) -> dict:
-        """Compares our grids with a peer's. A peer sums n values in float32 in any order: n roundings of at most 2^-24 of the sum
-        of the magnitudes, and one rounding of the division. max_wrong: the number of voxels that may differ, since the peer's
-        division may be approximate."""
+        """Compares our grids with a peer's. A peer sums n values in float32 in any order: n roundings of at most 2^-24 of the
+        sum of the magnitudes, and one rounding of the division. max_wrong: the number of voxels that may differ, since the
+        peer's division may be approximate."""
         return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), max_wrong)
 
     def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The content of docs/clocks.png: the stamps of a recorded and of a nominal clock, from a cache. docs/pictures.py draws it."""
+"""Computes and draws docs/clocks.png, for docs/pictures.py: the stamps of a recorded and of a nominal clock, from a cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ RATE_HZ, ROWS = 20, 30
 def computed() -> list[np.ndarray]:
     """Returns the stamps of both streams, in seconds."""
     rng = np.random.default_rng(6)
-    even = np.arange(ROWS) / RATE_HZ
-    recorded = (even + rng.normal(0, 0.007, ROWS).clip(-0.02, 0.02))[(even < 0.7) | (even > 0.9)]
+    even_times = np.arange(ROWS) / RATE_HZ
+    recorded_times = (even_times + rng.normal(0, 0.007, ROWS).clip(-0.02, 0.02))[
+        (even_times < 0.7) | (even_times > 0.9)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         with robocache.Writer(f"{folder}/cache") as writer, writer.episode() as episode:
             writer.stream("nominal", clock="nominal")
-            for name, seconds in (("recorded", recorded), ("nominal", even)):
+            for name, seconds in (("recorded", recorded_times), ("nominal", even_times)):
                 time_ns = np.rint(seconds * 1e9).astype(np.int64)
                 episode.append(name, time_ns, np.zeros(len(time_ns)))
         dataset = robocache.open(f"{folder}/cache")

@@ -1,4 +1,4 @@
-"""The content of docs/frames.png: one action by each kind of robocache.actions.relative, in a plane. docs/pictures.py draws it."""
+"""Computes and draws docs/frames.png, for docs/pictures.py: one action by each kind of robocache.actions.relative, in a plane."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(plt, numbers: list[np.ndarray]):
                 end = pose[:2] + 0.4 * np.array([np.cos(angle), np.sin(angle)])
                 panel.annotate("", end, pose[:2], arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
             panel.text(pose[0] + 0.08, pose[1] - 0.22, name, color=colour, fontsize=9)
-        for part, axis in zip(relative[:2], axes, strict=True):  # along the frame's own axes, one after the other
+        for part, axis in zip(relative[:2], axes, strict=True):  # one line along each axis of the frame
             panel.plot(*zip(corner, corner + part * axis, strict=True), "--", color="C2", linewidth=1.4)
             corner = corner + part * axis
         panel.set_title(

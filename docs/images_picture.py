@@ -1,4 +1,4 @@
-"""Draws docs/images-batch.png: frames of a real robot, and a loader's images of them.
+"""Draws docs/images-batch.png: frames of a real robot, and the images that a loader makes from the frames.
 
 python docs/images_picture.py      # needs matplotlib, av, and the videos of ROBOCACHE_TEST_DATA
 """
@@ -15,7 +15,7 @@ from PIL import Image
 import robocache
 
 VIDEO = "lerobot_v2/unitree_g1_real/videos/chunk-000/observation.images.cam_high/episode_000029.mp4"
-EVERY, FRAMES = 40, 5
+STRIDE, FRAMES = 40, 5
 BATCHES = {
     'size=(224, 224), fit="pad"': robocache.ImageOptions(size=(224, 224), fit="pad"),
     "size=(240, 240), crop=(160, 160)": robocache.ImageOptions(size=(240, 240), crop=(160, 160)),
@@ -28,12 +28,12 @@ BATCHES = {
 }
 
 
-def sources() -> np.ndarray:
+def decode_frames() -> np.ndarray:
     """Returns uint8 [FRAMES, H, W, 3]."""
     frames = []
     with av.open(str(Path(os.environ["ROBOCACHE_TEST_DATA"]) / VIDEO)) as container:
         for number, frame in enumerate(container.decode(video=0)):
-            if number % EVERY == 0:
+            if number % STRIDE == 0:
                 frames.append(frame.to_ndarray(format="rgb24"))
             if len(frames) == FRAMES:
                 break
@@ -41,7 +41,7 @@ def sources() -> np.ndarray:
 
 
 def main() -> None:
-    frames = sources()
+    frames = decode_frames()
     rows = {"as they were recorded, 480 x 640": frames}
     with tempfile.TemporaryDirectory() as folder:
         with robocache.Writer(Path(folder) / "cache") as writer, writer.episode() as episode:

@@ -1,5 +1,5 @@
-"""Draws the pictures of the pages from robocache's results. It needs matplotlib; ROBOCACHE_TEST_DATA for a scan and recordings;
-and chromium for the doctor's pages.
+"""Draws the pictures of the pages from robocache's results. The script needs matplotlib; ROBOCACHE_TEST_DATA for a scan and
+recordings; and chromium for the doctor's pages.
 
 python docs/pictures.py            # rewrite docs/*.png
 python docs/pictures.py --check    # exit 1 if a picture shows other numbers than robocache computes now
@@ -28,28 +28,28 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
 from reference.scans import read_scan, scan_path, xyz  # noqa: E402
 
-# Irregular samples: a burst, a long gap, a jump, a plateau.
+# The samples are irregular: a burst, a long gap, a jump, a plateau.
 TIMES = np.array([0.0, 0.3, 0.5, 0.7, 1.3, 1.55, 2.1, 2.35, 3.0, 3.5, 3.8])
 VALUES = np.array([0.1, 0.45, 0.8, 0.6, 0.55, -0.35, -0.5, 0.35, 0.35, 0.35, 0.9])
 TARGETS = np.linspace(-0.3, 4.1, 881)
 STEPS = ["nearest", "previous", "next"]
 METHODS = ["linear", *STEPS, "pchip", "akima", "cubic", "angle", "slerp", "pose"]
-TURNED = (VALUES + 1.6) % 2 - 1  # as an angle in half turns that wraps from 1 to -1
+WRAPPED_VALUES = (VALUES + 1.6) % 2 - 1  # as an angle in half turns that wraps from 1 to -1
 
 
-def resampled(method: str) -> np.ndarray:
-    """Returns the samples resampled at TARGETS, [T, 1]: for angle TURNED, for slerp a rotation's angle, for pose x and the
-    angle."""
+def resample_samples(method: str) -> np.ndarray:
+    """Returns the resampled samples at TARGETS, [T, 1]. They are WRAPPED_VALUES for angle, angles of rotations for slerp, and
+    x with such angles, [T, 2], for pose."""
     if method == "angle":
-        return robocache.resample_trajectories(np.pi * TURNED[:, None], TIMES, TARGETS, method="angle") / np.pi
+        return robocache.resample_trajectories(np.pi * WRAPPED_VALUES[:, None], TIMES, TARGETS, method="angle") / np.pi
     if method not in ("slerp", "pose"):
         return robocache.resample_trajectories(VALUES[:, None], TIMES, TARGETS, method=method)
-    rotation = quaternions(VALUES)
+    rotations = quaternions(VALUES)
     if method == "slerp":
-        return angles(robocache.resample_trajectories(rotation, TIMES, TARGETS, method="slerp"))
+        return angles(robocache.resample_trajectories(rotations, TIMES, TARGETS, method="slerp"))
     pose = np.concatenate([VALUES[:, None], np.zeros((len(TIMES), 2)), quaternions(VALUES - 0.5)], 1)
-    moved = robocache.resample_trajectories(pose, TIMES, TARGETS, method="pose")
-    return np.concatenate([moved[:, :1], angles(moved[:, 3:])], 1)
+    resampled_poses = robocache.resample_trajectories(pose, TIMES, TARGETS, method="pose")
+    return np.concatenate([resampled_poses[:, :1], angles(resampled_poses[:, 3:])], 1)
 
 
 def quaternions(turns: np.ndarray) -> np.ndarray:
@@ -60,8 +60,8 @@ def quaternions(turns: np.ndarray) -> np.ndarray:
 
 def angles(rotations: np.ndarray) -> np.ndarray:
     """Returns the half turns about the same axis: [T, 1]."""
-    along = rotations[:, :3] @ np.array([1, 2, 2]) / 3
-    return np.arctan2(along, rotations[:, 3])[:, None] / (np.pi / 2)
+    axis_part = rotations[:, :3] @ np.array([1, 2, 2]) / 3
+    return np.arctan2(axis_part, rotations[:, 3])[:, None] / (np.pi / 2)
 
 
 STREAMS = {  # the method of each stream, and its rate in Hz
@@ -72,7 +72,7 @@ STREAMS = {  # the method of each stream, and its rate in Hz
 FUSE_TARGETS = np.linspace(0.02, 0.98, 25)
 
 
-def recorded() -> list[tuple[np.ndarray, np.ndarray]]:
+def make_streams() -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns values [S, 1] and times [S] of each stream."""
     rng = np.random.default_rng(4)
     streams = []
@@ -90,10 +90,10 @@ def recorded() -> list[tuple[np.ndarray, np.ndarray]]:
     return streams
 
 
-def fused() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def fuse_streams() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns out [T, 3], valid [T, 3], age [T, 3]."""
     return robocache.fuse_multimodal(
-        recorded(),
+        make_streams(),
         FUSE_TARGETS,
         method=[method for method, _ in STREAMS.values()],
         max_gap=[0.15, 0.05, None],
@@ -105,7 +105,7 @@ def fused() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 VOXEL_M, CORNER, SIZE = 0.25, (-12.0, -12.0, -3.0), (96, 80, 24)  # the near part of an outdoor scan
 
 
-def voxelized() -> list[np.ndarray] | None:
+def voxelize_scan() -> list[np.ndarray] | None:
     """Returns for a real scan: its points [N, 3]; occupancy [X, Y, Z]; and for columns of voxels the count [X, Y] and the mean
     and the largest height [X, Y], NaN in empty columns. None without ROBOCACHE_TEST_DATA."""
     if scan_path("small_gicp") is None:
@@ -114,10 +114,10 @@ def voxelized() -> list[np.ndarray] | None:
     grid = {"grid_min": CORNER, "voxel_size": VOXEL_M, "grid_size": SIZE}
     columns = {**grid, "voxel_size": (VOXEL_M, VOXEL_M, VOXEL_M * SIZE[2]), "grid_size": (*SIZE[:2], 1)}
     occupied = robocache.voxelize_pointcloud(points, **grid)
-    of_columns = robocache.voxelize_pointcloud(
+    results_of_columns = robocache.voxelize_pointcloud(
         points, points[:, 2:], mode=["count", "mean", "max"], fill=np.nan, **columns
     )
-    return [points, occupied, *(array.reshape(SIZE[:2]) for array in of_columns.values())]
+    return [points, occupied, *(array.reshape(SIZE[:2]) for array in results_of_columns.values())]
 
 
 # The picture of windows: streams, their windows, and two anchors, one near the recording's end. Every step has a sample.
@@ -131,7 +131,7 @@ WINDOW_SHOWN = (0.2, 1.9)  # seconds
 WINDOW_ANCHORS_NS = np.array([650_000_000, 1_520_000_000])
 
 
-def window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
+def make_window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns time_ns [n] and values [n] of each stream; the arm has a dropout."""
     rng = np.random.default_rng(12)
     rows = []
@@ -143,8 +143,8 @@ def window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
     return rows
 
 
-def windowed() -> list[np.ndarray]:
-    """Returns values, is_pad and age in ns, [anchors, steps] each, stream after stream."""
+def load_windows() -> list[np.ndarray]:
+    """Returns values, is_pad and age in ns for each stream, each array as [anchors, steps]."""
     names = [title.split(":")[0] for title in WINDOW_STREAMS]
     windows = {
         name: robocache.Window(WINDOW, **options)
@@ -153,7 +153,7 @@ def windowed() -> list[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         with robocache.Writer(f"{folder}/cache") as writer, writer.episode() as episode:
             episode.append("anchor", WINDOW_ANCHORS_NS, np.zeros(len(WINDOW_ANCHORS_NS)))
-            for name, (time_ns, values) in zip(names, window_rows(), strict=True):
+            for name, (time_ns, values) in zip(names, make_window_rows(), strict=True):
                 episode.append(name, time_ns, values)
         loader = robocache.Loader(
             robocache.open(f"{folder}/cache"),
@@ -179,7 +179,7 @@ def draw_methods(plt, numbers: list[np.ndarray]):
         for number, line in enumerate(lines.T):
             jumps = np.abs(np.diff(line, prepend=line[0])) > {"angle": 1}.get(method, 0 if method in STEPS else np.inf)
             panel.plot(TARGETS, np.where(jumps, np.nan, line), color=f"C{number}", label=["position", "angle"][number])
-        for sample in {"angle": [TURNED], "pose": [VALUES, VALUES - 0.5]}.get(method, [VALUES]):
+        for sample in {"angle": [WRAPPED_VALUES], "pose": [VALUES, VALUES - 0.5]}.get(method, [VALUES]):
             panel.plot(TIMES, sample, "o", color="black", markersize=4)
         panel.axvspan(TARGETS[0], TIMES[0], color="0.92", zorder=0)
         panel.axvspan(TIMES[-1], TARGETS[-1], color="0.92", zorder=0)
@@ -192,12 +192,14 @@ def draw_methods(plt, numbers: list[np.ndarray]):
 def draw_fusion(plt, numbers: list[np.ndarray]):
     out, valid, age = numbers
     figure, panels = plt.subplots(4, 1, figsize=(11, 6.6), sharex=True, layout="constrained")
-    for stream, (name, (values, times)) in enumerate(zip(STREAMS, recorded(), strict=True)):
-        panel, color, good = panels[stream], f"C{stream}", valid[:, stream]
+    for stream, (name, (values, times)) in enumerate(zip(STREAMS, make_streams(), strict=True)):
+        panel, color, is_valid = panels[stream], f"C{stream}", valid[:, stream]
         method, _ = STREAMS[name]
         panel.plot(times, values[:, 0], ".", color="black", markersize=5, label="sample")
-        panel.plot(FUSE_TARGETS[good], out[good, stream], "o", color=color, markersize=6, label="valid")
-        panel.plot(FUSE_TARGETS[~good], out[~good, stream], "o", color=color, mfc="none", markersize=6, label="invalid")
+        panel.plot(FUSE_TARGETS[is_valid], out[is_valid, stream], "o", color=color, markersize=6, label="valid")
+        panel.plot(
+            FUSE_TARGETS[~is_valid], out[~is_valid, stream], "o", color=color, mfc="none", markersize=6, label="invalid"
+        )
         panel.set_title(f"{name}: {method}", fontsize=10)
         panel.set_ylim(-1.4, 1.4)
         panels[3].plot(FUSE_TARGETS, age[:, stream] * 1e3, "o-", color=color, markersize=4, linewidth=1)
@@ -221,13 +223,13 @@ def draw_voxels(plt, numbers: list[np.ndarray]):
     panels = top.subplots(1, 4, sharex=True, sharey=True)
     panels[0].scatter(points[:, 0], points[:, 1], c=points[:, 2], s=0.1, **heights)
     panels[0].set_title("the points", fontsize=10)
-    drawn = {
+    grids = {
         "count": (np.where(count > 0, count, np.nan), {"norm": LogNorm(1, 1000), "cmap": "magma"}),
         "mean height, m": (mean, heights),
         "max height, m": (largest, heights),
     }
     extent = (low[0], high[0], low[1], high[1])
-    for panel, (title, (grid, colours)) in zip(panels[1:], drawn.items(), strict=True):
+    for panel, (title, (grid, colours)) in zip(panels[1:], grids.items(), strict=True):
         image = panel.imshow(grid.T, origin="lower", extent=extent, **colours)
         top.colorbar(image, ax=panel, shrink=0.7)
         panel.set_title(title, fontsize=10)
@@ -251,29 +253,29 @@ def draw_windows(plt, numbers: list[np.ndarray]):
     )
     targets = WINDOW_ANCHORS_NS[:, None] / 1e9 + np.array(WINDOW)
     for number, ((title, (_, options)), (time_ns, samples)) in enumerate(
-        zip(WINDOW_STREAMS.items(), window_rows(), strict=True)
+        zip(WINDOW_STREAMS.items(), make_window_rows(), strict=True)
     ):
         panel, (values, is_pad, age) = panels[number], numbers[3 * number : 3 * number + 3]
         latency = options.get("offset_s", 0)
-        taken = time_ns / 1e9 - latency
+        sample_times = time_ns / 1e9 - latency
         if latency:
             panel.plot(time_ns / 1e9, samples, ".", color="0.75", markersize=5)
-        panel.plot(taken, samples, ".", color="black", markersize=5)
-        used = targets - age / 1e9
+        panel.plot(sample_times, samples, ".", color="black", markersize=5)
+        used_times = targets - age / 1e9
         for row in range(len(targets)):
             for step in range(len(WINDOW)):
-                sample = int(np.argmin(abs(taken - used[row, step])))
+                sample = int(np.argmin(abs(sample_times - used_times[row, step])))
                 end = (targets[row, step], values[row, step])
-                panel.plot([taken[sample], end[0]], [samples[sample], end[1]], color=f"C{row}", linewidth=1.2)
-            good = ~is_pad[row]
-            panel.plot(targets[row, good], values[row, good], "o", color=f"C{row}", markersize=6)
-            panel.plot(targets[row, ~good], values[row, ~good], "o", color=f"C{row}", mfc="none", markersize=6)
+                panel.plot([sample_times[sample], end[0]], [samples[sample], end[1]], color=f"C{row}", linewidth=1.2)
+            is_valid = ~is_pad[row]
+            panel.plot(targets[row, is_valid], values[row, is_valid], "o", color=f"C{row}", markersize=6)
+            panel.plot(targets[row, ~is_valid], values[row, ~is_valid], "o", color=f"C{row}", mfc="none", markersize=6)
             bars = targets[row] + 0.012 * (number - 1)
             panels[count].bar(bars, age[row] / 1e6, 0.011, color=["0.2", "0.5", "0.75"][number])
         panel.set_title(title, fontsize=10)
         panel.set_ylim(-1.35, 1.35)
-        panel.axvspan(taken[-1], WINDOW_SHOWN[1], color="0.94", zorder=0)
-        panel.axvspan(WINDOW_SHOWN[0], taken[0], color="0.94", zorder=0)
+        panel.axvspan(sample_times[-1], WINDOW_SHOWN[1], color="0.94", zorder=0)
+        panel.axvspan(WINDOW_SHOWN[0], sample_times[0], color="0.94", zorder=0)
     for panel in panels:
         panel.set_xticks(targets.ravel(), minor=True)
         panel.grid(axis="x", which="minor", color="0.88", linewidth=0.8)
@@ -297,12 +299,12 @@ def draw_windows(plt, numbers: list[np.ndarray]):
     return figure
 
 
-# For each picture the function that draws it, and its numbers; None if their source is not here.
+# For each picture: the function that draws it, and the function that computes its numbers, or None if their source is missing.
 PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
-    "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
-    "fuse.png": (draw_fusion, lambda: list(fused())),
-    "voxelize.png": (draw_voxels, voxelized),
-    "window.png": (draw_windows, windowed),
+    "resample-methods.png": (draw_methods, lambda: [resample_samples(method) for method in METHODS]),
+    "fuse.png": (draw_fusion, lambda: list(fuse_streams())),
+    "voxelize.png": (draw_voxels, voxelize_scan),
+    "window.png": (draw_windows, load_windows),
     "clocks.png": (clocks_picture.draw, clocks_picture.computed),
     "tiers.png": (tiers_picture.draw, tiers_picture.computed),
     "frames.png": (frames_picture.draw, frames_picture.computed),
@@ -311,13 +313,13 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
 
 
 def digest(numbers: list[np.ndarray]) -> str:
-    """Returns a hash of a picture's numbers. The picture stores it."""
+    """Returns a hash of a picture's numbers. The picture stores the hash."""
     text = "\n".join(",".join(f"{x:.6f}" for x in array.astype(float).ravel() + 0.0) for array in numbers)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_stale(path: Path, numbers: list[np.ndarray]) -> bool:
-    """Whether a picture shows other numbers than these. If so, prints it."""
+    """Returns whether a picture shows other numbers than `numbers`, and prints so."""
     if path.exists() and digest(numbers).encode() in path.read_bytes():
         return False
     print(f"{path.name} is out of date: run python docs/pictures.py")

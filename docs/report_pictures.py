@@ -1,7 +1,7 @@
-"""The content of docs/doctor-*.png and docs/inspect.png: the doctor's pages and inspect's plot of recordings in
+"""Draws docs/doctor-*.png and docs/inspect.png, for docs/pictures.py: the doctor's pages and inspect's plot of recordings in
 ROBOCACHE_TEST_DATA.
 
-docs/pictures.py draws them. Chromium renders the pages. Without chromium, Pillow or the recordings the pictures stay unchanged.
+Chromium renders the pages. Without chromium, Pillow or the recordings the pictures stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MARGIN = 24  # pixels below the last line
 
 @dataclass(frozen=True)
 class Page:
-    """A report of `source` under the name `name`; a source of one file is copied as `file`. The picture shows the rows of pixels
-    from `top` to `bottom`."""
+    """A picture of a report of `source` under `name`. A source of one file is copied as `file`. The picture shows the rows of
+    pixels from `top` to `bottom`."""
 
     source: str
     name: str
@@ -46,8 +46,8 @@ INSPECTED_STREAMS = ("observation.images.ego_view", "observation.state", "action
 NAMES = (*PAGES, "inspect.png")
 
 
-def inspected(folder: Path) -> robocache.Dataset | None:
-    """Returns the cache that docs/inspect.png plots, made in `folder`; None if the recording is missing."""
+def make_inspected_cache(folder: Path) -> robocache.Dataset | None:
+    """Makes the cache that docs/inspect.png plots in `folder` and returns it, or None if the recording is missing."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / INSPECTED).exists() or importlib.util.find_spec("av") is None:
         return None
@@ -56,8 +56,8 @@ def inspected(folder: Path) -> robocache.Dataset | None:
     return robocache.open(folder / "cache")
 
 
-def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
-    """Returns the doctor's report of a page, with its files in `folder`; None if the recording is missing."""
+def make_report(page: Page, folder: Path) -> robocache.doctor.Report | None:
+    """Returns the doctor's report of a page, with its files in `folder`, or None if the recording is missing."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / page.source).exists():
         return None
@@ -67,15 +67,15 @@ def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
     else:
         copy.mkdir()
         shutil.copy(source, copy / page.file)
-    before = os.getcwd()
+    previous_folder = os.getcwd()
     os.chdir(folder)  # a report has the path of its source
     try:
         return robocache.doctor(page.name, format="csv", save=False)
     finally:
-        os.chdir(before)
+        os.chdir(previous_folder)
 
 
-def without(folder: str, text: str) -> str:
+def shorten_paths(folder: str, text: str) -> str:
     """Shortens the paths of files in the folder to their names."""
     return text.replace(f"{Path(folder).resolve()}/", "").replace(f"{folder}/", "")
 
@@ -84,15 +84,15 @@ def computed(name: str) -> list[np.ndarray] | None:
     """Returns all findings of the report as numbers. If they change, the picture is drawn again."""
     with tempfile.TemporaryDirectory() as folder:
         if name not in PAGES:
-            dataset = inspected(Path(folder))
+            dataset = make_inspected_cache(Path(folder))
             if dataset is None:
                 return None
             numbers = [dataset.episode(0)[stream][1] for stream in INSPECTED_STREAMS[1:]]
             return [*numbers, dataset.episodes["end_ns"].to_numpy()]
-        report = report_of(PAGES[name], Path(folder))
+        report = make_report(PAGES[name], Path(folder))
         if report is None:
             return None
-        text = without(folder, json.dumps(report.to_dict()["findings"], sort_keys=True))
+        text = shorten_paths(folder, json.dumps(report.to_dict()["findings"], sort_keys=True))
     return [np.frombuffer(text.encode(), np.uint8)]
 
 
@@ -112,7 +112,7 @@ def draw(name: str, path: Path, description: str) -> bool:
         from robocache.picture import plot
 
         with tempfile.TemporaryDirectory() as folder:
-            dataset = inspected(Path(folder))
+            dataset = make_inspected_cache(Path(folder))
             assert dataset is not None
             dataset.path = "cache"  # for the title
             plot(dataset, Path(folder) / path.name)
@@ -122,19 +122,19 @@ def draw(name: str, path: Path, description: str) -> bool:
         return True
     page = PAGES[name]
     with tempfile.TemporaryDirectory() as folder:
-        report = report_of(page, Path(folder))
+        report = make_report(page, Path(folder))
         assert report is not None
-        html, shot = Path(folder) / "report.html", Path(folder) / "report.png"
-        html.write_text(without(folder, report.html()), encoding="utf-8")
+        html, screenshot = Path(folder) / "report.html", Path(folder) / "report.png"
+        html.write_text(shorten_paths(folder, report.html()), encoding="utf-8")
         switches = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         scheme = f"--blink-settings=preferredColorScheme={0 if page.dark else 1}"
         size = [f"--window-size={WIDTH},{TALLEST}", f"--force-device-scale-factor={SCALE}"]
-        command = [browser, *switches, scheme, *size, f"--screenshot={shot}", html.as_uri()]
+        command = [browser, *switches, scheme, *size, f"--screenshot={screenshot}", html.as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
-        image = Image.open(shot).convert("RGB")
+        image = Image.open(screenshot).convert("RGB")
     pixels = np.asarray(image)
-    drawn = np.flatnonzero((pixels != pixels[-1, 0]).any(axis=(1, 2)))
-    bottom = min(int(drawn[-1]) + 1 + MARGIN, image.height)
+    drawn_rows = np.flatnonzero((pixels != pixels[-1, 0]).any(axis=(1, 2)))
+    bottom = min(int(drawn_rows[-1]) + 1 + MARGIN, image.height)
     image = image.crop((0, 0, image.width, bottom))
     top, bottom, _ = slice(page.top, page.bottom).indices(image.height)
     image.crop((0, top, image.width, bottom)).quantize(256, method=Image.Quantize.MAXCOVERAGE).save(

@@ -1,16 +1,16 @@
-"""The content of docs/tiers.png: the memory of rows in each tier, and their way to the batch. docs/pictures.py draws it."""
+"""Draws docs/tiers.png, for docs/pictures.py: the memory of the rows in each tier, and their way to the batch."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# left, bottom, width, height, name
+# Each memory: left, bottom, width, height, name.
 MEMORIES = [
     (0.0, 0.0, 2.6, 4.6, "disk"),
     (3.2, 0.0, 4.6, 4.6, "host memory"),
     (8.6, 0.0, 5.6, 4.6, "GPU memory"),
 ]
-# left, bottom, width, height, text, the tier that it belongs to or None
+# Each box: left, bottom, width, height, text, the tier to which it belongs or None.
 BOXES = [
     (9.0, 3.2, 2.0, 0.8, 'rows\n"device"', "device"),
     (3.5, 1.8, 2.0, 0.8, 'rows\n"pinned"', "pinned"),
@@ -22,7 +22,7 @@ BOXES = [
     (3.5, 3.2, 2.0, 0.8, "clocks,\nepisodes", None),
     (11.9, 3.2, 2.0, 0.8, "clocks,\nepisodes", None),
 ]
-# arrows: the tier or None, the corners, a text and its position
+# Each arrow: the tier or None, the corners, a text and its position.
 ARROWS = [
     ("device", [(9.6, 3.2), (9.6, 2.6)], "", (0, 0)),
     ("pinned", [(5.5, 2.2), (9.0, 2.2)], "read across the link by the kernel", (5.62, 2.3)),

@@ -101,18 +101,18 @@ REAL = """\
 its own dataset and with ours. The loss of 5 held-out episodes:
 """
 
-# Result files without a section.
-UNSHOWN = {"training-metaworld-actions"}
+# The result files that have no section.
+NOT_ON_THE_PAGE = {"training-metaworld-actions"}
 
 # Examples that draw a picture of all their result files: the module with draw(plt, contents).
-DRAWN = {"conveyor": "examples.conveyor.picture"}
+PICTURE_MODULES = {"conveyor": "examples.conveyor.picture"}
 
 
-def example_of(path: Path) -> str:
+def example_of_path(path: Path) -> str:
     return path.stem.split("-")[1]
 
 
-def by_arm(content: dict) -> dict[str, list[dict]]:
+def runs_by_arm(content: dict) -> dict[str, list[dict]]:
     arms: dict[str, list[dict]] = {}
     for run in content["arms"]:
         arms.setdefault(run["name"], []).append(run)
@@ -127,8 +127,8 @@ def time_of(content: dict) -> tuple[str, str]:
 
 
 def has_curves(content: dict) -> bool:
-    """Whether there are curves to compare."""
-    return len(by_arm(content)) > 1 and any(len(run["curve"]) > 1 for run in content["arms"])
+    """Returns whether the file has at least two arms and a curve of several checkpoints."""
+    return len(runs_by_arm(content)) > 1 and any(len(run["curve"]) > 1 for run in content["arms"])
 
 
 # ---- The page ----
@@ -142,7 +142,7 @@ def mean(runs: list[dict], values: list[float | None]) -> str:
     return f"{sum(values) / len(runs):.1f}" if all(values) else ""
 
 
-def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
+def arm_cells(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
     """Returns the cells of an arm, over all its seeds."""
     counts = {run["rollouts"] for run in runs}
     if len(counts) == 1:
@@ -151,26 +151,26 @@ def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> lis
         succeeded = ", ".join(f"{run['successes']} of {run['rollouts']}" for run in runs)
     cells = [name, succeeded, percent(min(run["interval"][0] for run in runs), max(run["interval"][1] for run in runs))]
     pairs = [(run, firsts[run["seed"]]) for run in runs if run["seed"] in firsts]
-    compared = [
+    differences_and_intervals = [
         results.paired_difference(results.outcomes_of(run), results.outcomes_of(first))
         for run, first in pairs
         if run is not first and len(run["outcomes"]) == len(first["outcomes"])
     ]
-    differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in compared)
-    bounds = [bound for _, interval in compared for bound in interval]
+    differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in differences_and_intervals)
+    bounds = [bound for _, interval in differences_and_intervals for bound in interval]
     cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if differences else "")
     cells.append(mean(runs, [run["curve"][-1][field] if run["curve"] else None for run in runs]))
     if any(len(run["curve"]) > 1 for run in runs):
-        reached = [
+        times_of_success = [
             [point[field] for point in run["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for run in runs
         ]
-        fewest = min(point["rollouts"] for run in runs for point in run["curve"])
-        fewer = "" if fewest == min(run["rollouts"] for run in runs) else f" (of {fewest} rollouts)"
-        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached) + fewer)
+        fewest_rollouts = min(point["rollouts"] for run in runs for point in run["curve"])
+        note = "" if fewest_rollouts == min(run["rollouts"] for run in runs) else f" (of {fewest_rollouts} rollouts)"
+        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in times_of_success) + note)
     else:
         cells.append("")
-    waited = [run["wait_share"] for run in runs if run["wait_share"] is not None]
-    cells.append(f"{100 * max(waited):.1f} %" if waited else "")
+    wait_shares = [run["wait_share"] for run in runs if run["wait_share"] is not None]
+    cells.append(f"{100 * max(wait_shares):.1f} %" if wait_shares else "")
     cells.append(mean(runs, [run.get("steps_per_s") for run in runs]))
     busy = [run.get("gpu_busy") for run in runs]
     return [*cells, f"{100 * min(busy):.0f} %" if all(busy) else ""]
@@ -181,9 +181,9 @@ def table(arms: list[tuple[str, list[dict], dict[int, dict]]], field: str) -> st
     unit = "CPU-s" if field == "cpu_s" else "s"
     head = ["", "succeeded", "interval, %", "more than the first, points", f"trained, {unit}"]
     rows = [[*head, f"80 % after, {unit}", "waited", "steps/s", "GPU busy"], ["---"] * 9]
-    rows += [row(*arm, field) for arm in arms]
-    keep = [k for k in range(9) if k < 3 or any(cells[k] for cells in rows[2:])]
-    return markdown([[cells[k] for k in keep] for cells in rows])
+    rows += [arm_cells(*arm, field) for arm in arms]
+    shown_columns = [k for k in range(9) if k < 3 or any(cells[k] for cells in rows[2:])]
+    return markdown([[cells[k] for k in shown_columns] for cells in rows])
 
 
 def markdown(rows: list[list[str]]) -> str:
@@ -194,7 +194,7 @@ def title_of(path: Path, content: dict) -> str:
     return content.get("title", " ".join(path.stem.split("-")[2:]).capitalize())
 
 
-def source(path: Path, content: dict) -> str:
+def source_line(path: Path, content: dict) -> str:
     expert = content["expert"]
     return (
         f"{expert['successes']} of {expert['episodes']} demonstrations succeed. {content['machine']}; "
@@ -204,31 +204,31 @@ def source(path: Path, content: dict) -> str:
 
 def section(path: Path, content: dict, described: set[str]) -> str:
     """Returns a result file's part of the page, without descriptions of arms that are already in `described`."""
-    arms = by_arm(content)
+    arms = runs_by_arm(content)
     firsts = {run["seed"]: run for run in next(iter(arms.values()))}
-    explained = [f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()]
+    explanations = [f"- {name}: {explanation}\n" for name, explanation in content.get("explained", {}).items()]
     lines = [
         f"### {title_of(path, content)}\n",
         f"![Success and loss against the time of training]({path.stem}.png)\n" if has_curves(content) else "",
         table([(name, runs, firsts) for name, runs in arms.items()], time_of(content)[0]),
-        "".join(line for line in explained if line not in described),
+        "".join(line for line in explanations if line not in described),
         recipe(path, content),
         deviation(path),
-        source(path, content),
+        source_line(path, content),
         loading(content),
     ]
-    described.update(explained)
+    described.update(explanations)
     return "\n".join(filter(str.strip, lines))
 
 
-def alone(found: dict[Path, dict]) -> str:
+def table_of_single_arms(contents: dict[Path, dict]) -> str:
     """Returns one table of the result files that have only one arm."""
-    arms = [(title_of(path, content), content["arms"], {}) for path, content in found.items()]
-    fields = {time_of(content)[0] for content in found.values()}
+    arms = [(title_of(path, content), content["arms"], {}) for path, content in contents.items()]
+    fields = {time_of(content)[0] for content in contents.values()}
     if len(fields) > 1:
-        raise SystemExit(f"{', '.join(path.name for path in found)}: expected times of one kind")
-    files = ", ".join(f"`{path.name}`" for path in found)
-    machines = ", ".join(dict.fromkeys(content["machine"] for content in found.values()))
+        raise SystemExit(f"{', '.join(path.name for path in contents)}: expected times of one kind")
+    files = ", ".join(f"`{path.name}`" for path in contents)
+    machines = ", ".join(dict.fromkeys(content["machine"] for content in contents.values()))
     heading = "One policy each" if len(arms) > 1 else arms[0][0]
     return f"### {heading}\n\n{table(arms, fields.pop())}\n{machines}; {files}.\n"
 
@@ -255,42 +255,46 @@ def loading(content: dict) -> str:
     """Returns the times of the loaders' batches alone, and of a step of the policy."""
     if "loading" not in content:
         return ""
-    found = content["loading"]
-    cores = found["best"]["workers"]
-    tables, sooner = [], []
-    for part, (field, name, called, words) in SPEEDS.items():
-        entries = sorted(found.get(part, []), key=lambda entry: [int(size) for size in str(entry[field]).split("x")])
+    measured = content["loading"]
+    cores = measured["best"]["workers"]
+    tables, ratios = [], []
+    for part, (field, name, case_name, heading) in SPEEDS.items():
+        entries = sorted(measured.get(part, []), key=lambda entry: [int(size) for size in str(entry[field]).split("x")])
         if not entries:
             continue
         loaders = list(entries[0]["batch_ms"])
         head = [name, *(f"{loader}, ms" for loader in loaders), "a step, ms", "sooner with ours"]
         rows = [head, ["---"] * len(head)]
         for entry in entries:
-            theirs, ours, step = *(entry["batch_ms"][loader] for loader in loaders[:2]), entry["step_ms"]
-            sooner.append((max(theirs, step) / max(ours, step), called.format(entry[field])))
-            times = [f"{ms:.2f}" for ms in (*entry["batch_ms"].values(), step)]
-            rows.append([str(entry[field]), *times, f"{sooner[-1][0]:.1f}x"])
-        tables.append(f"{words.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{markdown(rows)}")
-    nothing = " and ".join(where for ratio, where in sooner if ratio == 1)
-    least, most = (f"{ratio:.1f}x with {where}" for ratio, where in (min(sooner), max(sooner)))
-    little = f"ours brings nothing with {nothing}, where the step is slower than LeRobot's batch" if nothing else least
+            lerobot_ms, our_ms, step_ms = *(entry["batch_ms"][loader] for loader in loaders[:2]), entry["step_ms"]
+            ratios.append((max(lerobot_ms, step_ms) / max(our_ms, step_ms), case_name.format(entry[field])))
+            times = [f"{ms:.2f}" for ms in (*entry["batch_ms"].values(), step_ms)]
+            rows.append([str(entry[field]), *times, f"{ratios[-1][0]:.1f}x"])
+        tables.append(f"{heading.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{markdown(rows)}")
+    equal_cases = " and ".join(case for ratio, case in ratios if ratio == 1)
+    smallest, largest = (f"{ratio:.1f}x with {case}" for ratio, case in (min(ratios), max(ratios)))
+    smallest_gain = (
+        f"ours brings nothing with {equal_cases}, where the step is slower than LeRobot's batch"
+        if equal_cases
+        else smallest
+    )
     return (
         "A batch alone and a step of the policy alone. They run side by side, so the slower one sets the pace; how much sooner a "
         "training ends is computed from that.\n\n"
         + "\n".join(tables)
-        + f"\nIt depends on the work: {little}; at most it is {most}. {found['equal_samples']} samples of both are equal, bit for bit.\n"
+        + f"\nIt depends on the work: {smallest_gain}; at most it is {largest}. {measured['equal_samples']} samples of both are equal, bit for bit.\n"
     )
 
 
 def deviation(path: Path) -> str:
     """Returns the share of a joint's deviation that a policy keeps, for the page below the arms that it explains."""
-    found = json.loads((HERE.parent / "bench/results/aloha-training-deviation.json").read_text())
+    measured = json.loads((HERE.parent / "bench/results/aloha-training-deviation.json").read_text())
     if path.stem != "training-aloha-actions":
         return ""
-    moved, step = f"{1000 * found['deviation_rad']:.0f} mrad", found["steps"][-1]
-    per_step, absolute = (f"{100 * found['kept'][way][-1]:.0f} %" for way in ("per-step", "absolute"))
+    moved_by, step = f"{1000 * measured['deviation_rad']:.0f} mrad", measured["steps"][-1]
+    per_step, absolute = (f"{100 * measured['kept'][way][-1]:.0f} %" for way in ("per-step", "absolute"))
     return (
-        f"A possible reason, by one seed each: if joints are moved by {moved}, the command of step {step} goes along by {per_step} of that "
+        f"A possible reason, by one seed each: if joints are moved by {moved_by}, the command of step {step} goes along by {per_step} of that "
         f"with per-step, by {absolute} with absolute ([aloha-training-deviation.json](../bench/results/aloha-training-deviation.json)).\n"
     )
 
@@ -322,14 +326,14 @@ def real_recordings(path: Path) -> str:
         losses.setdefault((run["policy"], run["loader"]), []).append(run["validation_loss"])
     for (policy, loader), values in losses.items():
         rows.append([policy, loader, *(f"{loss:.4f}" for loss in values), f"{sum(values) / len(values):.4f}"])
-    seeds_apart = max(max(values) - min(values) for values in losses.values())
+    seed_difference = max(max(values) - min(values) for values in losses.values())
     means = [sum(values) / len(values) for values in losses.values()]
-    loaders_apart = max(abs(first - second) for first, second in zip(means[::2], means[1::2], strict=True))
+    loader_difference = max(abs(first - second) for first, second in zip(means[::2], means[1::2], strict=True))
     return (
         REAL
         + "\n"
         + markdown(rows)
-        + f"\nThe means of the two loaders differ by at most {loaders_apart:.4f}, the seeds of a loader by up to {seeds_apart:.4f}.\n"
+        + f"\nThe means of the two loaders differ by at most {loader_difference:.4f}, the seeds of a loader by up to {seed_difference:.4f}.\n"
         + f"\n{content['machine']}; [{path.name}](../bench/results/{path.name}).\n"
     )
 
@@ -339,42 +343,42 @@ def rollouts(example: str) -> str:
     picture = HERE / f"training-{example}-rollouts.png"
     if not picture.exists():
         return ""
-    moving = picture.with_suffix(".gif")
-    shown = f"![Rollouts, with the failures in them]({(moving if moving.exists() else picture).name})\n"
+    gif = picture.with_suffix(".gif")
+    image_line = f"![Rollouts, with the failures in them]({(gif if gif.exists() else picture).name})\n"
     from PIL import Image
 
-    words = Image.open(picture).info.get("Description", "One policy: up to 8 failures, red, and successes, green")
-    still = f"\n{words} ([their last moments]({picture.name})).\n" if moving.exists() else f"\n{words}.\n"
-    return shown + still
+    description = Image.open(picture).info.get("Description", "One policy: up to 8 failures, red, and successes, green")
+    caption = f"\n{description} ([their last moments]({picture.name})).\n" if gif.exists() else f"\n{description}.\n"
+    return image_line + caption
 
 
-def page(found: dict[Path, dict]) -> str:
+def page(contents: dict[Path, dict]) -> str:
     parts = [INTRODUCTION]
-    for example, (heading, words) in EXAMPLES.items():
-        files = {path: content for path, content in found.items() if example_of(path) == example}
+    for example, (heading, description) in EXAMPLES.items():
+        files = {path: content for path, content in contents.items() if example_of_path(path) == example}
         if files:
             described: set[str] = set()
-            one_arm = {path: content for path, content in files.items() if len(by_arm(content)) == 1}
+            single_arms = {path: content for path, content in files.items() if len(runs_by_arm(content)) == 1}
             parts += [
                 f"## {heading}\n",
-                words,
-                f"![{heading}](training-{example}.png)\n" if example in DRAWN else "",
+                description,
+                f"![{heading}](training-{example}.png)\n" if example in PICTURE_MODULES else "",
                 rollouts(example),
-                *(section(*item, described) for item in files.items() if item[0] not in one_arm),
-                alone(one_arm) if one_arm else "",
+                *(section(*item, described) for item in files.items() if item[0] not in single_arms),
+                table_of_single_arms(single_arms) if single_arms else "",
             ]
     parts.append(real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
     return "\n".join(filter(None, parts))
 
 
-# ---- Its pictures ----
+# ---- The pictures ----
 
 
 def curves(content: dict) -> list[np.ndarray]:
     """Returns the time, the share of successes and the loss of each arm: [seeds, checkpoints, 3]."""
     field, _ = time_of(content)
     arrays = []
-    for runs in by_arm(content).values():
+    for runs in runs_by_arm(content).values():
         length = min(len(run["curve"]) for run in runs)
         points = [
             (point[field], point["successes"] / point["rollouts"], point["loss"])
@@ -389,7 +393,7 @@ def draw(plt, content: dict):
     from matplotlib.ticker import LogLocator
 
     figure, (success, loss) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
-    for number, (name, points) in enumerate(zip(by_arm(content), curves(content), strict=True)):
+    for number, (name, points) in enumerate(zip(runs_by_arm(content), curves(content), strict=True)):
         if not points.size:
             continue
         times, color = points[:, :, 0].mean(0), f"C{number}"
@@ -412,13 +416,13 @@ def draw(plt, content: dict):
     return figure
 
 
-def pictures(found: dict[Path, dict]) -> Iterator[tuple[Path, Callable, list[np.ndarray]]]:
+def pictures(results_by_path: dict[Path, dict]) -> Iterator[tuple[Path, Callable, list[np.ndarray]]]:
     """Yields each picture's path, the function that draws it, and the numbers that it shows."""
-    for path, content in found.items():
+    for path, content in results_by_path.items():
         if has_curves(content):
             yield HERE / f"{path.stem}.png", functools.partial(draw, content=content), curves(content)
-    for example, module in DRAWN.items():
-        contents = [content for path, content in found.items() if example_of(path) == example]
+    for example, module in PICTURE_MODULES.items():
+        contents = [content for path, content in results_by_path.items() if example_of_path(path) == example]
         if contents:
             drawing = functools.partial(importlib.import_module(module).draw, contents=contents)
             yield HERE / f"training-{example}.png", drawing, [np.frombuffer(json.dumps(contents).encode(), np.uint8)]
@@ -431,13 +435,13 @@ def main() -> int:
     )
     options = parser.parse_args()
     paths = sorted((HERE.parent / "bench/results").glob("training-*.json"))
-    if unknown := [path for path in paths if example_of(path) not in EXAMPLES]:
+    if unknown := [path for path in paths if example_of_path(path) not in EXAMPLES]:
         raise SystemExit(f"{unknown[0].name}: expected training-<example>-<what>.json of one of {', '.join(EXAMPLES)}")
-    found = {path: results.read(path) for path in paths if path.stem not in UNSHOWN}
+    contents = {path: results.read(path) for path in paths if path.stem not in NOT_ON_THE_PAGE}
     stale = False
-    for picture, drawing, numbers in pictures(found):
+    for picture, drawing, numbers in pictures(contents):
         stale |= update(picture, drawing, numbers, options.check)
-    target, text = HERE / "training.md", page(found)
+    target, text = HERE / "training.md", page(contents)
     if not target.exists() or target.read_text() != text:
         if options.check:
             print("training.md is out of date: run python docs/training.py")

@@ -1,4 +1,4 @@
-"""The content of docs/tsdf.png: a depth camera's view of a table in a grid of distances. docs/pictures.py draws it."""
+"""Computes and draws docs/tsdf.png, for docs/pictures.py: a depth camera's view of a table in a grid of distances."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MIDDLE = np.array([-0.05, 0.05, 0.78])  # the table's middle, in the camera's fr
 ROW = 112  # the row of the slice
 
 
-def pose() -> np.ndarray:
-    """Returns T_grid_camera. The grid is at the table, turned so that its z axis points down on it."""
+def grid_from_camera() -> np.ndarray:
+    """Returns T_grid_camera. The grid lies at the table, and its z axis points down to the table."""
     tilt, turn = np.deg2rad(30), np.deg2rad(15)
     about_x = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
     about_y = np.array([[np.cos(turn), 0, np.sin(turn)], [0, 1, 0], [-np.sin(turn), 0, np.cos(turn)]])
@@ -30,23 +30,23 @@ def pose() -> np.ndarray:
     return transform
 
 
-def integrated(measured: np.ndarray, *intrinsics: tuple, **options: bool) -> tuple[np.ndarray, np.ndarray]:
+def integrate(measured: np.ndarray, *intrinsics: tuple, **options: bool) -> tuple[np.ndarray, np.ndarray]:
     grid, weights = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
     corner = -np.array(SHAPE) * VOXEL_M / 2
-    call = {"grid_min": corner, "voxel_size": VOXEL_M, "truncation": TRUNCATION_M} | options
-    return robocache.integrate_tsdf(grid, weights, measured, pose(), *intrinsics, **call)
+    arguments = {"grid_min": corner, "voxel_size": VOXEL_M, "truncation": TRUNCATION_M} | options
+    return robocache.integrate_tsdf(grid, weights, measured, grid_from_camera(), *intrinsics, **arguments)
 
 
-def shaded(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Returns [X, Y], seen along z: the brightness of the first surface, NaN without one."""
-    seen = (weights[:, :, 1:] > 0) & (weights[:, :, :-1] > 0)
-    crosses = seen & (grid[:, :, :-1] > 0) & (grid[:, :, 1:] <= 0)
+def shade(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Returns the brightness of the first surface along z, as [X, Y]; NaN without a surface."""
+    is_seen = (weights[:, :, 1:] > 0) & (weights[:, :, :-1] > 0)
+    crosses = is_seen & (grid[:, :, :-1] > 0) & (grid[:, :, 1:] <= 0)
     depth = crosses.argmax(2)[..., None]
     slopes = [np.take_along_axis(slope, depth, 2)[..., 0] for slope in np.gradient(grid)]
     length = np.sqrt(sum(slope**2 for slope in slopes)) + 1e-12
     light = np.array([-0.3, 0.35, -0.89])
-    lit = sum(slope * side for slope, side in zip(slopes, light, strict=True)) / length
-    return np.where(crosses.any(2), np.clip(lit, 0, 1), np.nan)
+    brightness = sum(slope * side for slope, side in zip(slopes, light, strict=True)) / length
+    return np.where(crosses.any(2), np.clip(brightness, 0, 1), np.nan)
 
 
 def computed() -> list[np.ndarray] | None:
@@ -55,11 +55,11 @@ def computed() -> list[np.ndarray] | None:
     if scan_path("kinect") is None:
         return None
     points = xyz(read_scan("kinect"))
-    from_points = integrated(points)
+    from_points = integrate(points)
     depth = points[:, 2].reshape(480, 640)
-    carved = integrated(depth, CAMERA, space_carving=True)
-    slices = [np.where(weights > 0, grid * 1e3, np.nan)[:, ROW] for grid, weights in (from_points, carved)]
-    return [shaded(*from_points), *slices]
+    from_depth = integrate(depth, CAMERA, space_carving=True)
+    slices = [np.where(weights > 0, grid * 1e3, np.nan)[:, ROW] for grid, weights in (from_points, from_depth)]
+    return [shade(*from_points), *slices]
 
 
 def draw(plt, numbers: list[np.ndarray]):

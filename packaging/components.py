@@ -1,5 +1,5 @@
-"""Other people's code in a wheel's libraries: versions as the libraries state them, licences and their texts
-from where the build took the component."""
+"""Other people's code in a wheel's libraries. The libraries state the versions. The licences and their texts come from the
+packages that the build used."""
 
 import json
 import re
@@ -19,7 +19,7 @@ class Component:
     licence: str  # an SPDX expression
     package: str  # Debian's package, or NVIDIA's on PyPI
     library: str  # the library that contains it
-    stated_as: str  # its name in the text of linked.cpp
+    stated_as: str  # the component's name in the text of linked.cpp
 
 
 _GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
@@ -37,8 +37,8 @@ COMPONENTS = (
 OWN_LICENCE = "Apache-2.0"
 
 
-def linked(library: bytes) -> dict[str, str]:
-    """Returns the versions of its components that a library states: {"zlib": "1.2.13", ...}."""
+def linked_versions(library: bytes) -> dict[str, str]:
+    """Returns the versions of components that a library states: {"zlib": "1.2.13", ...}."""
     texts = set(re.findall(rb"robocache-linked:([\x21-\x7e]+)", library))
     if len(texts) != 1:
         raise ValueError(f"states {len(texts)} times what is linked into it, not once")
@@ -46,18 +46,18 @@ def linked(library: bytes) -> dict[str, str]:
     # NVIDIA's headers state versions as numbers: 13000 is 13.0, 3000001 is 3.0.1.
     for name, units in (("cudart", (1000, 10)), ("cccl", (1_000_000, 100, 1))):
         if name in versions:
-            rest, parts = int(versions[name]), []
+            rest, numbers = int(versions[name]), []
             for unit in units:
-                parts.append(str(rest // unit))
+                numbers.append(str(rest // unit))
                 rest %= unit
-            versions[name] = ".".join(parts)
+            versions[name] = ".".join(numbers)
     return versions
 
 
 def versions_of(libraries: Mapping[str, bytes]) -> dict[Component, str]:
     """Returns the version of each component of a wheel, from its libraries {path: bytes}."""
-    stated = {path: linked(library) for path, library in libraries.items()}
-    return {c: stated[c.library][c.stated_as] for c in COMPONENTS if c.library in stated}
+    versions_by_library = {path: linked_versions(library) for path, library in libraries.items()}
+    return {c: versions_by_library[c.library][c.stated_as] for c in COMPONENTS if c.library in versions_by_library}
 
 
 def licence_expression(components: Mapping[Component, str]) -> str:
@@ -71,8 +71,8 @@ def purl(component: Component, toolkit: Path | None) -> str | None:
         command = ["dpkg-query", "-W", "-f", "${Version}", component.package]
         version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return f"pkg:deb/debian/{component.package}@{quote(version, safe='~')}"
-    found = dist_info(component, toolkit)
-    return found and f"pkg:pypi/{component.package}@{found.name.split('-')[1].removesuffix('.dist')}"
+    folder = dist_info(component, toolkit)
+    return folder and f"pkg:pypi/{component.package}@{folder.name.split('-')[1].removesuffix('.dist')}"
 
 
 def dist_info(component: Component, toolkit: Path | None) -> Path | None:
@@ -131,16 +131,16 @@ def licence_text(component: Component, toolkit: Path | None) -> str:
     if component.library == CPU:
         text = Path("/usr/share/doc", component.package, "copyright").read_text(encoding="utf-8")
         return text + (GPL3.read_text(encoding="utf-8") if component.licence == _GCC else "")
-    found = dist_info(component, toolkit)
-    path = next(found.rglob("License.txt")) if found else toolkit / "EULA.txt"
+    folder = dist_info(component, toolkit)
+    path = next(folder.rglob("License.txt")) if folder else toolkit / "EULA.txt"
     return path.read_text(encoding="utf-8")
 
 
 def toolkit_of(build: Path) -> Path | None:
     """Returns the CUDA toolkit with which a build folder was compiled."""
     for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"):
-        found = re.search(r'CMAKE_CUDA_COMPILER_TOOLKIT_ROOT "(.+)"', path.read_text(encoding="utf-8"))
-        return Path(found[1]).resolve() if found else None
+        root = re.search(r'CMAKE_CUDA_COMPILER_TOOLKIT_ROOT "(.+)"', path.read_text(encoding="utf-8"))
+        return Path(root[1]).resolve() if root else None
     return None
 
 

@@ -1,9 +1,9 @@
-"""Makes the shipped wheel from the wheel that pip built. It sets the tag and the name, adds the SBOM and the licences of linked
-components, and gives equal contents equal bytes.
+"""Makes the shipped wheel from the wheel that pip built. The script sets the tag and the name, adds the SBOM and the licences
+of linked components, and gives equal contents equal bytes.
 
     python packaging/finish_wheel.py BUILT.whl BUILD_FOLDER OUT_FOLDER
 
-A wheel without the CUDA plugin is called robocache-cpu, since an index has only one wheel for a name, version and platform, and
+A wheel without the CUDA plugin is called robocache-cpu. An index has only one wheel for a name, version and platform, and
 `pip install robocache` must not install one without CUDA.
 """
 
@@ -22,8 +22,8 @@ import components
 GLIBC = "2_28"
 
 
-def record(files: Mapping[str, bytes], name: str) -> bytes:
-    """Returns the RECORD of `files`; its own path is `name`."""
+def record_of(files: Mapping[str, bytes], name: str) -> bytes:
+    """Returns the RECORD of `files`. The path of the RECORD itself is `name`."""
     lines = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in sorted(files.items())]
     return "\n".join([*lines, f"{name},,", ""]).encode()
 
@@ -36,7 +36,7 @@ def write(path: Path, files: Mapping[str, bytes], epoch: int) -> None:
     """Writes a wheel of `files`, sorted, with its dist-info last and a new RECORD."""
     dist_info = next(name.split("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
     files = {name: content for name, content in files.items() if name != f"{dist_info}/RECORD"}
-    files[f"{dist_info}/RECORD"] = record(files, f"{dist_info}/RECORD")
+    files[f"{dist_info}/RECORD"] = record_of(files, f"{dist_info}/RECORD")
     date = datetime.fromtimestamp(epoch, timezone.utc).timetuple()[:6]
     with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(files, key=lambda name: (name.startswith(dist_info), name)):
@@ -57,11 +57,11 @@ def write_sums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
 
 
-def finish(built: Path, build: Path, out: Path, epoch: int) -> Path:
-    files = read(built)
+def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) -> Path:
+    files = read(built_wheel)
     libraries = {path: files[path] for path in (components.CPU, components.CUDA) if path in files}
-    linked = components.versions_of(libraries)
-    version = built.name.split("-")[1]
+    versions = components.versions_of(libraries)
+    version = built_wheel.name.split("-")[1]
     name = "robocache" if components.CUDA in files else "robocache-cpu"
     if name != "robocache":
         for path in [path for path in files if path.endswith(".py")]:
@@ -69,41 +69,43 @@ def finish(built: Path, build: Path, out: Path, epoch: int) -> Path:
     old_info, info = f"robocache-{version}.dist-info", f"{name.replace('-', '_')}-{version}.dist-info"
     files = {path.replace(old_info, info): content for path, content in files.items()}
 
-    toolkit = components.toolkit_of(build)
-    licences = {f"third-party/{c.name}.txt": components.licence_text(c, toolkit) for c in linked}
+    toolkit = components.toolkit_of(build_folder)
+    licences = {f"third-party/{c.name}.txt": components.licence_text(c, toolkit) for c in versions}
     for path, text in licences.items():
         files[f"{info}/licenses/{path}"] = text.encode()
     metadata = files[f"{info}/METADATA"].decode()
     head, readme = metadata.split("\n\n", 1)
     head = head.replace("Name: robocache\n", f"Name: {name}\n").replace("Dist: robocache[", f"Dist: {name}[")
     head = re.sub(
-        "^License-Expression: .*$", f"License-Expression: {components.licence_expression(linked)}", head, flags=re.M
+        "^License-Expression: .*$", f"License-Expression: {components.licence_expression(versions)}", head, flags=re.M
     )
     head = head.replace("\nLicense-File: NOTICE", "".join(f"\nLicense-File: {p}" for p in ("NOTICE", *licences)))
     files[f"{info}/METADATA"] = f"{head}\n\n{readme}".encode()
 
-    built_platform = built.stem.split("-")[-1]
+    built_platform = built_wheel.stem.split("-")[-1]
     platform = re.sub("^linux", f"manylinux_{GLIBC}", built_platform)
     wheel = files[f"{info}/WHEEL"].decode()
     files[f"{info}/WHEEL"] = wheel.replace(f"-{built_platform}\n", f"-{platform}\n").encode()
 
-    stated = {tool: v for library in libraries.values() for tool, v in components.linked(library).items()}
+    stated_versions = {
+        tool: v for library in libraries.values() for tool, v in components.linked_versions(library).items()
+    }
     time = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    purls = {component: components.purl(component, toolkit) for component in linked}
-    bill = components.bill(name, version, linked, purls, components.compiler_versions(stated), time)
+    purls = {component: components.purl(component, toolkit) for component in versions}
+    bill = components.bill(name, version, versions, purls, components.compiler_versions(stated_versions), time)
     files[f"{info}/sboms/{name}.cdx.json"] = bill.encode()
 
-    path = out / f"{name.replace('-', '_')}-{version}-py3-none-{platform}.whl"
+    path = out_folder / f"{name.replace('-', '_')}-{version}-py3-none-{platform}.whl"
     write(path, files, epoch)
     path.with_suffix(".cdx.json").write_text(bill, encoding="utf-8")
     return path
 
 
 def main() -> None:
-    built, build, out = map(Path, sys.argv[1:])
-    out.mkdir(parents=True, exist_ok=True)
-    print(finish(built, build, out, int(os.environ["SOURCE_DATE_EPOCH"])))
-    write_sums(out)
+    built_wheel, build_folder, out_folder = map(Path, sys.argv[1:])
+    out_folder.mkdir(parents=True, exist_ok=True)
+    print(finish(built_wheel, build_folder, out_folder, int(os.environ["SOURCE_DATE_EPOCH"])))
+    write_sums(out_folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gates of a wheel. Each is a function that yields the faults of a wheel, with their files.
+"""The gates of a wheel. A gate is a function that yields the faults of a wheel, with their files.
 
 python packaging/gates.py dist/*.whl
 """
@@ -28,7 +28,7 @@ NEWEST_GLIBC = (2, 28)
 SYSTEM_LIBRARIES = r"lib(c|m|dl|pthread|rt)\.so\.\d|ld-linux-(x86-64|aarch64)\.so\.\d"
 ARCHITECTURES = {"sm_80", "sm_90", "sm_100", "sm_120", "compute_90"}
 MEGABYTES = {"robocache": 20.0, "robocache_cpu": 5.0}
-# Functions that must be libc's: results depend on the bits of log, pow and sin, and a linker's own memcpy may be slow.
+# The functions that libc must define: results depend on the bits of log, pow and sin, and a linker's memcpy may be slow.
 LIBC_KEEPS = {CPU: {"memcpy", "memset", "log", "pow", "sin"}, CUDA: {"memcpy"}}
 EXPORTED = {CPU: r"__tvm_ffi_\w+", CUDA: r"robocache_cuda_\w+"}
 _WEAK = r"__cxa_pure_virtual|_ITM_\w+|__gmon_start__"  # symbols that may stay undefined
@@ -45,7 +45,7 @@ def gate(function: Callable[["Wheel"], Iterator[str]]) -> Callable[["Wheel"], It
 @dataclass(frozen=True)
 class Symbol:
     name: str
-    version: str  # "" for none
+    version: str  # "" without a version
     defined: bool
 
 
@@ -68,12 +68,12 @@ class Wheel:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def symbols(self, library: str) -> list[Symbol]:
-        found = []
+        symbols = []
         for fields in map(str.split, self.readelf(library, "--dyn-syms").splitlines()):
             if len(fields) >= 8 and fields[4] in ("GLOBAL", "WEAK"):
                 name, _, version = fields[7].replace("@@", "@").partition("@")
-                found.append(Symbol(name, version, fields[6] != "UND"))
-        return found
+                symbols.append(Symbol(name, version, fields[6] != "UND"))
+        return symbols
 
     @cached_property
     def metadata(self) -> dict[str, list[str]]:
@@ -87,7 +87,7 @@ class Wheel:
 
 @gate
 def search_path(wheel: Wheel) -> Iterator[str]:
-    """No library has an RPATH, so that libraries are only found in the package."""
+    """No library has an RPATH, so that the loader finds libraries only in the package."""
     for library in wheel.libraries:
         for path in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", wheel.readelf(library, "-d")):
             yield f"{library}: searches {path}"
@@ -103,7 +103,7 @@ def needed(wheel: Wheel) -> Iterator[str]:
 
 @gate
 def undefined(wheel: Wheel) -> Iterator[str]:
-    """Undefined symbols are only libc's and tvm-ffi's: none is torch's, and none is ours without a definition."""
+    """Only libc and tvm-ffi define the undefined symbols. No such symbol is torch's or our own."""
     for library in wheel.libraries:
         imported = [symbol for symbol in wheel.symbols(library) if not symbol.defined]
         for symbol in imported:
@@ -128,28 +128,28 @@ def exports(wheel: Wheel) -> Iterator[str]:
 def glibc(wheel: Wheel) -> Iterator[str]:
     for library in wheel.libraries:
         for symbol in wheel.symbols(library):
-            found = re.fullmatch(r"GLIBC_([\d.]+)", symbol.version)
-            if found and tuple(map(int, found[1].split("."))) > NEWEST_GLIBC:
-                yield f"{library}: {symbol.name} needs glibc {found[1]}; the wheel is for 2.28"
+            needed_version = re.fullmatch(r"GLIBC_([\d.]+)", symbol.version)
+            if needed_version and tuple(map(int, needed_version[1].split("."))) > NEWEST_GLIBC:
+                yield f"{library}: {symbol.name} needs glibc {needed_version[1]}; the wheel is for 2.28"
 
 
 def sources() -> set[str]:
-    """Returns the files of the package's folder: those that git tracks, or all without git (in an sdist)."""
-    listed = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
-    paths = listed.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
+    """Returns the files of the package's folder that git tracks, or all files without git (in an sdist)."""
+    tracked = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
+    paths = tracked.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
     return {path.removeprefix("python/") for path in paths if "__pycache__" not in path}
 
 
 def info_files(wheel: Wheel) -> set[str]:
-    own = ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"]
+    names = ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"]
     texts = [f"licenses/third-party/{c.name}.txt" for c in components.COMPONENTS if c.library in wheel.expected]
-    return {f"{wheel.info}/{name}" for name in (*own, *texts)} | {wheel.sbom_name}
+    return {f"{wheel.info}/{name}" for name in (*names, *texts)} | {wheel.sbom_name}
 
 
 @gate
 def missing(wheel: Wheel) -> Iterator[str]:
     for name in sorted((sources() | set(wheel.expected) | info_files(wheel)) - set(wheel.names)):
-        if "/licenses/" not in name and "/sboms/" not in name:  # these have their own gates
+        if "/licenses/" not in name and "/sboms/" not in name:  # licences and SBOMs have their own gates
             yield f"{name}: missing"
 
 
@@ -170,19 +170,19 @@ def architectures(wheel: Wheel) -> Iterator[str]:
         yield f"{CUDA}: not looked at, because there is no cuobjdump; CUOBJDUMP names it"
         return
     library = str(wheel.folder / Path(CUDA).name)
-    listed = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", library], capture_output=True, text=True).stdout
-    found = set(re.findall(r"\.(sm_\d+)\.cubin", listed))
-    found |= {f"compute_{number}" for number in re.findall(r"\.sm_(\d+)\.ptx", listed)}
-    for name in sorted(ARCHITECTURES - found):
+    listing = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", library], capture_output=True, text=True).stdout
+    architecture_names = set(re.findall(r"\.(sm_\d+)\.cubin", listing))
+    architecture_names |= {f"compute_{number}" for number in re.findall(r"\.sm_(\d+)\.ptx", listing)}
+    for name in sorted(ARCHITECTURES - architecture_names):
         yield f"{CUDA}: has no code for {name}"
 
 
 @gate
 def size(wheel: Wheel) -> Iterator[str]:
-    megabytes, most = wheel.path.stat().st_size / 1e6, MEGABYTES[wheel.distribution]
-    if megabytes > most:
+    megabytes, limit = wheel.path.stat().st_size / 1e6, MEGABYTES[wheel.distribution]
+    if megabytes > limit:
         largest = max(wheel.files, key=lambda name: len(wheel.files[name]))
-        yield f"{wheel.path.name}: has {megabytes:.1f} MB, {most} at most; its largest file is {largest}"
+        yield f"{wheel.path.name}: has {megabytes:.1f} MB, {limit} at most; its largest file is {largest}"
 
 
 @gate
@@ -202,27 +202,29 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
     bill = json.loads(wheel.files[name])
     if (bill.get("bomFormat"), bill.get("specVersion")) != ("CycloneDX", "1.6"):
         yield f"{name}: is not CycloneDX 1.6"
-    listed = {part["name"]: part["version"] for part in bill["components"]}
-    linked = components.versions_of({path: wheel.files[path] for path in wheel.libraries})
-    expected = {component.name: version for component, version in linked.items()}
-    absent = {c.name for c in components.COMPONENTS if c.library in wheel.expected and c.library not in wheel.libraries}
-    for part in sorted((listed.keys() | expected.keys()) - absent):
-        if listed.get(part) != expected.get(part):
-            yield f"{name}: lists {part} {listed.get(part, 'not at all')}; linked is {expected.get(part, 'none')}"
-    beside = wheel.path.with_suffix(".cdx.json")
-    if not beside.exists() or beside.read_bytes() != wheel.files[name]:
-        yield f"{beside.name}: is not the SBOM in the wheel"
+    listed_versions = {part["name"]: part["version"] for part in bill["components"]}
+    linked_versions = components.versions_of({path: wheel.files[path] for path in wheel.libraries})
+    expected = {component.name: version for component, version in linked_versions.items()}
+    absent_components = {
+        c.name for c in components.COMPONENTS if c.library in wheel.expected and c.library not in wheel.libraries
+    }
+    for part in sorted((listed_versions.keys() | expected.keys()) - absent_components):
+        if listed_versions.get(part) != expected.get(part):
+            yield f"{name}: lists {part} {listed_versions.get(part, 'not at all')}; linked is {expected.get(part, 'none')}"
+    copy_beside = wheel.path.with_suffix(".cdx.json")
+    if not copy_beside.exists() or copy_beside.read_bytes() != wheel.files[name]:
+        yield f"{copy_beside.name}: is not the SBOM in the wheel"
 
 
 @gate
 def licences(wheel: Wheel) -> Iterator[str]:
-    """Each component's licence is in the expression, its text is in the wheel, and its name is in NOTICE."""
-    linked = [component for component in components.COMPONENTS if component.library in wheel.expected]
-    expected = components.licence_expression(dict.fromkeys(linked, ""))
+    """The licence of each component is in the expression, its text is in the wheel, and the component's name is in NOTICE."""
+    expected_components = [component for component in components.COMPONENTS if component.library in wheel.expected]
+    expected = components.licence_expression(dict.fromkeys(expected_components, ""))
     if wheel.metadata.get("License-Expression") != [expected]:
         yield f"{wheel.info}/METADATA: License-Expression is not {expected}"
     notice = wheel.files.get(f"{wheel.info}/licenses/NOTICE", b"").decode()
-    for component in linked:
+    for component in expected_components:
         if component.name not in notice:
             yield f"{wheel.info}/licenses/NOTICE: does not name {component.name}"
         text = f"third-party/{component.name}.txt"
@@ -231,9 +233,9 @@ def licences(wheel: Wheel) -> Iterator[str]:
     for listed in wheel.metadata.get("License-File", []):
         if f"{wheel.info}/licenses/{listed}" not in wheel.files:
             yield f"{wheel.info}/licenses/{listed}: missing, though METADATA names it"
-    for own in ("LICENSE", "NOTICE"):
-        if wheel.files.get(f"{wheel.info}/licenses/{own}") != (ROOT / own).read_bytes():
-            yield f"{wheel.info}/licenses/{own}: is not the project's"
+    for file in ("LICENSE", "NOTICE"):
+        if wheel.files.get(f"{wheel.info}/licenses/{file}") != (ROOT / file).read_bytes():
+            yield f"{wheel.info}/licenses/{file}: is not the project's"
 
 
 @gate
@@ -252,7 +254,7 @@ def metadata(wheel: Wheel) -> Iterator[str]:
 
 @gate
 def unchanged(wheel: Wheel) -> Iterator[str]:
-    """RECORD has the hash of each file. SHA256SUMS beside the wheel has the wheel's hash."""
+    """RECORD has the hash of each file. SHA256SUMS beside the wheel has the hash of the wheel."""
     name = f"{wheel.info}/RECORD"
     recorded = dict(line.rsplit(",", 2)[:2] for line in wheel.files.get(name, b"").decode().splitlines())
     for path in sorted(set(wheel.names) | recorded.keys()):
@@ -271,11 +273,11 @@ NOT_IN_SDIST = (".ci/", "bench/results/")
 
 
 def contents_of_sdist(path: Path) -> Iterator[str]:
-    """The sdist has every file that git tracks, and no others except its metadata."""
+    """The sdist has every file that git tracks, and no other file except its metadata."""
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    expected = {name for name in listed.splitlines() if not name.startswith(NOT_IN_SDIST)} | {"PKG-INFO"}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    expected = {name for name in tracked.splitlines() if not name.startswith(NOT_IN_SDIST)} | {"PKG-INFO"}
     for name in sorted(expected - names):
         yield f"{name}: missing"
     for name in sorted(names - expected):
@@ -285,21 +287,21 @@ def contents_of_sdist(path: Path) -> Iterator[str]:
 def faults(path: Path) -> dict[str, list[str]]:
     """Returns {gate: its faults} for the gates with faults."""
     if path.suffix == ".gz":
-        found = {"contents_of_sdist": list(contents_of_sdist(path))}
+        faults_by_gate = {"contents_of_sdist": list(contents_of_sdist(path))}
     else:
         with tempfile.TemporaryDirectory() as folder:
             wheel = Wheel(path, Path(folder))
-            found = {function.__name__: list(function(wheel)) for function in GATES}
-    return {name: texts for name, texts in found.items() if texts}
+            faults_by_gate = {function.__name__: list(function(wheel)) for function in GATES}
+    return {name: texts for name, texts in faults_by_gate.items() if texts}
 
 
 def main() -> int:
     failed = False
     for path in map(Path, sys.argv[1:]):
-        found = faults(path)
-        failed = failed or bool(found)
-        print(f"{path.name}: {'refused by ' + ', '.join(found) if found else 'every gate passed'}")
-        for name, texts in found.items():
+        faults_by_gate = faults(path)
+        failed = failed or bool(faults_by_gate)
+        print(f"{path.name}: {'refused by ' + ', '.join(faults_by_gate) if faults_by_gate else 'every gate passed'}")
+        for name, texts in faults_by_gate.items():
             print(*(f"  {name}: {text}" for text in texts), sep="\n")
     return 1 if failed or len(sys.argv) < 2 else 0
 

@@ -11,7 +11,7 @@
 
 extern "C" {
 
-// Before glibc 2.33 these were in an archive, not in libc.so.6.
+// Before glibc 2.33 these functions were in an archive, not in libc.so.6.
 extern void* __dso_handle;
 int __cxa_atexit(void (*call)(void*), void* argument, void* object);
 int __register_atfork(void (*before)(), void (*parent)(), void (*child)(), void* object);
@@ -38,7 +38,7 @@ int pthread_atfork(void (*before)(), void (*parent)(), void (*child)()) {
   return __register_atfork(before, parent, child, &__dso_handle);
 }
 
-// As in the compiler's start files: functions that the library registers run when it is unloaded, not later.
+// Like the compiler's start files, this runs the functions that the library registered when it is unloaded, not later.
 void __cxa_finalize(void* object);
 [[gnu::destructor]] static void robocache_unloaded() { __cxa_finalize(&__dso_handle); }
 
@@ -50,18 +50,18 @@ int _dl_find_object(void* address, dl_find_object* result) {
   result->dlfo_map_start = address;
   return dl_iterate_phdr(
              [](dl_phdr_info* object, std::size_t, void* into) {
-               auto& found = *static_cast<dl_find_object*>(into);
-               const auto wanted = reinterpret_cast<std::uintptr_t>(found.dlfo_map_start);
-               bool inside = false;
+               auto& output = *static_cast<dl_find_object*>(into);
+               const auto code = reinterpret_cast<std::uintptr_t>(output.dlfo_map_start);
+               bool is_inside = false;
                void* table = nullptr;
                for (int i = 0; i < object->dlpi_phnum; ++i) {
                  const ElfW(Phdr)& part = object->dlpi_phdr[i];
                  const std::uintptr_t start = object->dlpi_addr + part.p_vaddr;
-                 inside = inside || (part.p_type == PT_LOAD && wanted - start < part.p_memsz);
+                 is_inside = is_inside || (part.p_type == PT_LOAD && code - start < part.p_memsz);
                  if (part.p_type == PT_GNU_EH_FRAME) table = reinterpret_cast<void*>(start);
                }
-               if (!inside || table == nullptr) return 0;
-               found.dlfo_eh_frame = table;
+               if (!is_inside || table == nullptr) return 0;
+               output.dlfo_eh_frame = table;
                return 1;
              },
              result) == 1
@@ -69,8 +69,8 @@ int _dl_find_object(void* address, dl_find_object* result) {
              : -1;
 }
 
-// Waits by libc's own function from glibc 2.30 on. Before, it waits by the wall clock for at most 50 ms, so that a clock
-// that is set does not prolong the wait; the caller takes an early return for a spurious wakeup.
+// Waits by libc's function if glibc is 2.30 or later. Else it waits by the wall clock for at most 50 ms, so that a change
+// of the clock does not prolong the wait. The caller takes an early return for a spurious wakeup.
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until) {
   using Wait = int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
   static Wait* const libc_wait = reinterpret_cast<Wait*>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));

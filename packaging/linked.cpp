@@ -1,5 +1,5 @@
-// The versions of the components linked into this library, from their headers and the compiler. The SBOM is written from this
-// text, and the gates compare the two.
+// The text has the versions of the components linked into this library, from their headers and the compiler. finish_wheel.py
+// writes the SBOM from this text, and the gates compare the two.
 
 #include <cstddef>
 
@@ -26,7 +26,7 @@
                                  NLOHMANN_JSON_VERSION_MINOR) "." ROBOCACHE_TEXT(NLOHMANN_JSON_VERSION_PATCH) ";"
 #endif
 
-// `retain` keeps it if the linker drops unused data.
+// `retain` keeps the text if the linker drops unused data.
 [[gnu::used, gnu::retain]] extern const char robocache_linked[] =
     "robocache-linked:" ROBOCACHE_LINKED "libstdc++=" ROBOCACHE_TEXT(__GNUC__) "." ROBOCACHE_TEXT(
         __GNUC_MINOR__) "." ROBOCACHE_TEXT(__GNUC_PATCHLEVEL__) ";zig=" ROBOCACHE_ZIG_VERSION ";";

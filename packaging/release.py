@@ -1,4 +1,4 @@
-"""The gates of a release. Each is a function that yields the faults of a checkout. Nothing is published.
+"""The gates of a release. A gate is a function that yields the faults of a checkout. No gate publishes anything.
 
 python packaging/release.py [GATE...]      all gates, or the named ones; --list describes them
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 Gate = Callable[[Path], Iterator[str]]
 GATES: dict[str, Gate] = {}
-# Other places of the version: (file, the words before it).
+# Other places of the version: (file, the text before the version).
 VERSIONED = [
     ("CITATION.cff", "^version: "),
     ("packaging/chart/Chart.yaml", "^version: "),
@@ -43,27 +43,27 @@ def gate(function: Gate) -> Gate:
 
 def version_of(root: Path) -> str:
     """Returns the version, which is defined in CMakeLists.txt."""
-    found = re.search(r"project\(robocache VERSION ([\d.]+)", (root / "CMakeLists.txt").read_text())
-    assert found is not None
-    return found[1]
+    match = re.search(r"project\(robocache VERSION ([\d.]+)", (root / "CMakeLists.txt").read_text())
+    assert match is not None
+    return match[1]
 
 
 def run(root: Path, *command: str, quiet: bool = False) -> str | None:
-    """Returns why a command failed, with its last output if that was not shown; None if it succeeded."""
-    done = subprocess.run(command, cwd=root, capture_output=quiet, text=True)
-    if done.returncode == 0:
+    """Returns why a command failed, or None if it succeeded. With `quiet` the reason includes the end of the output."""
+    completed = subprocess.run(command, cwd=root, capture_output=quiet, text=True)
+    if completed.returncode == 0:
         return None
-    output = f": {' '.join((done.stdout + done.stderr).split())[-2000:]}" if quiet else ""
-    return f"{' '.join(command)} exited {done.returncode}{output}"
+    output = f": {' '.join((completed.stdout + completed.stderr).split())[-2000:]}" if quiet else ""
+    return f"{' '.join(command)} exited {completed.returncode}{output}"
 
 
 @gate
 def version(root: Path) -> Iterator[str]:
     """CMakeLists.txt, what VERSIONED lists and the first entry of CHANGELOG.md have one version, and the entry a date."""
     expected = version_of(root)
-    for name, before in VERSIONED:
-        found = re.findall(rf"{before}([\d.]+)", (root / name).read_text(), re.MULTILINE)
-        for other in sorted({*(found or ["none"])} - {expected}):
+    for name, text_before in VERSIONED:
+        versions = re.findall(rf"{text_before}([\d.]+)", (root / name).read_text(), re.MULTILINE)
+        for other in sorted({*(versions or ["none"])} - {expected}):
             yield f"{name}: expected version {expected}, got {other}"
     entry = re.search(r"^## (\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     if entry is None or entry[1] != expected:
@@ -80,19 +80,19 @@ def tag(root: Path) -> Iterator[str]:
     tags = subprocess.run([*git, "tag", "--points-at", "HEAD"], capture_output=True, text=True).stdout.split()
     if expected not in tags:
         yield f"expected the tag {expected} on this commit, got {', '.join(tags) or 'none'}"
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.splitlines()
-    if changed:
-        yield f"changes that are not committed: {', '.join(line[3:] for line in changed)}"
+    changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.splitlines()
+    if changes:
+        yield f"changes that are not committed: {', '.join(line[3:] for line in changes)}"
 
 
 @gate
 def interface(root: Path) -> Iterator[str]:
     """tests/interface.json has every public name, so that none can go without a word later."""
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "interface.json"
-        if fault := run(root, sys.executable, "tests/python/test_stability.py", str(found), quiet=True):
+        interface_file = Path(folder) / "interface.json"
+        if fault := run(root, sys.executable, "tests/python/test_stability.py", str(interface_file), quiet=True):
             yield fault
-        elif json.loads(found.read_text()) != json.loads((root / "tests/interface.json").read_text()):
+        elif json.loads(interface_file.read_text()) != json.loads((root / "tests/interface.json").read_text()):
             yield "tests/interface.json: not today's: python tests/python/test_stability.py tests/interface.json"
 
 
@@ -111,7 +111,7 @@ def files(root: Path) -> Iterator[str]:
         yield fault
 
 
-# Commands that download. pip does not if it only uses a folder.
+# The commands that download. pip does not download if it only uses a folder.
 FETCHES = re.compile(r"\b(curl|wget|git|apt|apt-get|apk|dnf|conda|uv|npm)\b|\bpip\d? (?!.*--no-index)\w+")
 
 
@@ -142,11 +142,11 @@ def container(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root)}: expected a stage {name} whose user is not root"
 
 
-def dev(name: str, description: str, *words: str) -> None:
-    """Adds a gate that fails if `./dev WORDS` does."""
+def dev(name: str, description: str, *dev_arguments: str) -> None:
+    """Adds a gate that fails if `./dev DEV_ARGUMENTS` fails."""
 
     def function(root: Path) -> Iterator[str]:
-        if fault := run(root, "./dev", *words):
+        if fault := run(root, "./dev", *dev_arguments):
             yield fault
 
     function.__doc__ = description
@@ -156,25 +156,25 @@ def dev(name: str, description: str, *words: str) -> None:
 dev("lint", "./dev lint.", "lint")
 
 
-# Reasons of skipped tests that name a package, and the packages that ./dev test does not install: large ones, and ROS 2, whose
-# tests ./dev ros2 runs.
+# PACKAGE matches reasons of skipped tests that name a package. ./dev test does not install the packages of NOT_INSTALLED: they
+# are large, or ROS 2, whose tests ./dev ros2 runs.
 PACKAGE = re.compile(r"could not import|not installed|(pip|apt-get) install|\bno (PyAV|Pillow)\b|NOT RUN")
-LEFT_OUT = re.compile(r"\b(cupy|diffusers|jax|lerobot|pandas|ray|ROS 2)\b", re.IGNORECASE)
+NOT_INSTALLED = re.compile(r"\b(cupy|diffusers|jax|lerobot|pandas|ray|ROS 2)\b", re.IGNORECASE)
 
 
-def skipped(results: Path) -> Counter[str]:
+def count_skipped(results: Path) -> Counter[str]:
     """Returns the number of skipped tests by reason, from the JUnit files of a run."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in results.glob("*/*.xml"):
         report = ElementTree.parse(path).getroot()
         for entry in report.iter("property"):
             if entry.get("name") == "not_run":
-                found["no CUDA"] += int(entry.get("value", 0))
+                counts["no CUDA"] += int(entry.get("value", 0))
         for case in report.iter("testcase"):
             if (skip := case.find("skipped")) is not None:
                 reason = skip.get("message") or skip.text or ""
-                found[re.sub(r"^\S+:\d+\n", "", reason.strip()).replace("\n", " ")] += 1  # googletest's file and line
-    return found
+                counts[re.sub(r"^\S+:\d+\n", "", reason.strip()).replace("\n", " ")] += 1  # googletest's file and line
+    return counts
 
 
 @gate
@@ -183,9 +183,9 @@ def tests(root: Path) -> Iterator[str]:
     if fault := run(root, "./dev", "test"):
         yield fault
     gpu = run(root, "sh", "-c", "nvidia-smi -L", quiet=True) is None
-    for reason, count in sorted(skipped(root / "build/results").items()):
+    for reason, count in sorted(count_skipped(root / "build/results").items()):
         line = f"{count} skipped: {reason}"
-        if (PACKAGE.search(reason) and not LEFT_OUT.search(reason)) or (gpu and "CUDA" in reason):
+        if (PACKAGE.search(reason) and not NOT_INSTALLED.search(reason)) or (gpu and "CUDA" in reason):
             yield line
         else:
             print(f"        {line}")
@@ -200,8 +200,10 @@ dev("docs", "./dev docs: the site without a warning.", "docs")
 def links(root: Path) -> Iterator[str]:
     """lychee --offline: each link of the site and of the files of Markdown leads to a file, and to a heading in it."""
     command = ["lychee", "--offline", "--include-fragments=anchor-only", "--no-progress", "build/docs"]
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=True).stdout
-    if fault := run(root, *command, *listed.split(), quiet=True):
+    markdown_files = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    if fault := run(root, *command, *markdown_files.split(), quiet=True):
         yield fault
 
 
@@ -216,13 +218,13 @@ dev(
 def environments(root: Path) -> Iterator[str]:
     """tests/release: other Pythons and packages, Debian 11, the container, the chart, the benchmarks, the examples; a skipped test is a fault."""
     command = [sys.executable, "-m", "pytest", "-q", "-rsfE", "tests/release"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    yield from re.findall(r"^(?:SKIPPED|FAILED|ERROR) .*", done.stdout, re.MULTILINE)
-    if done.returncode:
-        yield f"{' '.join(command)} exited {done.returncode}: {done.stdout[-2000:]}"
+    completed = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    yield from re.findall(r"^(?:SKIPPED|FAILED|ERROR) .*", completed.stdout, re.MULTILINE)
+    if completed.returncode:
+        yield f"{' '.join(command)} exited {completed.returncode}: {completed.stdout[-2000:]}"
 
 
-def other_than_here(sdist: Path, root: Path) -> Iterator[str]:
+def differing_files(sdist: Path, root: Path) -> Iterator[str]:
     """Yields the files of an sdist that are missing or different in the checkout."""
     with tarfile.open(sdist) as archive:
         for member in archive:
@@ -240,19 +242,19 @@ def other_than_here(sdist: Path, root: Path) -> Iterator[str]:
 def dist(root: Path) -> Iterator[str]:
     """dist/ has the sdist of this tree and the wheels of this version and nothing of another; SHA256SUMS has their hashes."""
     expected = version_of(root)
-    built = sorted(path for path in (root / "dist").glob("*") if path.name != "SHA256SUMS")
+    paths = sorted(path for path in (root / "dist").glob("*") if path.name != "SHA256SUMS")
     wheels = ("robocache-{}-*x86_64.whl", "robocache_cpu-{}-*x86_64.whl", "robocache_cpu-{}-*aarch64.whl")
-    for wanted in (f"robocache-{expected}.tar.gz", *(name.format(expected) for name in wheels)):
-        if not any(path.match(wanted) for path in built):
-            yield f"dist/{wanted}: no such file"
-    yield from (f"dist/{path.name}: of another version than {expected}" for path in built if expected not in path.name)
+    for expected_name in (f"robocache-{expected}.tar.gz", *(name.format(expected) for name in wheels)):
+        if not any(path.match(expected_name) for path in paths):
+            yield f"dist/{expected_name}: no such file"
+    yield from (f"dist/{path.name}: of another version than {expected}" for path in paths if expected not in path.name)
     sums = root / "dist/SHA256SUMS"
-    listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines()) if sums.exists() else {}
-    for path in built:
-        if listed.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest():
+    hashes = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines()) if sums.exists() else {}
+    for path in paths:
+        if hashes.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest():
             yield f"dist/{path.name}: is not what SHA256SUMS says"
-        elif path.suffix == ".gz" and (other := list(other_than_here(path, root))):
-            yield f"dist/{path.name}: is of another tree; {len(other)} files differ, {other[0]} among them: ./dev wheel"
+        elif path.suffix == ".gz" and (differing := list(differing_files(path, root))):
+            yield f"dist/{path.name}: is of another tree; {len(differing)} files differ, {differing[0]} among them: ./dev wheel"
 
 
 def main(names: list[str], root: Path) -> int:
@@ -261,9 +263,9 @@ def main(names: list[str], root: Path) -> int:
         return 2
     failed = []
     for name in names or GATES:
-        found = list(GATES[name](root))
-        print(f"FAILED  {name}" if found else f"ok      {name}", *found, sep="\n        ", flush=True)
-        failed += [name] * bool(found)
+        faults = list(GATES[name](root))
+        print(f"FAILED  {name}" if faults else f"ok      {name}", *faults, sep="\n        ", flush=True)
+        failed += [name] * bool(faults)
     left_out = f"; not asked for: {', '.join(name for name in GATES if name not in names)}" if names else ""
     print(f"{len(names or GATES) - len(failed)} gates passed, {len(failed)} failed{left_out}. Nothing was published.")
     return 1 if failed else 0

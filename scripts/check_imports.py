@@ -1,6 +1,6 @@
 """Checks that every import in the Python package follows the order of its rooms, without circles.
 
-A module or subpackage of robocache imports only those before it in ROOMS. Modules of one subpackage import each other in any
+A module or subpackage of robocache imports only modules before it in ROOMS. Modules of one subpackage import each other in any
 order, without circles. Imports in functions count too, unless UPWARD lists them with a reason. Imports under `if TYPE_CHECKING`
 do not count, since they never run.
 """
@@ -55,14 +55,14 @@ def imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, s
             if name.split(".")[0] != "robocache":
                 continue
             inner = name.removeprefix("robocache").removeprefix(".")
-            if inner not in modules:  # the name of something in a module
+            if inner not in modules:  # the name of an object in a module
                 inner = inner.rpartition(".")[0]
             yield node.lineno, inner or "__init__"
 
 
-def mistakes(files: dict[str, Path]) -> Iterator[str]:
+def find_mistakes(files: dict[str, Path]) -> Iterator[str]:
     """Yields the faults of the imports of these modules."""
-    used = set()
+    used_exceptions = set()
     siblings: dict[str, dict[str, int]] = {}  # {module: {imported module of the same subpackage: line}}
     for module, path in files.items():
         unit = module.split(".")[0]
@@ -72,23 +72,23 @@ def mistakes(files: dict[str, Path]) -> Iterator[str]:
         for line, name in imports(path, module, set(files)):
             target = name.split(".")[0]
             if (module, name) in UPWARD:
-                used.add((module, name))
+                used_exceptions.add((module, name))
             elif target == unit:
                 siblings.setdefault(module, {}).setdefault(name, line)
             elif target not in ORDER:
                 yield f"{path}:{line}: no module {name}"
             elif ORDER.index(target) > ORDER.index(unit):
                 yield f"{path}:{line}: {module} imports {name}, which is above it"
-    for circle in circles(siblings):
+    for circle in find_circles(siblings):
         yield f"{files[circle[0]]}:{siblings[circle[0]][circle[1]]}: a circle of imports: {' -> '.join(circle)}"
-    for module, name in UPWARD.keys() - used:
+    for module, name in UPWARD.keys() - used_exceptions:
         if module in files:
             yield f"{files[module]}: does not import {name}; take that out of UPWARD"
 
 
-def circles(imported: dict[str, dict[str, int]]) -> Iterator[list[str]]:
+def find_circles(imported: dict[str, dict[str, int]]) -> Iterator[list[str]]:
     """Yields the modules of a circle for each import that closes one."""
-    done: set[str] = set()
+    visited: set[str] = set()
     path: list[str] = []
 
     def visit(module: str) -> Iterator[list[str]]:
@@ -96,12 +96,12 @@ def circles(imported: dict[str, dict[str, int]]) -> Iterator[list[str]]:
         for name in imported.get(module, {}):
             if name in path:
                 yield [*path[path.index(name) :], name]
-            elif name not in done:
+            elif name not in visited:
                 yield from visit(name)
-        done.add(path.pop())
+        visited.add(path.pop())
 
     for module in imported:
-        if module not in done:
+        if module not in visited:
             yield from visit(module)
 
 
@@ -110,9 +110,9 @@ def main() -> int:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         files[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)] = path
-    found = list(mistakes(files))
-    print(*found, f"import order: {len(files)} files, {len(found)} mistakes", sep="\n")
-    return 1 if found or not files else 0
+    faults = list(find_mistakes(files))
+    print(*faults, f"import order: {len(files)} files, {len(faults)} mistakes", sep="\n")
+    return 1 if faults or not files else 0
 
 
 if __name__ == "__main__":

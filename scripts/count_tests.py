@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 
-def count(part: Path) -> tuple[int, int, int]:
+def count_results(part: Path) -> tuple[int, int, int]:
     """Returns the numbers of passed, failed and skipped tests of one part."""
     passed = failed = skipped = 0
     for report in sorted(part.glob("*.xml")):
@@ -31,13 +31,13 @@ def main() -> int:
     results, failed_parts = Path(sys.argv[1]), sys.argv[2:]
     totals = [0, 0, 0]
     for part in sorted(path for path in results.iterdir() if path.is_dir()):
-        passed, failed, skipped = count(part)
-        note = ""
+        passed, failed, skipped = count_results(part)
+        remark = ""
         if part.name in failed_parts and failed == 0:
-            failed, note = 1, "  did not finish: see its output above"
+            failed, remark = 1, "  did not finish: see its output above"
         elif passed + failed + skipped == 0:
-            failed, note = 1, "  ran no test"
-        print(f"{part.name:10} {passed:6} passed {failed:4} failed {skipped:4} skipped{note}")
+            failed, remark = 1, "  ran no test"
+        print(f"{part.name:10} {passed:6} passed {failed:4} failed {skipped:4} skipped{remark}")
         totals = [total + n for total, n in zip(totals, (passed, failed, skipped), strict=True)]
     passed, failed, skipped = totals
     print(f"{passed} passed, {failed} failed, {skipped} skipped")

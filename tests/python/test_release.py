@@ -205,7 +205,7 @@ def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
 
 
 def test_the_gate_of_tests_names_skipped_tests(checkout, capsys, monkeypatch):
-    assert release.skipped(checkout / "build/results") == {
+    assert release.count_skipped(checkout / "build/results") == {
         "no CUDA": 7,
         "could not import 'lerobot'": 2,
         "this processor runs the baseline alone": 1,

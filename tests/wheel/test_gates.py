@@ -72,7 +72,7 @@ def library(
 def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
     """Makes a wheel of this checkout's modules and these libraries with finish_wheel."""
     built, dist = folder / "robocache-1.2.3-py3-none-linux_x86_64.whl", folder / "dist"
-    readme = index_readme.without_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
+    readme = index_readme.remove_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
     head += "License-File: LICENSE\nLicense-File: NOTICE\nRequires-Dist: robocache[yaml]; extra == 'euroc'\n"
     info = "robocache-1.2.3.dist-info"
