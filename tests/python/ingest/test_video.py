@@ -78,7 +78,7 @@ def nominal_ns(rows, fps=30):
     return [round(k * 10**9 / fps) for k in rows]
 
 
-assert_refused = partial(outcomes.refused, jobs=1)
+assert_refused = partial(outcomes.assert_refused, jobs=1)
 
 
 def skip_reasons(source, cache, **options):
