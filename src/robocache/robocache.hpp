@@ -1,5 +1,5 @@
-// All of RoboCache that a C++ program calls: caches written and read, a loader and the feed of its batches, and the operations.
-// Each header stands alone too, and has the contract of what it declares.
+// Includes all that a C++ program calls: the writer and the reader of caches, a loader and the feed of its batches, and
+// the operations. Each header also stands alone, and has the contracts of its declarations.
 //
 //   const auto dataset = robocache::Dataset::open("cache");
 //   robocache::LoaderOptions options;

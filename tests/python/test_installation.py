@@ -150,7 +150,7 @@ def test_no_device(plugin, code):
     environment = {**plugin, "FAKE_CODE": code, "FAKE_DRIVER": "13000"}
     fault = "no CUDA device" + ": no CUDA-capable device is detected" * (code == "100")
     assert reason(**environment) == f"{fault}; make nvidia-smi list one first"
-    message = f"{fault}; CUDA_VISIBLE_DEVICES=7 hides those it does not name: unset it"
+    message = f"{fault}; CUDA_VISIBLE_DEVICES=7 hides the devices that it does not name; unset it"
     assert reason(**environment, CUDA_VISIBLE_DEVICES="7") == message
 
 

@@ -11,10 +11,10 @@ namespace robocache {
 std::string number_text(double number) {
   if (std::isnan(number)) return "nan";  // for either sign
   const double magnitude = std::fabs(number);
-  const bool plain = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+  const bool is_fixed = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), number,
-                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
+                                 is_fixed ? std::chars_format::fixed : std::chars_format::scientific);
   return {text.data(), end.ptr};
 }
 

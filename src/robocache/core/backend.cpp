@@ -18,7 +18,7 @@ struct Plugin {
   void* library = nullptr;
   const CudaBackend* backend = nullptr;
   int32_t devices = 0;
-  std::string reason;
+  std::string reason;  // why CUDA is not available, or ""
 };
 
 // Returns the path from the environment, or "".
@@ -30,9 +30,9 @@ std::string named_path() {
 std::string installed_path() {
   Dl_info info;
   // dladdr finds the file of this library by the address of one of its variables.
-  static const int anchor = 0;
+  static const int variable = 0;
   const auto name = "librobocache_cuda.so";
-  if (dladdr(&anchor, &info) == 0 || info.dli_fname == nullptr) return name;
+  if (dladdr(&variable, &info) == 0 || info.dli_fname == nullptr) return name;
   const auto folder = std::filesystem::path(info.dli_fname).parent_path();
   for (const auto& candidate : {folder / name, folder / "../lib" / name}) {
     if (std::filesystem::exists(candidate)) return candidate.string();
@@ -44,7 +44,7 @@ std::string cuda_version(int32_t number) {
   return "CUDA " + std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
-// Returns "535.104.05 (CUDA 12.2)", or "for CUDA 12.2" if NVML does not say the first.
+// Returns "535.104.05 (CUDA 12.2)", or "for CUDA 12.2" if NVML does not give the driver's version.
 std::string driver_text(int32_t cuda) {
   char release[80] = "";  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
   if (void* const nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
@@ -55,8 +55,8 @@ std::string driver_text(int32_t cuda) {
   return release[0] != 0 ? std::string(release) + " (" + cuda_version(cuda) + ")" : "for " + cuda_version(cuda);
 }
 
-// Says why the plugin's runtime finds no device, and what to do.
-std::string no_device(const CudaBackend& backend, int code) {
+// Returns why the plugin's runtime finds no device, and what to do.
+std::string no_device_reason(const CudaBackend& backend, int code) {
   int32_t driver = 0;
   if (backend.driver_version(&driver) == 0) {
     const std::string needed = "version 580 or later (" + cuda_version(backend.runtime_version) + ")";
@@ -67,7 +67,7 @@ std::string no_device(const CudaBackend& backend, int code) {
   std::string reason = "no CUDA device";
   if (code != 0) reason += std::string(": ") + backend.error_text(code);
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
-    return reason + "; CUDA_VISIBLE_DEVICES=" + visible + " hides those it does not name: unset it";
+    return reason + "; CUDA_VISIBLE_DEVICES=" + visible + " hides the devices that it does not name; unset it";
   return reason + "; make nvidia-smi list one first";
 }
 
@@ -76,35 +76,35 @@ Plugin open_plugin() {
   const bool named = !named_path().empty();
   const std::string path = named ? named_path() : installed_path();
   const std::string subject = named ? "ROBOCACHE_CUDA_LIBRARY: " + path : path;
-  const auto otherwise = [&](const char* remedy) {
+  const auto with_remedy = [&](const char* remedy) {
     return std::string("; ") + (named ? "unset it, or name the plugin that was built with this library" : remedy);
   };
   if (path.find('/') != std::string::npos && !std::filesystem::exists(path)) {
     plugin.reason = (named ? "" : "no CUDA plugin: ") + subject + " does not exist" +
-                    otherwise("install a build with CUDA, which pip makes where it finds nvcc");
+                    with_remedy("install a build with CUDA, which pip makes where it finds nvcc");
     return plugin;
   }
   plugin.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (plugin.library == nullptr) {
-    plugin.reason = subject + " does not open: " + dlerror() + otherwise("reinstall robocache");
+    plugin.reason = subject + " does not open: " + dlerror() + with_remedy("reinstall robocache");
     return plugin;
   }
   const auto abi = reinterpret_cast<const char* (*)()>(dlsym(plugin.library, "robocache_cuda_abi"));
   const auto table = reinterpret_cast<const CudaBackend* (*)()>(dlsym(plugin.library, "robocache_cuda_backend"));
   if (abi == nullptr || table == nullptr) {
     plugin.reason = subject + " is no CUDA plugin of this version of RoboCache: it exports no robocache_cuda_abi" +
-                    otherwise("reinstall robocache");
+                    with_remedy("reinstall robocache");
     return plugin;
   }
   if (std::strcmp(abi(), ROBOCACHE_BACKEND_ABI) != 0) {
     plugin.reason = subject + " belongs to another build of RoboCache: its interface is " + abi() +
-                    ", this library's is " ROBOCACHE_BACKEND_ABI + otherwise("build or install both together");
+                    ", this library's is " ROBOCACHE_BACKEND_ABI + with_remedy("build or install both together");
     return plugin;
   }
   plugin.backend = table();
   const int code = plugin.backend->device_count(&plugin.devices);
   if (code != 0) plugin.devices = 0;
-  if (plugin.devices == 0) plugin.reason = no_device(*plugin.backend, code);
+  if (plugin.devices == 0) plugin.reason = no_device_reason(*plugin.backend, code);
   return plugin;
 }
 
@@ -123,12 +123,12 @@ int release_host(int32_t /*device*/, void* memory) {
 }
 
 DeviceResource allocate_host(size_t bytes) {
-  constexpr size_t kSmall = 64;
+  constexpr size_t kCacheLine = 64;
   const bool is_huge = bytes >= kHugePage;
-  void* const memory = ::operator new(bytes, std::align_val_t{is_huge ? kHugePage : kSmall}, std::nothrow);
+  void* const memory = ::operator new(bytes, std::align_val_t{is_huge ? kHugePage : kCacheLine}, std::nothrow);
   if (memory == nullptr) throw OutOfMemory("allocating ", bytes, " bytes of host memory: out of memory");
   if (is_huge) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint, which the kernel may ignore
-  return {memory, {0, is_huge ? release_host<kHugePage> : release_host<kSmall>}};
+  return {memory, {0, is_huge ? release_host<kHugePage> : release_host<kCacheLine>}};
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct CudaDeviceInfo {
 // Every function returns 0 or a cudaError_t; error_text explains it. A function makes `device` current only for its
 // duration.
 struct CudaBackend {
-  int32_t runtime_version;  // CUDA runtime the plugin was built with, as 13000
+  int32_t runtime_version;  // of CUDA, with which the plugin was built: 13000 is 13.0
   int32_t out_of_memory;    // the code of the error "out of memory"
   int (*driver_version)(int32_t* version);
   int (*device_count)(int32_t* count);
@@ -54,7 +54,7 @@ struct CudaBackend {
 };
 
 // Returns the plugin's table, or null; cuda_unavailable_reason() then gives the reason. The plugin is searched for
-// once, beside this library and at $ROBOCACHE_CUDA_LIBRARY.
+// once: at $ROBOCACHE_CUDA_LIBRARY if that is set, else beside this library.
 const CudaBackend* cuda_backend_or_null();
 const std::string& cuda_unavailable_reason();
 
@@ -129,8 +129,8 @@ class HostRegistration {
   void* on_device_ = nullptr;
 };
 
-// Owns a CUDA stream that does not synchronise with the default stream. Work that is queued on it when it is destroyed still
-// runs. On the CPU it owns nothing.
+// Owns a CUDA stream that does not synchronise with the default stream. Destroying the object does not cancel work that
+// is queued on the stream. On the CPU it owns nothing.
 class OwnedCudaStream {
  public:
   OwnedCudaStream() = default;

@@ -11,7 +11,8 @@ CpuIsa cpu_isa();
 
 }  // namespace robocache
 
-// Selects baseline::f, v3::f or v4::f. Processors other than x86-64 have only baseline, compiled with their own fma.
+// Selects baseline::f, v3::f or v4::f. Processors other than x86-64 have only baseline, compiled with the processor's
+// fma instruction.
 #ifdef __x86_64__
 #define ROBOCACHE_SELECT_ISA(f)                                 \
   (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   ? v4::f \

@@ -1,4 +1,4 @@
-// The element types of tensors, and the two 16-bit floats that C++20 has no type for.
+// The element types of tensors.
 #pragma once
 
 #include <cstdint>

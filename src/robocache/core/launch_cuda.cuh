@@ -22,9 +22,9 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
 // unknown, the launch reports why.
 inline int multiprocessors(int device) { return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device)); }
 
-// Returns the number of blocks of `of_each` items, at most `most`.
-inline unsigned blocks_for(int64_t items, int64_t of_each, int64_t most = INT32_MAX) {
-  return static_cast<unsigned>(std::min((items + of_each - 1) / of_each, most));
+// Returns how many blocks of `items_per_block` items hold `items`, but at most `most`.
+inline unsigned blocks_for(int64_t items, int64_t items_per_block, int64_t most = INT32_MAX) {
+  return static_cast<unsigned>(std::min((items + items_per_block - 1) / items_per_block, most));
 }
 
 // Makes a device current and restores the caller's. Clears an error that an earlier call has already reported, such as
@@ -59,20 +59,21 @@ class DeviceGuard {
 inline bool runs_code_for_90(const void* kernel, int device) {
   enum : uint8_t { kNotAsked, kNo, kYes };
   static std::atomic<uint8_t> answers[64]{};
-  const bool kept = device < static_cast<int>(std::size(answers));
-  const uint8_t known = kept ? answers[device].load(std::memory_order_relaxed) : uint8_t{kNotAsked};
+  const bool has_entry = device < static_cast<int>(std::size(answers));
+  const uint8_t known = has_entry ? answers[device].load(std::memory_order_relaxed) : uint8_t{kNotAsked};
   if (known != kNotAsked) return known == kYes;
   cudaFuncAttributes built{};
   if (cudaFuncGetAttributes(&built, kernel) != cudaSuccess) return false;  // the launch will report the reason
   const bool yes = built.ptxVersion >= 90;
-  if (kept) answers[device].store(yes ? kYes : kNo, std::memory_order_relaxed);
+  if (has_entry) answers[device].store(yes ? kYes : kNo, std::memory_order_relaxed);
   return yes;
 }
 
 // Launches a kernel that may begin before the previous kernel on the stream has ended (programmatic dependent launch,
-// in code for 9.0 and later). The kernel must call wait_for_work_before() before it touches memory. It may only read
-// memory earlier that the previous kernel does not write, if that kernel calls let_work_after_begin() after its own
-// wait. Blocks of a cluster (also 9.0 and later) can access each other's shared memory.
+// in code for 9.0 and later). The kernel must call wait_for_work_before() before it touches memory. Earlier it may only
+// read, and only what the previous kernel does not write; that kernel must then call let_work_after_begin() after its
+// own wait, so that the kernels before it have ended. Blocks of a cluster (also 9.0 and later) can access each other's
+// shared memory.
 template <class... Parameters>
 cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 blocks, unsigned threads,
                             size_t shared_bytes, cudaStream_t stream, const Parameters&... arguments) {
@@ -111,6 +112,7 @@ __device__ inline void let_work_after_begin() {
 #endif
 }
 
+// Waits until the previous kernel has ended, and lets the next one begin.
 __device__ inline void wait_for_work_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -23,8 +23,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Waking a sleeping thread takes longer than a short range, so the caller polls this long before it sleeps.
-constexpr auto kBriefly = std::chrono::microseconds(30);
+// Waking a sleeping thread takes longer than running a short range, so the caller polls this long before it sleeps.
+constexpr auto kPollTime = std::chrono::microseconds(30);
 
 thread_local bool inside_range = false;
 thread_local const std::atomic<bool>* cancelled_by = nullptr;
@@ -88,14 +88,14 @@ class ThreadPool {
   int threads() const { return threads_; }
 
   void resize(int threads) {
-    const std::lock_guard<std::mutex> run(run_mutex_);
+    const std::lock_guard<std::mutex> run_lock(run_mutex_);
     stop_workers();
     threads_ = threads;
   }
 
   void run(int64_t n, int64_t grain, bool in_order, const std::function<void(Ranges&)>& body) {
-    std::unique_lock<std::mutex> run(run_mutex_, std::try_to_lock);
-    if (!run.owns_lock() || threads_ == 1) {
+    std::unique_lock<std::mutex> run_lock(run_mutex_, std::try_to_lock);
+    if (!run_lock.owns_lock() || threads_ == 1) {
       run_alone(n, grain, body);
       return;
     }
@@ -110,7 +110,7 @@ class ThreadPool {
     }
     wake_.notify_all();
     work(0);
-    for (const auto until = SteadyClock::now() + kBriefly; busy_.load() > 0 && SteadyClock::now() < until;) {
+    for (const auto until = SteadyClock::now() + kPollTime; busy_.load() > 0 && SteadyClock::now() < until;) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
@@ -139,7 +139,7 @@ class ThreadPool {
   };
 
   // Makes one part if ranges must begin in order, else one for each thread. A thread that gets the same part in every
-  // call finds its memory in its own cache.
+  // call finds the part's data in its core's cache.
   void divide(bool in_order) {
     const int64_t count = in_order ? 1 : threads_;
     if (std::ssize(parts_) != count) parts_ = std::vector<Part>(static_cast<size_t>(count));
@@ -176,20 +176,20 @@ class ThreadPool {
 
   void work(size_t thread) {
     const InsideRange inside;
-    Share own(*this, thread);
+    Share share(*this, thread);
     do {
-      own.took_one = false;
+      share.took_one = false;
       try {
-        return (*job_.body)(own);
+        return (*job_.body)(share);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (!error_) error_ = std::current_exception();
       }
-    } while (own.took_one);
+    } while (share.took_one);  // other ranges run after an exception; without one taken, it would throw for ever
   }
 
-  // Polls for the next job before the thread sleeps: calls often follow each other within microseconds, and waking a thread can
-  // take longer than its share of the work.
+  // Polls for the next job before the thread sleeps: calls often follow each other within microseconds, and waking a
+  // thread can take longer than its share of the work.
   void await_briefly(uint64_t seen) const {
     const auto until = SteadyClock::now() + std::chrono::microseconds(50);
     while (posted_.load(std::memory_order_acquire) == seen && SteadyClock::now() < until) {
@@ -307,6 +307,7 @@ int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_
   parallel_for(n, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < std::min(end, first.load()); ++i) {
       if (!is(i)) continue;
+      // Lowers `first` to i, unless another thread has lowered it further.
       for (int64_t known = first; i < known && !first.compare_exchange_weak(known, i);) continue;
     }
   });

@@ -5,8 +5,8 @@
 
 namespace robocache {
 
-// Returns parts of a workspace, each aligned to 256 bytes like the workspace itself. Without memory it only counts. A
-// pointer whose part is not wanted stays unchanged.
+// Returns parts of a workspace, each aligned to 256 bytes like the workspace itself. If `memory` is null, it only
+// counts bytes. A pointer whose part is not wanted stays unchanged.
 class WorkspaceParts {
  public:
   explicit WorkspaceParts(void* memory) : memory_(static_cast<char*>(memory)) {}

@@ -20,12 +20,12 @@ namespace {
 // A process looks for the plugin once, so each of these tests needs its own process.
 class BackendDeathTest : public testing::Test {
  protected:
-  // Exits with 0 if there is no CUDA and every entry reports that as the header promises.
+  // Exits with 0 if there is no CUDA and every function reports that as backend.hpp promises.
   [[noreturn]] static void exit_without_cuda(const char* library) {
     setenv("ROBOCACHE_CUDA_LIBRARY", library, 1);
     std::fprintf(stderr, "%s\n", cuda_unavailable_reason().c_str());
     bool as_promised = cuda_device_count() == 0 && !cuda_unavailable_reason().empty();
-    const auto refuses = [&](auto call) {
+    const auto call_without_cuda = [&](auto call) {
       try {
         call();
         as_promised = false;
@@ -33,9 +33,9 @@ class BackendDeathTest : public testing::Test {
         as_promised = as_promised && std::strstr(error.what(), cuda_unavailable_reason().c_str()) != nullptr;
       }
     };
-    refuses([] { cuda_backend(); });
-    refuses([] { cuda_symbol("robocache_cuda_resample"); });
-    refuses([] { DeviceBuffer({DeviceType::kCuda, 0}, 16); });
+    call_without_cuda([] { cuda_backend(); });
+    call_without_cuda([] { cuda_symbol("robocache_cuda_resample"); });
+    call_without_cuda([] { DeviceBuffer({DeviceType::kCuda, 0}, 16); });
     exit(as_promised ? 0 : 1);
   }
 
@@ -113,7 +113,7 @@ TEST(DeviceBuffer, TooLargeIsOutOfMemory) {
                                     "allocating 1152921504606846976 bytes of host memory: out of memory");
 }
 
-// ---- The parts of a side stream. On the CPU each does nothing and reports that its work is done ----
+// ---- Pinned memory, streams and events. On the CPU the memory is plain, and streams and events do nothing ----
 
 class Pinned : public test::OnDevice {
  protected:
@@ -144,9 +144,9 @@ TEST_P(Pinned, MemoryIsReadableByHostAndDevice) {
     EXPECT_EQ(moved.data(), memory);
     EXPECT_TRUE(read(moved.on_device(), count) == values);
   }
-  const PinnedBuffer nothing(device(), 0);
-  EXPECT_EQ(nothing.data(), nullptr);
-  EXPECT_EQ(nothing.on_device(), nullptr);
+  const PinnedBuffer empty(device(), 0);
+  EXPECT_EQ(empty.data(), nullptr);
+  EXPECT_EQ(empty.on_device(), nullptr);
 }
 
 TEST_P(Pinned, OrdinaryMemoryCanBeRegistered) {
@@ -164,7 +164,7 @@ TEST_P(Pinned, OrdinaryMemoryCanBeRegistered) {
 
 TEST_P(Pinned, AnEventIsReachedAfterEarlierWork) {
   const OwnedCudaStream stream(device());
-  const OwnedCudaStream second(device());
+  const OwnedCudaStream second_stream(device());
   CudaEvent event(device());
   event.wait();  // returns at once if it was never recorded
   event.make_wait(stream.get());
@@ -179,10 +179,10 @@ TEST_P(Pinned, AnEventIsReachedAfterEarlierWork) {
     std::memset(from.data(), round, kBytes);
     check_cuda(cuda_backend().copy_from_host(0, on_device.data(), from.data(), kBytes, stream.get().handle), "copy");
     event.record(stream.get());
-    event.make_wait(second.get());
-    check_cuda(cuda_backend().copy_to_host(0, to.data(), on_device.data(), kBytes, second.get().handle), "copy");
+    event.make_wait(second_stream.get());
+    check_cuda(cuda_backend().copy_to_host(0, to.data(), on_device.data(), kBytes, second_stream.get().handle), "copy");
     event.wait();
-    second.wait();
+    second_stream.wait();
     EXPECT_EQ(std::memcmp(to.data(), from.data(), kBytes), 0);
   }
 }

@@ -40,19 +40,19 @@ TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndNarrowsBack) {
   }
 }
 
-TYPED_TEST(HalfFloat, MiddlesRoundToEvenAndTheirNeighboursToTheNearest) {
+TYPED_TEST(HalfFloat, MidpointsRoundToEvenAndTheirNeighboursToTheNearest) {
   for (uint16_t below = 0; below < TestFixture::Format::kInfinity; ++below) {
     const double low = TestFixture::Format::value(below);
     const bool last = below + 1 == TestFixture::Format::kInfinity;
     const double high = last ? std::ldexp(1, TestFixture::Format::kBias + 1)
                              : TestFixture::Format::value(static_cast<uint16_t>(below + 1));
-    const auto middle = static_cast<float>((low + high) / 2);  // exact: it has one bit more than a half
+    const auto midpoint = static_cast<float>((low + high) / 2);  // exact: it has one bit more than a 16-bit float
     const int even = below + (below & 1);
-    ASSERT_EQ(this->narrow(middle), even) << below;
-    ASSERT_EQ(this->narrow(-middle), even | 0x8000) << below;
-    ASSERT_EQ(this->narrow(std::nextafter(middle, 0.0F)), below) << below;
-    ASSERT_EQ(this->narrow(std::nextafter(middle, INFINITY)), below + 1) << below;
-    ASSERT_EQ(this->narrow(-std::nextafter(middle, INFINITY)), (below + 1) | 0x8000) << below;
+    ASSERT_EQ(this->narrow(midpoint), even) << below;
+    ASSERT_EQ(this->narrow(-midpoint), even | 0x8000) << below;
+    ASSERT_EQ(this->narrow(std::nextafter(midpoint, 0.0F)), below) << below;
+    ASSERT_EQ(this->narrow(std::nextafter(midpoint, INFINITY)), below + 1) << below;
+    ASSERT_EQ(this->narrow(-std::nextafter(midpoint, INFINITY)), (below + 1) | 0x8000) << below;
   }
 }
 

@@ -43,7 +43,7 @@ class FakeHost {
                                       "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   }
 
-  // A group of either version, which reads its own files.
+  // A group of either version: writes the files of both, since each version reads only its own.
   void group(const std::string& folder, const std::string& limit, const std::string& usage,
              const std::string& stat = "anon 5\n") const {
     write(folder + "/cgroup.procs", "1\n");
@@ -137,6 +137,7 @@ TEST(HostMemory, TheMountMayBeginAtTheGroupOfTheProcess) {
     EXPECT_EQ(host.memory().limit_bytes, inside.ends_with("worker") ? 200000 : 300000);
     EXPECT_EQ(host.memory().free_bytes, inside.ends_with("worker") ? 110000 : 200000);
   }
+  // So begins the path of a process outside the root of its control group namespace.
   const FakeHost elsewhere;
   elsewhere.version2("/../other");
   elsewhere.group("/sys/fs/cgroup", "70000", "20000");

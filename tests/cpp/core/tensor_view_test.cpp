@@ -42,15 +42,15 @@ TEST(TensorView, OnlyStridesBetweenElementsMatter) {
 
 TEST(TensorView, ExtentCoversAllElements) {
   std::array<int16_t, 64> memory{};
-  const auto at = [&](int i) { return reinterpret_cast<uintptr_t>(memory.data() + i); };
+  const auto address_of = [&](int i) { return reinterpret_cast<uintptr_t>(memory.data() + i); };
   TensorView view = TensorView::contiguous(memory.data() + 32, DType::kInt16, {4, 3});
-  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{at(32), at(44)}));
+  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{address_of(32), address_of(44)}));
   view.strides[0] = -8;
-  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{at(8), at(35)}));
+  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{address_of(8), address_of(35)}));
   view.strides[0] = 0;
-  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{at(32), at(35)}));
+  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{address_of(32), address_of(35)}));
   view.strides = {-8, -1};
-  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{at(6), at(33)}));
+  EXPECT_EQ(view.extent(), (std::array<uintptr_t, 2>{address_of(6), address_of(33)}));
   view.shape[1] = 0;
   EXPECT_EQ(view.extent()[0], view.extent()[1]);
 }

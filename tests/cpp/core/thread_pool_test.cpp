@@ -31,12 +31,12 @@ TEST_P(ThreadPool, EachIndexIsVisitedOnceInRangesOfOneGrain) {
   for (const int64_t n : {0, 1, 7, 64, 1000, 4097}) {
     for (const int64_t grain : {1, 3, 64, 5000}) {
       std::vector<int> visits(static_cast<size_t>(n), 0);
-      std::atomic<bool> other_length = false;
+      std::atomic<bool> wrong_range = false;
       parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-        if (begin % grain != 0 || end != std::min(n, begin + grain)) other_length = true;
+        if (begin % grain != 0 || end != std::min(n, begin + grain)) wrong_range = true;
         for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
       });
-      EXPECT_FALSE(other_length);
+      EXPECT_FALSE(wrong_range);
       EXPECT_EQ(visits, std::vector<int>(static_cast<size_t>(n), 1)) << "n " << n << " grain " << grain;
     }
   }
@@ -45,14 +45,14 @@ TEST_P(ThreadPool, EachIndexIsVisitedOnceInRangesOfOneGrain) {
 TEST_P(ThreadPool, ARangeMayWaitForEarlierRanges) {
   for (int round = 0; round < 50; ++round) {
     std::atomic<int64_t> ended = 0;
-    std::atomic<bool> late = false;
+    std::atomic<bool> timed_out = false;
     parallel_for(100, 1, [&](int64_t begin, int64_t) {
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
       while (ended < begin && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-      if (ended != begin) late = true;
+      if (ended != begin) timed_out = true;
       ++ended;
     });
-    EXPECT_FALSE(late);
+    EXPECT_FALSE(timed_out);
   }
 }
 
@@ -84,19 +84,19 @@ TEST_P(ThreadPool, EachThreadBeginsAtTheSamePartAndTakesWhatOthersLeave) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<int64_t> left = n;
     parallel_ranges(n, 1, [&](Ranges& ranges) {
-      const bool called_here = std::this_thread::get_id() == caller;
+      const bool is_caller = std::this_thread::get_id() == caller;
       int64_t begin = 0;
       int64_t end = 0;
       bool is_first = true;
       while (ranges.next(begin, end)) {
-        if (is_first && called_here) {
+        if (is_first && is_caller) {
           EXPECT_EQ(begin, 0);
         }
         is_first = false;
-        // The caller stops in its first range until the others have taken all that they can.
+        // The caller stays in its first range until the others have taken all that they can.
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
         --left;
-        while (called_here && threads > 1 && left > 0 && std::chrono::steady_clock::now() < deadline) {
+        while (is_caller && threads > 1 && left > 0 && std::chrono::steady_clock::now() < deadline) {
           std::this_thread::yield();
         }
       }
@@ -126,15 +126,15 @@ TEST_P(ThreadPool, ManyShortJobsFollowEachOther) {
 
 TEST_P(ThreadPool, RangesRunOnAllThreadsAtOnce) {
   std::atomic<int> arrived = 0;
-  std::atomic<bool> alone = false;
+  std::atomic<bool> is_alone = false;
   parallel_for(GetParam(), 1, [&](int64_t, int64_t) {
     ++arrived;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (arrived < GetParam() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    if (arrived < GetParam()) alone = true;
+    if (arrived < GetParam()) is_alone = true;
   });
   EXPECT_EQ(arrived, GetParam());
-  EXPECT_FALSE(alone);
+  EXPECT_FALSE(is_alone);
 }
 
 TEST_P(ThreadPool, OneOfManyExceptionsIsThrownAfterAllRangesEnded) {
@@ -156,16 +156,16 @@ TEST_P(ThreadPool, OneOfManyExceptionsIsThrownAfterAllRangesEnded) {
 
 TEST_P(ThreadPool, ACallInsideARangeRunsOnThatThread) {
   std::atomic<int> inner = 0;
-  std::atomic<bool> elsewhere = false;
+  std::atomic<bool> on_another_thread = false;
   parallel_for(16, 1, [&](int64_t, int64_t) {
     const auto outer_thread = std::this_thread::get_id();
     parallel_for(16, 1, [&](int64_t, int64_t) {
-      if (std::this_thread::get_id() != outer_thread) elsewhere = true;
+      if (std::this_thread::get_id() != outer_thread) on_another_thread = true;
       ++inner;
     });
   });
   EXPECT_EQ(inner, 16 * 16);
-  EXPECT_FALSE(elsewhere);
+  EXPECT_FALSE(on_another_thread);
 }
 
 // The second caller finds the threads busy and works alone. Calls inside its ranges run on its thread too, even if the
@@ -182,17 +182,17 @@ TEST_P(ThreadPool, ACallInsideARangeOfASecondCallerRunsOnThatThread) {
     first_ended = true;
   });
   while (!first_began) std::this_thread::yield();
-  std::atomic<bool> elsewhere = false;
+  std::atomic<bool> on_another_thread = false;
   parallel_for(2, 1, [&](int64_t, int64_t) {
     second_began = true;
     while (!first_ended) std::this_thread::yield();
     const auto outer_thread = std::this_thread::get_id();
     parallel_for(1000, 1, [&](int64_t, int64_t) {
-      if (std::this_thread::get_id() != outer_thread) elsewhere = true;
+      if (std::this_thread::get_id() != outer_thread) on_another_thread = true;
     });
   });
   first.join();
-  EXPECT_FALSE(elsewhere);
+  EXPECT_FALSE(on_another_thread);
 }
 
 TEST_P(ThreadPool, CallersInSeveralThreadsFinishAndGetTheirOwnExceptions) {
