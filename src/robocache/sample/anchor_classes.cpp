@@ -15,7 +15,7 @@ std::vector<uint64_t> distinct(std::vector<uint64_t> keys) {
 }  // namespace
 
 AnchorClasses classes_by_weight(std::span<const double> weights) {
-  // The bits of doubles of one sign, as integers, have the order of the numbers.
+  // The bits of positive doubles, read as integers, are ordered like the numbers.
   std::vector<uint64_t> bits;
   for (const double weight : weights) {
     if (weight > 0) bits.push_back(std::bit_cast<uint64_t>(weight));
@@ -34,9 +34,9 @@ AnchorClasses classes_by_weight(std::span<const double> weights) {
       classes.of.push_back(-1);
       continue;
     }
-    const auto at = std::ranges::lower_bound(keys, std::bit_cast<uint64_t>(weight) >> shift) - keys.begin();
-    classes.of.push_back(static_cast<int32_t>(at));
-    classes.weights[static_cast<size_t>(at)] += weight;
+    const auto index = std::ranges::lower_bound(keys, std::bit_cast<uint64_t>(weight) >> shift) - keys.begin();
+    classes.of.push_back(static_cast<int32_t>(index));
+    classes.weights[static_cast<size_t>(index)] += weight;
   }
   return classes;
 }

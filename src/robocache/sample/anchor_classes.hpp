@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// With more distinct weights than these, close weights share a class.
+// With more distinct weights than this, weights close to each other share a class.
 inline constexpr int64_t kMostWeightClasses = 512;
 
 struct AnchorClasses {
@@ -19,9 +19,9 @@ struct AnchorClasses {
   std::vector<double> weights;  // the sum of the weights of each class
 };
 
-// Anchors with equal weights form a class. Above kMostWeightClasses, weights that share their leading bits form a
-// class, with as many bits as that many classes allow; the class keeps the exact sum of its weights. Weights are finite
-// and not negative; an anchor of weight 0 is not drawn.
+// Anchors with equal weights form a class. With more than kMostWeightClasses distinct weights, those with the same
+// leading bits form a class; as many bits are compared as give at most that many classes. A class keeps the exact sum
+// of its weights. Weights are finite and not negative; an anchor of weight 0 is not drawn.
 AnchorClasses classes_by_weight(std::span<const double> weights);
 
 // Anchors with equal numbers form a class. All classes have the same weight.

@@ -28,14 +28,14 @@ int64_t first_target_of(const int64_t* times, int64_t row, int64_t snap_ns) {
   int64_t first = snap_ns > 0 ? saturating_difference(time_ns, snap_ns - 1) : time_ns;
   if (row == 0 || snap_ns == 0) return first;
   // A target that is not nearer to this row than to the previous one takes the previous one.
-  const int64_t before_ns = times[row - 1];
-  const uint64_t apart = ns_between(time_ns, before_ns);
-  const auto middle = static_cast<int64_t>(static_cast<uint64_t>(before_ns) + apart / 2);
+  const int64_t previous_ns = times[row - 1];
+  const uint64_t apart = ns_between(time_ns, previous_ns);
+  const auto middle = static_cast<int64_t>(static_cast<uint64_t>(previous_ns) + apart / 2);
   return apart == 0 ? first_target_of(times, row - 1, snap_ns) : std::max(first, middle + 1);
 }
 
 TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
-  const int64_t reach = std::max<int64_t>(edges.snap_ns - 1, 0);
+  const int64_t reach = std::max<int64_t>(edges.snap_ns - 1, 0);  // a target this far outside counts as inside
   TimeRange range;
   for (const WindowSpan& window : edges.whole) {
     const EpisodeRows& rows = window.clock.episodes[episode];
@@ -44,11 +44,12 @@ TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
     if (window.rows) {
       const auto [first_row, last_row] = *window.rows;
       if (first_row <= -rows.rows || last_row > rows.rows) return {0, -1};
-      const auto anchor_of = [&](int64_t row) {
+      // A target that takes row r needs r + first_row >= 0 and r + last_row < rows.
+      const auto first_anchor_of = [&](int64_t row) {
         return saturating_difference(first_target_of(times, row, edges.snap_ns), window.first_delta_ns);
       };
-      if (first_row <= 0) range.first_ns = std::max(range.first_ns, anchor_of(-first_row));
-      if (last_row > 0) range.last_ns = std::min(range.last_ns, anchor_of(rows.rows - last_row) - 1);
+      if (first_row <= 0) range.first_ns = std::max(range.first_ns, first_anchor_of(-first_row));
+      if (last_row > 0) range.last_ns = std::min(range.last_ns, first_anchor_of(rows.rows - last_row) - 1);
       continue;
     }
     const int64_t last_ns = times[rows.rows - 1];
@@ -67,7 +68,7 @@ struct Part {
   int64_t end;
 };
 
-// The number of anchors that `where` gets at once.
+// The number of anchors that `where` and look() handle at once.
 constexpr int64_t kAnchorsAtOnce = int64_t{1} << 18;
 
 // Sorts the ranges, so that a search finds those of an episode.
@@ -78,7 +79,7 @@ std::vector<AnchorRange> sorted(std::vector<AnchorRange> ranges) {
   return ranges;
 }
 
-// Returns the first i of [0, n) for which `holds` is true; n if there is none. `holds` stays true after it.
+// Returns the first i of [0, n) for which `holds` is true; n if there is none. For every later i `holds` is true too.
 template <class Holds>
 int64_t first_that(int64_t n, const Holds& holds) {
   int64_t low = 0;
@@ -95,7 +96,7 @@ int64_t first_that(int64_t n, const Holds& holds) {
 
 }  // namespace
 
-// Adds the ticks that lie in the range, of n ascending ones, without the last drop_n_last.
+// Adds a run of the ticks that `edges` do not leave out, among n ascending ticks; tick k is at time(k).
 template <class Time>
 void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRun entry, const Time& time) {
   const TimeRange range = range_of(edges, episode);
@@ -128,18 +129,18 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
   Anchors result;
   result.period_ns_ = kNsPerSecond / hz;
   for (const int64_t episode : episodes) {
-    bool any = false;
+    bool has_clock = false;
     int64_t start_ns = 0;
     int64_t end_ns = 0;
     for (const StreamClock& clock : clocks) {
       const EpisodeRows& rows = clock.episodes[episode];
       if (rows.rows == 0) continue;
       const int64_t last_ns = clock.time_ns[rows.begin + rows.rows - 1];
-      start_ns = any ? std::max(start_ns, rows.first_ns) : rows.first_ns;
-      end_ns = any ? std::min(end_ns, last_ns) : last_ns;
-      any = true;
+      start_ns = has_clock ? std::max(start_ns, rows.first_ns) : rows.first_ns;
+      end_ns = has_clock ? std::min(end_ns, last_ns) : last_ns;
+      has_clock = true;
     }
-    if (!any || end_ns < start_ns) continue;
+    if (!has_clock || end_ns < start_ns) continue;
     const auto refuse = [&](const std::string& expected) {
       throw ArgumentError("anchors.rate_hz: expected " + expected + ", got " + number_text(hz) + " Hz over the " +
                           number_text(static_cast<double>(ns_between(end_ns, start_ns)) / kNsPerSecond) +
@@ -150,12 +151,12 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
     const double ticks = static_cast<double>(span_ns) / result.period_ns_;
     if (!(ticks < static_cast<double>(kMostTicks - result.anchors_))) refuse("at most 2^53 ticks in all");
     // One more than the quotient, because a tick that is rounded down to the last row counts too.
-    auto last = static_cast<int64_t>(ticks) + 1;
-    while (last > 0 && !(static_cast<double>(last) * result.period_ns_ < 0x1p63 &&
-                         clock_tick_ns(last, result.period_ns_) <= static_cast<int64_t>(span_ns))) {
-      --last;
+    auto last_tick = static_cast<int64_t>(ticks) + 1;
+    while (last_tick > 0 && !(static_cast<double>(last_tick) * result.period_ns_ < 0x1p63 &&
+                              clock_tick_ns(last_tick, result.period_ns_) <= static_cast<int64_t>(span_ns))) {
+      --last_tick;
     }
-    result.add(episode, last + 1, edges, {.origin = start_ns},
+    result.add(episode, last_tick + 1, edges, {.origin = start_ns},
                [&](int64_t k) { return start_ns + clock_tick_ns(k, result.period_ns_); });
   }
   result.finish();
@@ -168,30 +169,31 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     if (value && *value < 1) refuse(name, argument, ": expected at least 1, got ", std::to_string(*value));
   }
   const int64_t reach = std::max<int64_t>(snap_ns - 1, 0);
-  const AnchorIndex from = index();
+  const AnchorIndex unfiltered = index();
   const auto anchors_in = [&](size_t run) {
     return (run + 1 < table_.size() ? table_[run + 1].first_anchor : anchors_) - table_[run].first_anchor;
   };
-  const auto time_of = [&](size_t run, int64_t k) { return from.at(table_[run].first_anchor + k).time_ns; };
+  const auto time_of = [&](size_t run, int64_t k) { return unfiltered.at(table_[run].first_anchor + k).time_ns; };
 
   std::vector<Part> parts;
   for (size_t run = 0; run < table_.size(); ++run) parts.push_back({run, 0, anchors_in(run)});
 
-  // Cuts the parts of each run by the ranges of its episode, and keeps what lies inside them, or outside.
-  const auto cut = [&](const std::vector<AnchorRange>& requested, bool of_rows, bool inside, const char* argument) {
-    if (of_rows && rows_ == nullptr) {
+  // Cuts the parts of each run by the ranges of its episode, and keeps the anchors inside the ranges, or those outside.
+  const auto cut = [&](const std::vector<AnchorRange>& requested, bool in_rows, bool keeps_inside,
+                       const char* argument) {
+    if (in_rows && rows_ == nullptr) {
       refuse(name, argument, ": rows go with anchors of a stream; expected start_s and end_s, since rate_hz is given");
     }
     const std::vector<AnchorRange> ranges = sorted(requested);
-    std::vector<Part> left;
+    std::vector<Part> remaining;
     for (const Part& part : parts) {
       const AnchorRun& run = table_[part.run];
-      const auto own = std::ranges::equal_range(ranges, run.episode, {}, &AnchorRange::episode);
-      int64_t at = part.begin;
-      for (const AnchorRange& range : own) {
+      const auto episode_ranges = std::ranges::equal_range(ranges, run.episode, {}, &AnchorRange::episode);
+      int64_t next = part.begin;
+      for (const AnchorRange& range : episode_ranges) {
         int64_t begin = 0;
         int64_t end = 0;
-        if (of_rows) {
+        if (in_rows) {
           const EpisodeRows& rows = rows_[run.episode];
           if (range.last >= rows.rows) {
             refuse(name, argument, ": expected rows of episode ", std::to_string(run.episode), ", which has ",
@@ -206,15 +208,15 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
           begin = first_that(part.end, [&](int64_t k) { return time_of(part.run, k) >= first_ns; });
           end = first_that(part.end, [&](int64_t k) { return time_of(part.run, k) > last_ns; });
         }
-        begin = std::clamp(begin, at, part.end);
+        begin = std::clamp(begin, next, part.end);
         end = std::clamp(end, begin, part.end);
-        if (inside && begin < end) left.push_back({part.run, begin, end});
-        if (!inside && at < begin) left.push_back({part.run, at, begin});
-        at = std::max(at, end);
+        if (keeps_inside && begin < end) remaining.push_back({part.run, begin, end});
+        if (!keeps_inside && next < begin) remaining.push_back({part.run, next, begin});
+        next = std::max(next, end);
       }
-      if (!inside && at < part.end) left.push_back({part.run, at, part.end});
+      if (!keeps_inside && next < part.end) remaining.push_back({part.run, next, part.end});
     }
-    parts = std::move(left);
+    parts = std::move(remaining);
   };
   if (filter.keep) cut(*filter.keep, filter.keep_rows, true, "keep");
   if (!filter.drop.empty()) cut(filter.drop, filter.drop_rows, false, "drop");
@@ -223,7 +225,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     std::vector<int64_t> episodes;
     std::vector<int64_t> times;
     std::vector<Part> waiting;
-    std::vector<Part> left;
+    std::vector<Part> remaining;
     const auto filter_waiting = [&] {
       std::vector<uint8_t> stays(times.size(), 1);
       filter.where(episodes, times, stays);
@@ -231,10 +233,10 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
       for (const Part& part : waiting) {
         for (int64_t k = part.begin; k < part.end; ++k, ++i) {
           if (stays[i] == 0) continue;
-          if (!left.empty() && left.back().run == part.run && left.back().end == k) {
-            ++left.back().end;
+          if (!remaining.empty() && remaining.back().run == part.run && remaining.back().end == k) {
+            ++remaining.back().end;
           } else {
-            left.push_back({part.run, k, k + 1});
+            remaining.push_back({part.run, k, k + 1});
           }
         }
       }
@@ -255,7 +257,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
       }
     }
     if (!times.empty()) filter_waiting();
-    parts = std::move(left);
+    parts = std::move(remaining);
   }
 
   Anchors result;
@@ -263,7 +265,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   result.rows_ = rows_;
   result.period_ns_ = period_ns_;
   result.every_ = filter.every;
-  int64_t taken = 0;  // anchors of the run that are in earlier parts
+  int64_t taken = 0;  // anchors of the run in the parts that take() got before
   const auto take = [&](const Part& part) {
     const int64_t skipped = (filter.every - taken % filter.every) % filter.every;
     taken += std::max<int64_t>(part.end - part.begin, 0);
@@ -279,6 +281,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     int64_t anchors = 0;
     for (; end < parts.size() && parts[end].run == parts[begin].run; ++end)
       anchors += parts[end].end - parts[end].begin;
+    // Of the run, anchors [0, until) and from `from_last` on stay.
     const int64_t until = filter.first ? std::min(*filter.first, anchors) : filter.last ? 0 : anchors;
     const int64_t from_last = filter.last ? std::max(until, anchors - *filter.last) : anchors;
     taken = 0;
@@ -296,14 +299,14 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
 }
 
 void Anchors::look(const Look& body) const {
-  const AnchorIndex from = index();
+  const AnchorIndex all = index();
   std::vector<int64_t> episodes;
   std::vector<int64_t> times;
   for (int64_t first = 0; first < anchors_; first += kAnchorsAtOnce) {
     episodes.clear();
     times.clear();
     for (int64_t i = first; i < std::min(anchors_, first + kAnchorsAtOnce); ++i) {
-      const Anchor anchor = from.at(i);
+      const Anchor anchor = all.at(i);
       episodes.push_back(anchor.episode);
       times.push_back(anchor.time_ns);
     }
@@ -312,31 +315,31 @@ void Anchors::look(const Look& body) const {
 }
 
 std::vector<Anchors> Anchors::split(std::span<const int32_t> part, int64_t parts) const {
-  std::vector<Anchors> found(static_cast<size_t>(parts));
-  for (Anchors& own : found) {
-    own.tick_ns_ = tick_ns_;
-    own.rows_ = rows_;
-    own.period_ns_ = period_ns_;
-    own.every_ = every_;
+  std::vector<Anchors> results(static_cast<size_t>(parts));
+  for (Anchors& result : results) {
+    result.tick_ns_ = tick_ns_;
+    result.rows_ = rows_;
+    result.period_ns_ = period_ns_;
+    result.every_ = every_;
   }
   for (size_t run = 0; run < table_.size(); ++run) {
     const int64_t begin = table_[run].first_anchor;
     const int64_t end = run + 1 < table_.size() ? table_[run + 1].first_anchor : anchors_;
     for (int64_t i = begin; i < end; ++i) {
-      const int32_t of = part[static_cast<size_t>(i)];
-      if (of < 0) continue;
-      Anchors& own = found[static_cast<size_t>(of)];
-      if (i == begin || part[static_cast<size_t>(i - 1)] != of) {
+      const int32_t anchor_part = part[static_cast<size_t>(i)];
+      if (anchor_part < 0) continue;
+      Anchors& result = results[static_cast<size_t>(anchor_part)];
+      if (i == begin || part[static_cast<size_t>(i - 1)] != anchor_part) {
         AnchorRun entry = table_[run];
         (tick_ns_ != nullptr ? entry.origin : entry.first_tick) += (i - begin) * every_;
-        entry.first_anchor = own.anchors_;
-        own.table_.push_back(entry);
+        entry.first_anchor = result.anchors_;
+        result.table_.push_back(entry);
       }
-      ++own.anchors_;
+      ++result.anchors_;
     }
   }
-  for (Anchors& own : found) own.finish();
-  return found;
+  for (Anchors& result : results) result.finish();
+  return results;
 }
 
 void Anchors::add_none() {
@@ -350,10 +353,10 @@ void Anchors::add_none() {
 void Anchors::finish() {
   const auto runs = static_cast<int64_t>(table_.size());
   while ((anchors_ >> shift_) > 2 * runs) ++shift_;
-  size_t at = 0;
+  size_t run = 0;
   for (int64_t bucket = 0; bucket <= (anchors_ >> shift_) + 1; ++bucket) {
-    while (at + 1 < table_.size() && table_[at + 1].first_anchor <= bucket << shift_) ++at;
-    first_of_.push_back(static_cast<int32_t>(at));
+    while (run + 1 < table_.size() && table_[run + 1].first_anchor <= bucket << shift_) ++run;
+    first_of_.push_back(static_cast<int32_t>(run));
   }
 }
 

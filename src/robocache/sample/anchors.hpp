@@ -1,6 +1,6 @@
-// Anchors: the times of a source that can be drawn, either the ticks of a stream's clock or those of a rate. Finding
-// one reads no values. Anchors lie in runs, which are consecutive ticks of one episode. A binary search finds the run
-// of an anchor's number, and the offset in the run gives its time. A filter only makes the runs shorter.
+// Anchors: the times of a source that can be drawn, either the ticks of a stream's clock or those of a rate. Finding an
+// anchor reads no values. Anchors lie in runs, which are consecutive ticks of one episode. A binary search by the
+// anchor's number finds its run, and its place in the run gives its time. A filter only cuts runs.
 //
 //   const Anchors anchors = Anchors::of_ticks(clock, episodes);
 //   const Anchor anchor = anchors.index().at(7);
@@ -76,7 +76,7 @@ struct WindowSpan {
 struct AnchorEdges {
   std::vector<WindowSpan> whole;  // targets must lie within the episode's rows on each clock; an episode without rows
                                   // there has no anchors
-  int64_t snap_ns = 0;            // closer than this to the first or last row counts as within
+  int64_t snap_ns = 0;            // a target closer than this to the first or last row counts as within
   int64_t drop_n_last = 0;        // further ticks to leave out at an episode's end
 };
 
@@ -98,11 +98,11 @@ struct AnchorFilter {
   using Where =
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<uint8_t> stays)>;
   Where where = {};
-  std::optional<int64_t> first = {};  // keeps the first this many of an episode
-  std::optional<int64_t> last = {};   // and the last this many
-  int64_t every = 1;                  // the first of an episode and every n-th after it
+  std::optional<int64_t> first = {};  // keeps this many first anchors of an episode
+  std::optional<int64_t> last = {};   // and this many last ones
+  int64_t every = 1;                  // then keeps the first of an episode and every n-th after it
 
-  // The members that are numbers.
+  // Only the members that are numbers.
   static constexpr auto fields() {
     return std::tuple(Field{"first", &AnchorFilter::first}, Field{"last", &AnchorFilter::last},
                       Field{"every", &AnchorFilter::every});
@@ -120,8 +120,8 @@ class Anchors {
 
   // In each episode the ticks k / hz, rounded to the nearest ns, in the span that all `clocks` cover. A clock without
   // rows in an episode is ignored there, and an episode without rows on any clock has no anchors. Throws ArgumentError
-  // that names `anchor_hz` for more than 2^53 ticks, which a double cannot count, and for an episode of 2^63 ns or
-  // longer.
+  // that names `anchors.rate_hz` for more than 2^53 ticks, which a double cannot count, and for an episode of 2^63 ns
+  // or longer.
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});
 

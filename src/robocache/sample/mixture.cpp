@@ -24,10 +24,10 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
       refuse("temperature: expected a finite number above 0, got ", number_text(*options.temperature));
     }
     // The largest source has weight 1, so that nothing overflows.
-    const auto most = static_cast<double>(*std::max_element(anchors.begin(), anchors.end()));
+    const auto largest_count = static_cast<double>(*std::max_element(anchors.begin(), anchors.end()));
     std::vector<double> weights;
     for (const int64_t count : anchors) {
-      weights.push_back(std::pow(static_cast<double>(count) / most, 1 / *options.temperature));
+      weights.push_back(std::pow(static_cast<double>(count) / largest_count, 1 / *options.temperature));
     }
     return weights;
   }
@@ -65,13 +65,13 @@ std::vector<int64_t> shares_of(const std::vector<double>& weights, int64_t slots
   for (Whole& part : parts) {
     part *= static_cast<Whole>(slots);
     shares.push_back(static_cast<int64_t>(part / sum));
-    part %= sum;
+    part %= sum;  // now the remainder
   }
   std::vector<size_t> by_remainder(weights.size());
   std::iota(by_remainder.begin(), by_remainder.end(), size_t{0});
   std::stable_sort(by_remainder.begin(), by_remainder.end(), [&](size_t a, size_t b) { return parts[a] > parts[b]; });
-  const int64_t left = slots - std::accumulate(shares.begin(), shares.end(), int64_t{0});
-  for (int64_t i = 0; i < left; ++i) ++shares[by_remainder[static_cast<size_t>(i)]];
+  const int64_t remaining = slots - std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  for (int64_t i = 0; i < remaining; ++i) ++shares[by_remainder[static_cast<size_t>(i)]];
   return shares;
 }
 
@@ -79,8 +79,9 @@ std::vector<int64_t> shares_of_sources(const std::vector<double>& weights, const
   std::vector<int64_t> shares = shares_of(weights, kMixtureBlock);
   for (size_t source = 0; source < shares.size(); ++source) {
     if (shares[source] > 0 || weights[source] == 0) continue;
-    refuse(weight_name(options, source), ": expected at least one draw of ", std::to_string(kMixtureBlock), ", got ",
-           number_text(weights[source]), " of ", number_text(std::accumulate(weights.begin(), weights.end(), 0.0)));
+    refuse(weight_name(options, source), ": expected a weight that gives at least one draw of ",
+           std::to_string(kMixtureBlock), ", got ", number_text(weights[source]), " of ",
+           number_text(std::accumulate(weights.begin(), weights.end(), 0.0)));
   }
   return shares;
 }
@@ -106,31 +107,31 @@ std::vector<int64_t> shares_of_parts(const std::vector<double>& weights, int64_t
 
 MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOptions& options) {
   const bool has_parts = std::ranges::any_of(options.parts, [](const auto& parts) { return !parts.empty(); });
-  std::vector<int64_t> of_sources(anchors.begin(), anchors.end());
+  std::vector<int64_t> source_anchors(anchors.begin(), anchors.end());
   if (has_parts) {
-    of_sources.clear();
-    size_t at = 0;
+    source_anchors.clear();
+    size_t part = 0;
     for (const auto& parts : options.parts) {
       int64_t sum = 0;
-      for (size_t i = 0; i < std::max<size_t>(parts.size(), 1); ++i) sum += anchors[at++];
-      of_sources.push_back(sum);
+      for (size_t i = 0; i < std::max<size_t>(parts.size(), 1); ++i) sum += anchors[part++];
+      source_anchors.push_back(sum);
     }
   }
-  std::vector<double> weights = weights_of(of_sources, options);
-  if (weights.empty() && has_parts) weights.assign(of_sources.begin(), of_sources.end());
+  std::vector<double> weights = weights_of(source_anchors, options);
+  if (weights.empty() && has_parts) weights.assign(source_anchors.begin(), source_anchors.end());
   const bool weighted = !weights.empty();
   std::vector<int64_t> shares = weighted ? shares_of_sources(weights, options) : std::vector<int64_t>(anchors.size());
   if (has_parts) {
-    std::vector<int64_t> of_parts;
+    std::vector<int64_t> part_shares;
     for (size_t source = 0; source < shares.size(); ++source) {
       const auto& parts = options.parts[source];
       const std::string name =
           options.changed.empty() ? "sources[" + std::to_string(source) + "]" : options.changed[source];
-      const std::vector<int64_t> own =
+      const std::vector<int64_t> source_shares =
           parts.empty() ? std::vector{shares[source]} : shares_of_parts(parts, shares[source], name);
-      of_parts.insert(of_parts.end(), own.begin(), own.end());
+      part_shares.insert(part_shares.end(), source_shares.begin(), source_shares.end());
     }
-    shares = std::move(of_parts);
+    shares = std::move(part_shares);
   }
   int64_t anchor = 0;
   int64_t slot = 0;
@@ -156,10 +157,10 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
 }
 
 void MixtureTables::go_on(const Mixture& before, uint64_t draw) {
-  Mixture own = before;
-  own.table = table_.data();
-  for (int32_t source = 0; source < own.sources; ++source) {
-    table_[static_cast<size_t>(source)].offset = before.drawn(source, draw) - own.drawn(source, draw);
+  Mixture next = before;
+  next.table = table_.data();
+  for (int32_t source = 0; source < next.sources; ++source) {
+    table_[static_cast<size_t>(source)].offset = before.drawn(source, draw) - next.drawn(source, draw);
   }
 }
 

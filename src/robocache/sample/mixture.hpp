@@ -44,19 +44,19 @@ class MixtureTurns {
     return x % kMixtureBlock;
   }
 
-  // Returns the number of earlier draws in the block with a slot in [first, end). `own` is the slot of `draw`.
-  ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end) {
+  // Returns the number of earlier draws in the block with a slot in [first, end). `draw_slot` is the slot of `draw`.
+  ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t draw_slot, uint32_t first, uint32_t end) {
     uint32_t count = 0;
-    for (int bit = 0; bit < kBits; ++bit) count += before(draw, own, first, end, bit);
+    for (int bit = 0; bit < kBits; ++bit) count += before(draw, draw_slot, first, end, bit);
     return count;
   }
 
   // The same, counting only draws that agree with `draw` above this bit, and have 0 at the bit where `draw` has 1.
-  // There are 2^bit of them, and they have every 2^apart-th slot.
-  ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end, int bit) {
+  // There are 2^bit of them; their slots are least + i 2^apart.
+  ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t draw_slot, uint32_t first, uint32_t end, int bit) {
     const int apart = kBits - bit;
     const uint32_t last = (1u << apart) - 1;
-    const uint32_t least = (own ^ 1u << (apart - 1)) & last;
+    const uint32_t least = (draw_slot ^ 1u << (apart - 1)) & last;
     const uint32_t count = ((end + last - least) >> apart) - ((first + last - least) >> apart);
     return (draw >> bit & 1u) * count;
   }
@@ -80,9 +80,8 @@ struct MixtureSource {
   int64_t first_slot;    // in a block; only with weights
   uint64_t reciprocal;   // (2^64 - 1) / order.n, rounded down; only with weights
   Order order;           // the order of its own anchors, without a key; only with weights
-  uint64_t offset =
-      0;  // draws of the source under earlier weights, minus those that the present weights would have given; modulo
-          // 2^64
+  // The draws of the source under earlier weights, minus those that the present weights would have given; modulo 2^64.
+  uint64_t offset = 0;
 
   // A permutation of the source's anchors, by its number, and an index in it.
   struct Round {
@@ -96,7 +95,7 @@ struct MixtureSource {
     __extension__ using Whole = unsigned __int128;
     auto number = static_cast<uint64_t>(static_cast<Whole>(draw) * reciprocal >> 64);
 #endif
-    // The product is at most draw / n, and less than 1 below it.
+    // The reciprocal is rounded down, so `number` may be 1 too small.
     const auto n = static_cast<uint64_t>(order.n);
     uint64_t index = draw - number * n;
     if (index >= n) {
@@ -120,12 +119,12 @@ struct Mixture {
   uint64_t first_draw;  // the epoch's first draw; only with weights
 
   // Returns the same mixture at an epoch.
-  Mixture at_epoch(uint64_t of_seed, int64_t epoch) const {
+  Mixture at_epoch(uint64_t new_seed, int64_t epoch) const {
     Mixture mixture = *this;
-    mixture.seed = of_seed;
-    mixture.turns_seed = mix_bits(of_seed);
+    mixture.seed = new_seed;
+    mixture.turns_seed = mix_bits(new_seed);
     mixture.first_draw = static_cast<uint64_t>(epoch) * static_cast<uint64_t>(samples);
-    if (!weighted) mixture.order = order.keyed(of_seed, static_cast<uint64_t>(epoch));
+    if (!weighted) mixture.order = order.keyed(new_seed, static_cast<uint64_t>(epoch));
     return mixture;
   }
 
@@ -180,13 +179,13 @@ struct Mixture {
     return table[source].offset + draw / kMixtureBlock * (end - first) + before;
   }
 
-  // Returns the last source whose `first` is at or before `at`.
-  ROBOCACHE_HD int32_t last_from(int64_t MixtureSource::* first, int64_t at) const {
+  // Returns the last source whose `first` is at or before `position`.
+  ROBOCACHE_HD int32_t last_from(int64_t MixtureSource::* first, int64_t position) const {
     int32_t low = 0;
     int32_t high = sources;
     while (high - low > 1) {
       const int32_t middle = (low + high) / 2;
-      if (table[middle].*first <= at) {
+      if (table[middle].*first <= position) {
         low = middle;
       } else {
         high = middle;
@@ -203,8 +202,8 @@ struct MixtureOptions {
   std::optional<double> temperature;            // weights proportional to anchors^(1 / temperature)
   std::optional<int64_t> samples_per_epoch;     // only with weights; default: the number of all anchors
   bool shuffle = true;
-  std::vector<std::string> changed =
-      {};  // for weights that change later: their names in errors; such a weight may be 0
+  // For weights that change later: their names in errors. Such a weight may be 0.
+  std::vector<std::string> changed = {};
 };
 
 // The tables of a Mixture in host memory; mixture() points into this object.

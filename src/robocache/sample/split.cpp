@@ -11,13 +11,13 @@
 namespace robocache {
 
 std::vector<int64_t> split(int64_t n, std::span<const int64_t> counts, uint64_t seed) {
-  int64_t left = n;
+  int64_t remaining = n;
   for (const int64_t count : counts) {
-    if (count < 0 || count > left) {
+    if (count < 0 || count > remaining) {
       throw ArgumentError("shares: expected counts of at least 0, together at most " + std::to_string(n) + ", got " +
-                          std::to_string(count) + " of the " + std::to_string(left) + " left");
+                          std::to_string(count) + " of the " + std::to_string(remaining) + " left");
     }
-    left -= count;
+    remaining -= count;
   }
   // All hashes differ, since the multiplier is odd and mix_bits is a bijection.
   const uint64_t key = mix_bits(seed + 0x9e3779b97f4a7c15u);
@@ -28,8 +28,9 @@ std::vector<int64_t> split(int64_t n, std::span<const int64_t> counts, uint64_t 
   std::ranges::sort(order);
   std::vector<int64_t> part(order.size(), -1);
   auto next = order.begin();
-  for (size_t p = 0; p < counts.size(); ++p) {
-    for (int64_t i = 0; i < counts[p]; ++i) part[static_cast<size_t>((next++)->second)] = static_cast<int64_t>(p);
+  for (size_t part_index = 0; part_index < counts.size(); ++part_index) {
+    for (int64_t i = 0; i < counts[part_index]; ++i)
+      part[static_cast<size_t>((next++)->second)] = static_cast<int64_t>(part_index);
   }
   return part;
 }

@@ -33,8 +33,8 @@ Moments moments_of(const Anchors& anchors) {
   Moments moments;
   const AnchorIndex index = anchors.index();
   for (int64_t anchor = 0; anchor < index.anchors; ++anchor) {
-    const Anchor at = index.at(anchor);
-    moments.emplace_back(at.episode, at.time_ns);
+    const Anchor moment = index.at(anchor);
+    moments.emplace_back(moment.episode, moment.time_ns);
   }
   return moments;
 }
@@ -85,8 +85,8 @@ TEST(AnchorsAtRate, CountAtMost2To53Ticks) {
     }
   }
   // 292 years with a tick every 10 s: the last tick is at its exact time.
-  const AnchorIndex long_one = at_rate({{-5, INT64_MAX - 5}}, 0.1);
-  EXPECT_EQ(long_one.anchors, INT64_MAX / (10 * kSecond) + 1);
+  const AnchorIndex long_episode = at_rate({{-5, INT64_MAX - 5}}, 0.1);
+  EXPECT_EQ(long_episode.anchors, INT64_MAX / (10 * kSecond) + 1);
 }
 
 }  // namespace

@@ -18,18 +18,18 @@ namespace {
 // A multiplication by the reciprocal replaces the division. It could be off by one at multiples of the divisor and
 // beside them.
 TEST(Mixture, RoundsEqualQuotientAndRemainder) {
-  std::vector<uint64_t> some{0, 1, 2, 3, 5, 7, 63, 255, 641, 65'535, 65'536, 65'537, 6'700'417, (1u << 31) - 1};
+  std::vector<uint64_t> numbers{0, 1, 2, 3, 5, 7, 63, 255, 641, 65'535, 65'536, 65'537, 6'700'417, (1u << 31) - 1};
   for (int bit = 32; bit < 64; ++bit) {
-    for (const uint64_t beside : {0, 1, 2, 3}) some.push_back((uint64_t{1} << bit) + beside - 2);
+    for (const uint64_t offset : {0, 1, 2, 3}) numbers.push_back((uint64_t{1} << bit) + offset - 2);
   }
-  for (uint64_t i = 0; i < 64; ++i) some.push_back(mix_bits(i) >> i % 60);
-  for (const uint64_t n : some) {
+  for (uint64_t i = 0; i < 64; ++i) numbers.push_back(mix_bits(i) >> i % 60);
+  for (const uint64_t n : numbers) {
     if (n == 0 || n > static_cast<uint64_t>(INT64_MAX)) continue;
     const MixtureSource source{0, 0, UINT64_MAX / n, Order::of(static_cast<int64_t>(n))};
-    std::vector<uint64_t> draws = some;
-    for (const uint64_t times : some) {
-      const uint64_t multiple = n * std::min(times, UINT64_MAX / n);
-      draws.insert(draws.end(), {multiple - 1, multiple, multiple + 1, UINT64_MAX - times});
+    std::vector<uint64_t> draws = numbers;
+    for (const uint64_t factor : numbers) {
+      const uint64_t multiple = n * std::min(factor, UINT64_MAX / n);
+      draws.insert(draws.end(), {multiple - 1, multiple, multiple + 1, UINT64_MAX - factor});
     }
     for (const uint64_t draw : draws) {
       const MixtureSource::Round round = source.round_of(draw);
@@ -55,23 +55,25 @@ TEST(MixtureTurns, SlotsAreAPermutationAndEarlierDrawsAreCounted) {
   }
 }
 
-// Among 2^b draws after a multiple of 2^b each source has its share to within one draw, and the order varies.
+// Among 2^b draws from a multiple of 2^b on, a source of share 0.3 (slots below 19,661) has its share to within one
+// draw, and the order varies.
 TEST(MixtureTurns, EveryBatchHasTheSharesToWithinOneDraw) {
   const MixtureTurns turns(mix_bits(7));
   for (const uint32_t size : {2u, 64u, 1024u}) {
     const double expected = size * 0.3;
     std::set<std::vector<bool>> orders;
     for (uint32_t begin = 0; begin < kMixtureBlock; begin += size) {
-      std::vector<bool> theirs;
-      for (uint32_t draw = begin; draw < begin + size; ++draw) theirs.push_back(turns.slot(draw) < 19'661);
-      ASSERT_LT(std::abs(static_cast<double>(std::count(theirs.begin(), theirs.end(), true)) - expected), 1.001);
-      orders.insert(theirs);
+      std::vector<bool> has_source;
+      for (uint32_t draw = begin; draw < begin + size; ++draw) has_source.push_back(turns.slot(draw) < 19'661);
+      ASSERT_LT(std::abs(static_cast<double>(std::count(has_source.begin(), has_source.end(), true)) - expected),
+                1.001);
+      orders.insert(has_source);
     }
     EXPECT_GE(orders.size(), size == 2 ? 3u : kMixtureBlock / size);
   }
 }
 
-// The oracle counts each source's draws one by one.
+// The expected anchor comes from counting each source's draws one by one.
 TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
   const std::vector<int64_t> anchors = {5, 300, 70'000};
   for (const bool shuffle : {true, false}) {
@@ -91,15 +93,16 @@ TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
       options.weights.assign(weights.begin(), weights.end());
       MixtureTables next(anchors, options);
       next.go_on(mixture(tables.back()), draw);
-      const Mixture mixture_at = mixture(next);
+      const Mixture changed_mixture = mixture(next);
       for (; draw < end; ++draw) {
-        const Draw actual = mixture_at.at(static_cast<int64_t>(draw));
+        const Draw actual = changed_mixture.at(static_cast<int64_t>(draw));
         const auto source = static_cast<size_t>(actual.source);
         ASSERT_GT(weights[source], 0);
-        const uint64_t own = counts[source]++;
+        const uint64_t source_draw = counts[source]++;
         const auto n = static_cast<uint64_t>(anchors[source]);
-        const Order order = Order::of(anchors[source], shuffle).keyed(mixture_at.seed_of(actual.source), own / n);
-        ASSERT_EQ(actual.anchor, order.at(static_cast<int64_t>(own % n))) << draw;
+        const Order order =
+            Order::of(anchors[source], shuffle).keyed(changed_mixture.seed_of(actual.source), source_draw / n);
+        ASSERT_EQ(actual.anchor, order.at(static_cast<int64_t>(source_draw % n))) << draw;
       }
       tables.push_back(std::move(next));
     }

@@ -28,16 +28,16 @@ TEST(Order, NeverChanges) {
   EXPECT_EQ(whole_order(10, 0, 0), (std::vector<int64_t>{2, 5, 0, 8, 6, 1, 9, 3, 7, 4}));
   EXPECT_EQ(whole_order(10, 0, 1), (std::vector<int64_t>{3, 2, 8, 9, 6, 7, 1, 4, 5, 0}));
   EXPECT_EQ(whole_order(10, 1, 0), (std::vector<int64_t>{6, 1, 9, 3, 5, 2, 4, 7, 0, 8}));
-  const auto some = [](int64_t n, uint64_t seed, int64_t epoch) {
+  const auto five_samples = [](int64_t n, uint64_t seed, int64_t epoch) {
     const Order order = order_of(n, seed, epoch);
     return std::vector<int64_t>{order.at(0), order.at(1), order.at(2), order.at(n / 2), order.at(n - 1)};
   };
-  EXPECT_EQ(some(257, 7, 3), (std::vector<int64_t>{215, 238, 61, 94, 209}));
-  EXPECT_EQ(some(1'000'003, std::numeric_limits<uint64_t>::max(), 12),
+  EXPECT_EQ(five_samples(257, 7, 3), (std::vector<int64_t>{215, 238, 61, 94, 209}));
+  EXPECT_EQ(five_samples(1'000'003, std::numeric_limits<uint64_t>::max(), 12),
             (std::vector<int64_t>{720937, 597546, 410014, 252801, 360746}));
-  EXPECT_EQ(some((int64_t{1} << 40) + 1, 42, -1),
+  EXPECT_EQ(five_samples((int64_t{1} << 40) + 1, 42, -1),
             (std::vector<int64_t>{1029925494238, 16731819491, 845810503007, 776372355500, 318939009401}));
-  EXPECT_EQ(some(std::numeric_limits<int64_t>::max(), 5, int64_t{1} << 40),
+  EXPECT_EQ(five_samples(std::numeric_limits<int64_t>::max(), 5, int64_t{1} << 40),
             (std::vector<int64_t>{3442159084096685788, 8496463068582815052, 6936343490032599726, 7737497381770487674,
                                   2115441781688407216}));
 }
@@ -52,8 +52,8 @@ void expect_uniform(const std::vector<int64_t>& counts, const std::string& what)
   ASSERT_GE(expected, 10) << what << ": too few draws to tell";
   double chi_square = 0;
   for (const int64_t count : counts) {
-    const double off = static_cast<double>(count) - expected;
-    chi_square += off * off / expected;
+    const double difference = static_cast<double>(count) - expected;
+    chi_square += difference * difference / expected;
   }
   const auto freedom = static_cast<double>(counts.size() - 1);
   const double variance = 2 / (9 * freedom);
@@ -61,7 +61,7 @@ void expect_uniform(const std::vector<int64_t>& counts, const std::string& what)
   EXPECT_LT(std::abs(deviations), 4) << what << ": chi-square " << chi_square << " of " << freedom;
 }
 
-TEST(Order, EveryPermutationOfFewIsEquallyLikely) {
+TEST(Order, EveryPermutationOfThreeToFiveSamplesIsEquallyLikely) {
   for (const int64_t n : {3, 4, 5}) {
     std::vector<int64_t> counts(n == 3 ? 6 : n == 4 ? 24 : 120, 0);
     for (int64_t epoch = 0; epoch < 12'000; ++epoch) {
