@@ -1,7 +1,8 @@
 // Objects that the users in this process share: each is made once, and destroyed with its last user.
 //
 //   static Living<Resident> all;
-//   const auto resident = all.get([&](const Resident& one) { return one.is(key); }, [&] { return make(key); });
+//   const auto resident =
+//       all.get([&](const Resident& resident) { return resident.matches(key); }, [&] { return make(key); });
 #pragma once
 
 #include <memory>
@@ -14,11 +15,11 @@ namespace robocache {
 template <class Resident>
 class Living {
  public:
-  // Returns the first object for which `is` is true, else the result of `make`.
-  template <class Is, class Make>
-  std::shared_ptr<const Resident> get(const Is& is, const Make& make) {
+  // Returns the first object for which `matches` is true, else the result of `make`.
+  template <class Matches, class Make>
+  std::shared_ptr<const Resident> get(const Matches& matches, const Make& make) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::shared_ptr<const Resident> resident = find(is);
+    std::shared_ptr<const Resident> resident = find(matches);
     if (resident == nullptr) {
       resident = make();
       all_.push_back(resident);
@@ -26,18 +27,18 @@ class Living {
     return resident;
   }
 
-  template <class Is>
-  bool contains(const Is& is) {
+  template <class Matches>
+  bool contains(const Matches& matches) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return find(is) != nullptr;
+    return find(matches) != nullptr;
   }
 
  private:
-  template <class Is>
-  std::shared_ptr<const Resident> find(const Is& is) {
+  template <class Matches>
+  std::shared_ptr<const Resident> find(const Matches& matches) {
     std::erase_if(all_, [](const auto& entry) { return entry.expired(); });
     for (const auto& entry : all_) {
-      if (auto resident = entry.lock(); resident && is(*resident)) return resident;
+      if (auto resident = entry.lock(); resident && matches(*resident)) return resident;
     }
     return nullptr;
   }

@@ -17,13 +17,14 @@ namespace {
 
 // Returns the file's present path.
 std::string path_of(int32_t descriptor) {
-  std::error_code unknown;
-  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), unknown);
-  return unknown ? "a stream's file" : path.string();
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error);
+  return error ? "a stream's file" : path.string();
 }
 
-// How many more reads are announced. A read that has to wait for the disk sets it to kAnnouncements again. It reaches 0
-// when the page cache holds all the data; an announcement would then only cost time, a third of the read's own.
+// The number of reads that are still announced. A read that has to wait for the disk sets it to kAnnouncements again.
+// It reaches 0 when the page cache holds all the data; an announcement would then only cost time, a third of the read's
+// own.
 constexpr int32_t kAnnouncements = 1 << 14;
 std::atomic<int32_t> announcements_left{kAnnouncements};
 
@@ -32,17 +33,17 @@ std::atomic<int32_t> announcements_left{kAnnouncements};
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
   auto* destination = static_cast<char*>(to);
   int64_t offset = file.offset + begin;
-  bool cached = true;  // until a read shows that it is not
-  for (size_t left = bytes; left > 0;) {
+  bool is_cached = true;  // until a read shows that it is not
+  for (size_t remaining = bytes; remaining > 0;) {
     ssize_t got = 0;
-    if (cached) {
-      const iovec rest{destination, left};
+    if (is_cached) {
+      const iovec rest{destination, remaining};
       got = ::preadv2(file.descriptor, &rest, 1, offset, RWF_NOWAIT);
-      cached = got == static_cast<ssize_t>(left);
-      if (!cached) announcements_left.store(kAnnouncements, std::memory_order_relaxed);
+      is_cached = got == static_cast<ssize_t>(remaining);
+      if (!is_cached) announcements_left.store(kAnnouncements, std::memory_order_relaxed);
       if (got <= 0) continue;  // also at the end of the file: pread then reports it
     } else {
-      got = ::pread(file.descriptor, destination, left, offset);
+      got = ::pread(file.descriptor, destination, remaining, offset);
     }
     if (got < 0) {
       if (errno == EINTR) continue;
@@ -52,12 +53,12 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
       cache::refuse_errno(path, "reading it");
     }
     if (got == 0) {
-      cache::refuse_bytes(path_of(file.descriptor), offset, std::to_string(left) + " more bytes",
+      cache::refuse_bytes(path_of(file.descriptor), offset, std::to_string(remaining) + " more bytes",
                           "the end: it was cut short");
     }
     destination += got;
     offset += got;
-    left -= static_cast<size_t>(got);
+    remaining -= static_cast<size_t>(got);
   }
 }
 

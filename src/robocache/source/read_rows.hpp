@@ -8,8 +8,8 @@
 
 namespace robocache {
 
-// Reads all `bytes` bytes from byte `begin` on, counted from row 0. Any number of threads may read one file. Throws
-// FileError "PATH: at byte N: expected M bytes, got K: it was cut short" and "PATH: reading it: ...".
+// Reads all `bytes` bytes from byte `begin` on; byte 0 is the first of row 0. Any number of threads may read one file.
+// Throws FileError "PATH: at byte N: expected M bytes, got K: it was cut short" and "PATH: reading it: ...".
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to);
 
 // Announces that these bytes will be read soon, so that the disk gets many requests at once even if few threads read.

@@ -37,8 +37,8 @@ void fill_episodes(const Stream& stream, const int64_t* time_ns, EpisodeRows* ep
   }
 }
 
-// Reads the bytes [begin, begin + bytes) of the file's elements. If the file has no name, it reads the mapping, where
-// the elements begin at `mapped`.
+// Reads the bytes [begin, begin + bytes) of the file's elements. If the file has no name any more, copies them from the
+// mapping, where the elements begin at `mapped`.
 void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t bytes, void* to) {
   constexpr int64_t kPiece = int64_t{16} << 20;
   const FileRows file{from.file.get(), from.offset};
@@ -87,7 +87,7 @@ void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, D
 
 // Adds to an OutOfMemory error what needed the memory, how much it needed, and how much is free.
 template <class Make>
-auto named(const std::string& what, int64_t bytes, Device device, const Make& make) {
+auto with_memory_report(const std::string& what, int64_t bytes, Device device, const Make& make) {
   try {
     return make();
   } catch (const OutOfMemory& refusal) {
@@ -115,7 +115,7 @@ Living<ResidentStream>& living_streams() {
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
 
 // Gives equal choices one form: the host reads mapped files for every device, and on the CPU kPinned equals kDevice.
-void settle(Device& device, Tier& tier, std::optional<RowSpan>& part) {
+void canonicalise(Device& device, Tier& tier, std::optional<RowSpan>& part) {
   if (tier == Tier::kMapped) {
     device = {};
     part.reset();
@@ -128,15 +128,15 @@ void settle(Device& device, Tier& tier, std::optional<RowSpan>& part) {
 std::shared_ptr<const ResidentClock> ResidentClock::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                         Device device) {
   const auto host = device.is_cuda() ? get(dataset, stream, {}) : nullptr;
-  const auto is = [&](const ResidentClock& clock) { return clock.is(*dataset, stream, device); };
-  return living_clocks().get(is, [&] {
-    return named("the clock of stream '" + dataset->stream(stream).name + "'", bytes(*dataset, stream), device, [&] {
-      return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host));
-    });
+  const auto matches = [&](const ResidentClock& clock) { return clock.matches(*dataset, stream, device); };
+  return living_clocks().get(matches, [&] {
+    return with_memory_report(
+        "the clock of stream '" + dataset->stream(stream).name + "'", bytes(*dataset, stream), device,
+        [&] { return std::shared_ptr<const ResidentClock>(new ResidentClock(dataset, stream, device, host)); });
   });
 }
 
-bool ResidentClock::is(const Dataset& dataset, int64_t stream, Device device) const {
+bool ResidentClock::matches(const Dataset& dataset, int64_t stream, Device device) const {
   if (dataset_.get() != &dataset || device_ != device) return false;
   if (std::find(streams_.begin(), streams_.end(), stream) != streams_.end()) return true;
   if (!same_clock(dataset.stream(streams_[0]), dataset.stream(stream))) return false;
@@ -146,7 +146,7 @@ bool ResidentClock::is(const Dataset& dataset, int64_t stream, Device device) co
 
 int64_t ResidentClock::bytes_present(const Dataset& dataset, int64_t stream, Device device) {
   const bool is_present =
-      living_clocks().contains([&](const ResidentClock& clock) { return clock.is(dataset, stream, device); });
+      living_clocks().contains([&](const ResidentClock& clock) { return clock.matches(dataset, stream, device); });
   return is_present ? bytes(dataset, stream) : 0;
 }
 
@@ -175,12 +175,14 @@ ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t str
 
 std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
                                                           Device device, Tier tier, std::optional<RowSpan> part) {
-  settle(device, tier, part);
-  const auto is = [&](const ResidentStream& resident) { return resident.is(*dataset, stream, device, tier, part); };
-  return living_streams().get(is, [&] {
-    return named("stream '" + dataset->stream(stream).name + "'", bytes(*dataset, stream, part), device, [&] {
-      return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier, part));
-    });
+  canonicalise(device, tier, part);
+  const auto matches = [&](const ResidentStream& resident) {
+    return resident.matches(*dataset, stream, device, tier, part);
+  };
+  return living_streams().get(matches, [&] {
+    return with_memory_report(
+        "stream '" + dataset->stream(stream).name + "'", bytes(*dataset, stream, part), device,
+        [&] { return std::shared_ptr<const ResidentStream>(new ResidentStream(dataset, stream, device, tier, part)); });
   });
 }
 
@@ -191,17 +193,19 @@ int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optio
 
 int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
                                       std::optional<RowSpan> part) {
-  settle(device, tier, part);
+  canonicalise(device, tier, part);
   const int64_t total = bytes(dataset, stream, part);
   if (tier == Tier::kMapped || total == 0) return 0;
-  const auto is = [&](const ResidentStream& resident) { return resident.is(dataset, stream, device, tier, part); };
-  if (living_streams().contains(is)) return total;
+  const auto matches = [&](const ResidentStream& resident) {
+    return resident.matches(dataset, stream, device, tier, part);
+  };
+  if (living_streams().contains(matches)) return total;
   if (!is_on_host(device, tier) || part || local_world_size() == 1) return 0;
   return HostCopy::bytes_present(dataset.open_values(stream).identity, total);
 }
 
-bool ResidentStream::is(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                        std::optional<RowSpan> part) const {
+bool ResidentStream::matches(const Dataset& dataset, int64_t stream, Device device, Tier tier,
+                             std::optional<RowSpan> part) const {
   return dataset_.get() == &dataset && stream_ == stream && device_ == device && tier_ == tier && part_ == part;
 }
 
@@ -212,12 +216,12 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
   const Stream& from = dataset_->stream(stream);
   rows_ = {clock_->on_device(), nullptr, from.features, from.dtype};
   const int64_t size = bytes(*dataset_, stream, part);
-  const RowSpan here = part.value_or(RowSpan{0, from.rows});
-  const int64_t begin = first_byte(from, here.begin);
+  const RowSpan row_span = part.value_or(RowSpan{0, from.rows});
+  const int64_t begin = first_byte(from, row_span.begin);  // below, `values` begins this far before the copy
   row_bytes_ = from.features * dtype_size(from.dtype);
   if (from.blob_offsets != nullptr) {
-    first_blob_ = here.begin;
-    blob_offsets_.assign(from.blob_offsets + here.begin, from.blob_offsets + here.end + 1);
+    first_blob_ = row_span.begin;
+    blob_offsets_.assign(from.blob_offsets + row_span.begin, from.blob_offsets + row_span.end + 1);
   }
   StreamFile file = dataset_->open_values(stream);
   if (tier == Tier::kMapped) {

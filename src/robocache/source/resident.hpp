@@ -45,7 +45,7 @@ class ResidentClock {
  private:
   ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device,
                 std::shared_ptr<const ResidentClock> host);
-  bool is(const Dataset& dataset, int64_t stream, Device device) const;
+  bool matches(const Dataset& dataset, int64_t stream, Device device) const;
 
   std::shared_ptr<const Dataset> dataset_;
   Device device_;
@@ -112,7 +112,7 @@ class ResidentStream {
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
                  std::optional<RowSpan> part);
-  bool is(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowSpan> part) const;
+  bool matches(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowSpan> part) const;
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;

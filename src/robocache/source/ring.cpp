@@ -17,43 +17,44 @@ namespace robocache {
 namespace {
 
 constexpr int64_t kFirstCapacity = 64;
-// Rows that are kept before the span, for windows that begin there and read earlier rows.
+// The number of rows that are kept before the span: a window that begins with the span reads earlier rows too.
 constexpr int64_t kRowsBehind = 4;
 constexpr int kSlotBits = 16;
-constexpr int64_t kLatestNs = int64_t{1} << 62;  // the year 2116; offsets can be added to stamps up to it
+constexpr int64_t kLatestNs =
+    int64_t{1} << 62;  // the year 2116; adding an offset to a stamp up to it does not overflow
 
 }  // namespace
 
 // Each word is loaded with acquire and stored with release, instead of fences, which ThreadSanitizer does not know. On
 // x86 this costs nothing.
 struct Ring::Rows {
-  Rows(int64_t capacity, int64_t words_of_row)
-      : mask(capacity - 1),
-        words(words_of_row),
+  Rows(int64_t capacity, int64_t row_words)
+      : mask(capacity - 1),  // capacity is a power of two
+        words_per_row(row_words),
         time_ns(new std::atomic<int64_t>[static_cast<size_t>(capacity)]),
         arrival_ns(new std::atomic<int64_t>[static_cast<size_t>(capacity)]),
-        values(new std::atomic<uint64_t>[static_cast<size_t>(capacity * words_of_row)]) {}
+        values(new std::atomic<uint64_t>[static_cast<size_t>(capacity * row_words)]) {}
 
   int64_t capacity() const { return mask + 1; }
   int64_t time(int64_t row) const { return time_ns[row & mask].load(std::memory_order_acquire); }
   int64_t arrival(int64_t row) const { return arrival_ns[row & mask].load(std::memory_order_acquire); }
   uint64_t word(int64_t row, int64_t i) const {
-    return values[(row & mask) * words + i].load(std::memory_order_acquire);
+    return values[(row & mask) * words_per_row + i].load(std::memory_order_acquire);
   }
   void set_times(int64_t row, int64_t stamp, int64_t arrival) {
     time_ns[row & mask].store(stamp, std::memory_order_release);
     arrival_ns[row & mask].store(arrival, std::memory_order_release);
   }
   void set_word(int64_t row, int64_t i, uint64_t to) {
-    values[(row & mask) * words + i].store(to, std::memory_order_release);
+    values[(row & mask) * words_per_row + i].store(to, std::memory_order_release);
   }
   void copy_row(const Rows& from, int64_t from_row, int64_t to_row) {
     set_times(to_row, from.time(from_row), from.arrival(from_row));
-    for (int64_t i = 0; i < words; ++i) set_word(to_row, i, from.word(from_row, i));
+    for (int64_t i = 0; i < words_per_row; ++i) set_word(to_row, i, from.word(from_row, i));
   }
 
   const int64_t mask;
-  const int64_t words;
+  const int64_t words_per_row;
   const std::unique_ptr<std::atomic<int64_t>[]> time_ns;
   const std::unique_ptr<std::atomic<int64_t>[]> arrival_ns;
   const std::unique_ptr<std::atomic<uint64_t>[]> values;
@@ -75,13 +76,13 @@ struct Ring::View {
   }
 
  private:
-  template <class Is>
-  int64_t first(const Is& is) const {
+  template <class Holds>
+  int64_t first(const Holds& holds) const {
     int64_t low = begin;
     int64_t high = end;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (is(rows->time(middle))) {
+      if (holds(rows->time(middle))) {
         high = middle;
       } else {
         low = middle + 1;
@@ -238,13 +239,13 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     refuse("row: expected ", row_bytes_, " bytes, got ", row.size());
   }
   const std::scoped_lock lock(writes_);
-  const auto dropped = [this](Pushed outcome) {
+  const auto drop = [this](Pushed outcome) {
     count(outcome);
     return outcome;
   };
   if (time_ns <= 0 || time_ns > kLatestNs ||
       (time_ns > arrival_ns && ns_between(time_ns, arrival_ns) > static_cast<uint64_t>(options_.most_ahead_ns))) {
-    return dropped(Pushed::kRefused);
+    return drop(Pushed::kRefused);
   }
   const View current = view();
   const Rows* const rows = current.rows;
@@ -254,8 +255,8 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (begin < end) {
     const int64_t newest = rows->time(end - 1);
     if (time_ns < newest - options_.lateness_ns) {
-      if (newest - time_ns <= options_.span_ns) return dropped(Pushed::kTooLate);
-      if (options_.rewind == Rewind::kRefuse) return dropped(Pushed::kRefused);
+      if (newest - time_ns <= options_.span_ns) return drop(Pushed::kTooLate);
+      if (options_.rewind == Rewind::kRefuse) return drop(Pushed::kRefused);
       outcome = Pushed::kSegment;
     } else if (time_ns < newest) {
       outcome = Pushed::kReordered;
@@ -271,9 +272,9 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (options_.codec) id = static_cast<uint64_t>(write_frame(row));
   version_.fetch_add(1);  // odd: readers wait, or read again
   const auto forget = [&](int64_t to) {
-    for (int64_t row_gone = begin; options_.codec && row_gone < to; ++row_gone) {
-      const auto gone = static_cast<int64_t>(rows->word(row_gone, 0));
-      const int64_t slot = gone & (kMostSlots - 1);
+    for (int64_t forgotten_row = begin; options_.codec && forgotten_row < to; ++forgotten_row) {
+      const auto frame_id = static_cast<int64_t>(rows->word(forgotten_row, 0));
+      const int64_t slot = frame_id & (kMostSlots - 1);
       slots_[static_cast<size_t>(slot)].load()->id.store(RingFrame::Slot::kGone);
       free_.push_back(slot);
     }
@@ -370,8 +371,8 @@ void Ring::copy_rows(const View& view, int64_t first, int64_t count, RingRows& t
     to.time_ns[i] = view.rows->time(row);
     char* const value = to.values.data() + i * bytes;
     for (int64_t word = 0; word < words_; ++word) {
-      const uint64_t eight = view.rows->word(row, word);
-      std::memcpy(value + 8 * word, &eight, std::min<size_t>(8, bytes - 8 * static_cast<size_t>(word)));
+      const uint64_t bits = view.rows->word(row, word);
+      std::memcpy(value + 8 * word, &bits, std::min<size_t>(8, bytes - 8 * static_cast<size_t>(word)));
     }
   }
 }

@@ -112,7 +112,7 @@ class RingFrame {
   Slot* slot_ = nullptr;
 };
 
-// A copy of some rows. A reader keeps one and uses it again; it allocates only for more rows than ever before.
+// A copy of some rows. A reader reuses one object, which allocates only when it gets more rows than ever before.
 struct RingRows {
   int64_t rows = 0;  // the number of rows; the vectors may be longer
   // Set by copy(): the ring has forgotten rows of this segment at or before last_ns, so the copy begins with the oldest

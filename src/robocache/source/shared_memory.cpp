@@ -20,18 +20,18 @@ using cache::FileDescriptor;
 
 constexpr const char* kPartial = ".partial";
 
-std::string of_user(const std::string& folder) { return folder + "/robocache-" + std::to_string(::geteuid()); }
+std::string user_prefix(const std::string& folder) { return folder + "/robocache-" + std::to_string(::geteuid()); }
 
 std::string path_of(const std::string& folder, const std::string& name, size_t bytes) {
-  return of_user(folder) + "-" + name + "-" + std::to_string(bytes);
+  return user_prefix(folder) + "-" + name + "-" + std::to_string(bytes);
 }
 
-std::string refused(const std::string& path, const char* doing, int code = errno) {
+std::string failure_text(const std::string& path, const char* doing, int code = errno) {
   return path + ": " + doing + ": " + std::system_category().message(code);
 }
 
 // Everyone may write to /dev/shm, so links and files of other users are not trusted.
-FileDescriptor open_own(const std::string& path, int flags) {
+FileDescriptor open_trusted(const std::string& path, int flags) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
   struct stat status{};
   if (file.get() >= 0 && (::fstat(file.get(), &status) != 0 || status.st_uid != ::geteuid())) {
@@ -41,10 +41,10 @@ FileDescriptor open_own(const std::string& path, int flags) {
   return file;
 }
 
-bool lock(const FileDescriptor& file, int how) {
+bool lock(const FileDescriptor& file, int operation) {
   int code = 0;
   do {
-    code = ::flock(file.get(), how);
+    code = ::flock(file.get(), operation);
   } while (code != 0 && errno == EINTR);
   return code == 0;
 }
@@ -62,15 +62,15 @@ void remove_unused(const FileDescriptor& file, const std::string& path) {
 
 // Removes this user's files that killed processes left. The caller holds the lock of all files, so no process is
 // filling one.
-void sweep(const std::string& folder, const std::string& wanted) {
+void remove_leftovers(const std::string& folder, const std::string& wanted) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     const std::string path = entry->path().string();
-    if (!path.starts_with(of_user(folder) + "-") || path == wanted) continue;
+    if (!path.starts_with(user_prefix(folder) + "-") || path == wanted) continue;
     if (path.ends_with(kPartial)) {
       ::unlink(path.c_str());
-    } else if (const FileDescriptor file = open_own(path, 0); file.get() >= 0) {
+    } else if (const FileDescriptor file = open_trusted(path, 0); file.get() >= 0) {
       remove_unused(file, path);
     }
   }
@@ -82,14 +82,14 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
                            const std::string& folder)
     : path_(path_of(folder, name, bytes)), bytes_(bytes), process_(::getpid()) {
   // The lock is held until the memory is filled. It is released if this process dies.
-  const std::string lock_path = of_user(folder) + ".lock";
-  const FileDescriptor all = open_own(lock_path, O_CREAT);
-  if (all.get() < 0 || !lock(all, LOCK_EX)) {
-    why_not_ = refused(lock_path, "locking it");
+  const std::string lock_path = user_prefix(folder) + ".lock";
+  const FileDescriptor lock_file = open_trusted(lock_path, O_CREAT);
+  if (lock_file.get() < 0 || !lock(lock_file, LOCK_EX)) {
+    why_not_ = failure_text(lock_path, "locking it");
     return;
   }
-  sweep(folder, path_);
-  file_ = open_own(path_, 0);
+  remove_leftovers(folder, path_);
+  file_ = open_trusted(path_, 0);
   // Another process may remove the file before this one gets the lock; the file then has no name any more.
   if (file_.get() >= 0 && lock(file_, LOCK_SH) && cache::is_named(file_, path_)) {
     if (has_size(file_, bytes)) {
@@ -105,36 +105,36 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
                std::to_string(space.f_bavail * space.f_frsize) + " are free";
     return;
   }
-  const std::string partial = path_ + kPartial;
-  file_ = open_own(partial, O_CREAT | O_EXCL);
+  const std::string partial_path = path_ + kPartial;
+  file_ = open_trusted(partial_path, O_CREAT | O_EXCL);
   if (file_.get() < 0) {
-    why_not_ = refused(partial, "making it");
+    why_not_ = failure_text(partial_path, "making it");
     return;
   }
   try {
     // Reserves all pages now: a page that is missing later would kill the process.
     if (const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)); code != 0) {
-      why_not_ = refused(partial, "reserving its bytes", code);
+      why_not_ = failure_text(partial_path, "reserving its bytes", code);
     } else if (map()) {
       fill(data_);
-      if (!lock(file_, LOCK_SH) || ::rename(partial.c_str(), path_.c_str()) != 0) {
-        why_not_ = refused(partial, "giving it its name");
+      if (!lock(file_, LOCK_SH) || ::rename(partial_path.c_str(), path_.c_str()) != 0) {
+        why_not_ = failure_text(partial_path, "giving it its name");
       }
     }
   } catch (...) {
-    ::unlink(partial.c_str());
+    ::unlink(partial_path.c_str());
     if (data_ != nullptr) ::munmap(data_, bytes_);
     throw;
   }
   if (why_not_.empty()) return;
-  ::unlink(partial.c_str());
+  ::unlink(partial_path.c_str());
   if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), bytes_);
 }
 
 bool SharedMemory::map() {
   void* const data = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
   if (data == MAP_FAILED) {
-    why_not_ = refused(path_, "mapping it");
+    why_not_ = failure_text(path_, "mapping it");
     return false;
   }
   ::madvise(data, bytes_, MADV_HUGEPAGE);  // best effort

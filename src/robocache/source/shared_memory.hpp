@@ -1,5 +1,5 @@
-// Memory that processes of one user on one host share by a name. The first process fills it. The last one removes it; if it
-// is killed, the next process that shares any memory does.
+// Memory that processes of one user on one host share by a name. The first process fills it. The last process removes
+// it; if that process is killed, the next one that shares any memory does.
 //
 //   const SharedMemory copy(name, bytes, [&](void* memory) { read(file, memory); });
 //   if (copy.data() == nullptr) warn(copy.why_not());
@@ -14,9 +14,9 @@
 
 namespace robocache {
 
-// A mapped file FOLDER/robocache-USER-NAME. The file has that name only once it is filled; a killed process may leave a
-// file "....partial", which the next user removes. A user holds a lock (flock) on the file as long as it lives. If all
-// users were killed, the next process that shares any memory removes the file.
+// A mapped file FOLDER/robocache-UID-NAME-BYTES. The file has that name only once it is filled; a killed process may
+// leave a file "....partial", which the next process removes. A process that maps the file holds a lock (flock) on it.
+// If all these processes were killed, the next one that shares any memory removes the file.
 class SharedMemory {
  public:
   SharedMemory() = default;

@@ -30,8 +30,9 @@ TEST(ReadRows, ReadsFromRowZeroOn) {
   std::filesystem::resize_file(path, 8);
   expect_refused<FileError>([&] { read_rows({file.get(), 6}, 3, 4, got.data()); },
                             path + ": at byte 9: expected 4 more bytes, got the end: it was cut short");
-  const cache::FileDescriptor closed(::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC));
-  expect_refused<FileError>([&] { read_rows({closed.get(), 0}, 0, 4, got.data()); }, folder.path() + ": reading it: ");
+  const cache::FileDescriptor folder_file(::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC));
+  expect_refused<FileError>([&] { read_rows({folder_file.get(), 0}, 0, 4, got.data()); },
+                            folder.path() + ": reading it: ");
 }
 
 TEST(ReadRows, ReadsWhatThePageCacheHasAndLacks) {
@@ -43,12 +44,12 @@ TEST(ReadRows, ReadsWhatThePageCacheHasAndLacks) {
   const cache::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::fsync(file.get()), 0);
   const auto size = static_cast<off_t>(written.size());
-  for (const off_t kept : {size, size / 2, off_t{0}}) {  // bytes that stay in the page cache
-    ::posix_fadvise(file.get(), kept, size - kept, POSIX_FADV_DONTNEED);
+  for (const off_t cached_bytes : {size, size / 2, off_t{0}}) {
+    ::posix_fadvise(file.get(), cached_bytes, size - cached_bytes, POSIX_FADV_DONTNEED);
     expect_rows({file.get(), 0}, size / 4, size / 4);
     std::string got(written.size(), ' ');
     read_rows({file.get(), 0}, 0, got.size(), got.data());
-    EXPECT_TRUE(got == written) << "of which " << kept << " bytes were kept";
+    EXPECT_TRUE(got == written) << "with " << cached_bytes << " bytes in the page cache";
   }
 }
 

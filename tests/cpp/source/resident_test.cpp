@@ -29,7 +29,7 @@ constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kMapped};
 
 // A dataset whose streams "a" and "b" have one clock. "c" has the same times in other episodes, "d" has other times,
 // and "none" has no rows. The files last as long as `writer`.
-std::shared_ptr<const Dataset> written(CacheWriter& writer) {
+std::shared_ptr<const Dataset> write_dataset(CacheWriter& writer) {
   writer.begin_episode();
   writer.append("a", F32{}, {10, 20, 30}, {1, 2, 3});
   writer.append("b", F32{}, {10, 20, 30}, {4, 5, 6});
@@ -45,9 +45,9 @@ std::shared_ptr<const Dataset> written(CacheWriter& writer) {
 }
 
 // Returns a dataset whose files are deleted, but still open.
-std::shared_ptr<const Dataset> written() {
+std::shared_ptr<const Dataset> write_dataset() {
   CacheWriter writer;
-  return written(writer);
+  return write_dataset(writer);
 }
 
 // Returns the rows of a stream in any tier.
@@ -70,7 +70,7 @@ std::vector<float> values_of(const ResidentStream& resident, size_t count, Devic
 class Resident : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(Resident);
 
-// Longer than the pieces of a copy.
+// The stream is longer than one piece of a copy.
 TEST_P(Resident, LongStreamsAreCopiedCompletely) {
   CacheWriter writer;
   constexpr int64_t kRows = 90'000;
@@ -94,7 +94,7 @@ TEST_P(Resident, LongStreamsAreCopiedCompletely) {
 
 TEST_P(Resident, ATierIsLoadedOnceWhileItLives) {
   CacheWriter writer;
-  const auto dataset = written(writer);
+  const auto dataset = write_dataset(writer);
   const auto get = [&](Tier tier) { return ResidentStream::get(dataset, 0, device(), tier); };
   const auto on_device = get(Tier::kDevice);
   const auto pinned = get(Tier::kPinned);
@@ -115,32 +115,34 @@ TEST_P(Resident, ATierIsLoadedOnceWhileItLives) {
 
 TEST_P(Resident, PresentBytesAreThoseOfLivingStreams) {
   CacheWriter writer;
-  const auto dataset = written(writer);
-  const auto present = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 0, device(), tier); };
-  const auto clock_present = [&](int64_t stream, Device where) {
+  const auto dataset = write_dataset(writer);
+  const auto present_bytes = [&](Tier tier) { return ResidentStream::bytes_present(*dataset, 0, device(), tier); };
+  const auto present_clock_bytes = [&](int64_t stream, Device where) {
     return ResidentClock::bytes_present(*dataset, stream, where);
   };
   for (const Tier tier : kTiers) {
-    EXPECT_EQ(present(tier), 0) << name_of(tier);
-    EXPECT_EQ(clock_present(0, device()), 0);
+    EXPECT_EQ(present_bytes(tier), 0) << name_of(tier);
+    EXPECT_EQ(present_clock_bytes(0, device()), 0);
     auto held = ResidentStream::get(dataset, 0, device(), tier);
     for (const Tier other : kTiers) {
-      const bool same = other == tier || (!device().is_cuda() && tier != Tier::kMapped && other != Tier::kMapped);
-      EXPECT_EQ(present(other), same && tier != Tier::kMapped ? 12 : 0) << name_of(tier) << ' ' << name_of(other);
+      const bool is_same_copy =
+          other == tier || (!device().is_cuda() && tier != Tier::kMapped && other != Tier::kMapped);
+      EXPECT_EQ(present_bytes(other), is_same_copy && tier != Tier::kMapped ? 12 : 0)
+          << name_of(tier) << ' ' << name_of(other);
     }
     EXPECT_EQ(ResidentStream::bytes_present(*dataset, 1, device(), tier), 0);
     const int64_t clock = ResidentClock::bytes(*dataset, 0);
-    EXPECT_EQ(clock_present(0, {}), clock);
-    EXPECT_EQ(clock_present(dataset->index_of("b"), {}), clock);  // b has the same clock
-    EXPECT_EQ(clock_present(dataset->index_of("d"), {}), 0);
-    EXPECT_EQ(clock_present(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
-    EXPECT_EQ(ResidentStream::bytes_present(*written(), 0, device(), tier), 0);  // of another dataset
+    EXPECT_EQ(present_clock_bytes(0, {}), clock);
+    EXPECT_EQ(present_clock_bytes(dataset->index_of("b"), {}), clock);  // b has the same clock
+    EXPECT_EQ(present_clock_bytes(dataset->index_of("d"), {}), 0);
+    EXPECT_EQ(present_clock_bytes(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
+    EXPECT_EQ(ResidentStream::bytes_present(*write_dataset(), 0, device(), tier), 0);  // of another dataset
     held.reset();
   }
 }
 
 TEST_P(Resident, StreamsWithTheSameTimesAndEpisodesShareOneClock) {
-  const auto dataset = written();
+  const auto dataset = write_dataset();
   const auto get = [&](const char* name) {
     return ResidentStream::get(dataset, dataset->index_of(name), device(), Tier::kDevice);
   };
@@ -152,19 +154,19 @@ TEST_P(Resident, StreamsWithTheSameTimesAndEpisodesShareOneClock) {
   for (const char* other : {"c", "d", "none"}) EXPECT_FALSE(get(other)->rows().clock == a->rows().clock) << other;
   EXPECT_EQ(get("b"), b);  // the same object, while it lives
   // Another dataset with the same content has its own clock.
-  const auto elsewhere = written();
-  EXPECT_NE(&ResidentStream::get(elsewhere, 0, device(), Tier::kDevice)->clock(), &a->clock());
+  const auto other_dataset = write_dataset();
+  EXPECT_NE(&ResidentStream::get(other_dataset, 0, device(), Tier::kDevice)->clock(), &a->clock());
 }
 
 TEST_P(Resident, AClockAloneEqualsThatOfItsStream) {
-  const auto dataset = written();
+  const auto dataset = write_dataset();
   const auto clock = ResidentClock::get(dataset, dataset->index_of("b"), device());
   EXPECT_EQ(&ResidentStream::get(dataset, dataset->index_of("a"), device(), Tier::kPinned)->clock(), clock.get());
   EXPECT_EQ(ResidentClock::get(dataset, 0, {})->on_host(), clock->on_host());  // kept once for all devices
 }
 
-TEST_P(Resident, EpisodesHaveTheirRowsAndDensity) {
-  const auto dataset = written();
+TEST_P(Resident, EpisodesHaveTheirRowsAndRate) {
+  const auto dataset = write_dataset();
   const auto clock = ResidentClock::get(dataset, dataset->index_of("c"), device());
   const StreamClock c = clock->on_host();
   EXPECT_EQ(c.episodes[0].begin, 0);
@@ -184,7 +186,7 @@ TEST_P(Resident, EpisodesHaveTheirRowsAndDensity) {
 
 TEST_P(Resident, AFileCutShortIsRefusedWhenItIsCopied) {
   CacheWriter writer;
-  const auto dataset = written(writer);
+  const auto dataset = write_dataset(writer);
   const std::string folder = dataset->path() + "/streams/";
   constexpr int kHeader = 128;
   std::filesystem::resize_file(folder + "b/values.npy", kHeader + 4);
@@ -222,37 +224,37 @@ TEST(LocalWorldSize, IsReadFromTheEnvironment) {
 
 TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   CacheWriter writer;
-  const auto dataset = written(writer);
+  const auto dataset = write_dataset(writer);
   const int64_t b = dataset->index_of("b");
-  const auto present = [&] { return ResidentStream::bytes_present(*dataset, b, device(), Tier::kPinned); };
-  EXPECT_EQ(present(), 0);
-  auto mine = ResidentStream::get(dataset, b, device(), Tier::kPinned);
-  EXPECT_EQ(mine->note(), "one copy for all ranks of this host");
-  EXPECT_EQ(present(), 12);  // while the copy lives
+  const auto present_bytes = [&] { return ResidentStream::bytes_present(*dataset, b, device(), Tier::kPinned); };
+  EXPECT_EQ(present_bytes(), 0);
+  auto first_rank = ResidentStream::get(dataset, b, device(), Tier::kPinned);
+  EXPECT_EQ(first_rank->note(), "one copy for all ranks of this host");
+  EXPECT_EQ(present_bytes(), 12);  // while the copy lives
   // Another rank, which has not loaded it yet, sees it.
   EXPECT_GE(ResidentStream::bytes_present(*Dataset::open(dataset->path()), b, device(), Tier::kPinned), 12);
   // Opens it as another rank does.
   const auto opened_again = Dataset::open(dataset->path());
-  const auto others = ResidentStream::get(opened_again, b, device(), Tier::kPinned);
-  EXPECT_NE(others, mine);
-  EXPECT_EQ(others->note(), mine->note());
-  EXPECT_EQ(values_of(*mine, 3, device()), (std::vector<float>{4, 5, 6}));
-  EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
-  mine.reset();
-  EXPECT_GE(present(), 12);  // the other rank's copy, in whole pages
-  EXPECT_EQ(values_of(*others, 3, device()), (std::vector<float>{4, 5, 6}));
+  const auto second_rank = ResidentStream::get(opened_again, b, device(), Tier::kPinned);
+  EXPECT_NE(second_rank, first_rank);
+  EXPECT_EQ(second_rank->note(), first_rank->note());
+  EXPECT_EQ(values_of(*first_rank, 3, device()), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(values_of(*second_rank, 3, device()), (std::vector<float>{4, 5, 6}));
+  first_rank.reset();
+  EXPECT_GE(present_bytes(), 12);  // the other rank's copy, in whole pages
+  EXPECT_EQ(values_of(*second_rank, 3, device()), (std::vector<float>{4, 5, 6}));
   if (device().is_cuda()) {
     EXPECT_EQ(ResidentStream::get(dataset, b, device(), Tier::kDevice)->note(), "");
   }
   // Without a name, two files cannot be known to be the same.
-  const auto removed = written();
+  const auto removed = write_dataset();
   EXPECT_EQ(values_of(*ResidentStream::get(removed, b, device(), Tier::kPinned), 3, device()),
             (std::vector<float>{4, 5, 6}));
 }
 
 TEST_P(ResidentOfRanks, AnEmptyStreamNeedsNoCopy) {
   CacheWriter writer;
-  const auto dataset = written(writer);
+  const auto dataset = write_dataset(writer);
   EXPECT_EQ(ResidentStream::get(dataset, dataset->index_of("none"), device(), Tier::kPinned)->note(), "");
 }
 
@@ -261,22 +263,22 @@ TEST_P(ResidentOfRanks, AnEmptyStreamNeedsNoCopy) {
 TEST(ResidentOfProcesses, ShareOneMemory) {
   setenv("LOCAL_WORLD_SIZE", "2", 1);
   CacheWriter writer;
-  const auto dataset = written(writer);
+  const auto dataset = write_dataset(writer);
   const int64_t b = dataset->index_of("b");
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
     const auto opened = Dataset::open(dataset->path());
     for (;;) {
-      const auto others = ResidentStream::get(opened, b, {}, Tier::kPinned);
-      auto* const values = static_cast<float*>(const_cast<void*>(others->rows().values));
+      const auto second_rank = ResidentStream::get(opened, b, {}, Tier::kPinned);
+      auto* const values = static_cast<float*>(const_cast<void*>(second_rank->rows().values));
       if (values[1] == 5 && values[0] == 4) values[2] = 66;  // only this test writes there
       if (values[0] == 44) _exit(0);
       usleep(1000);
     }
   }
-  const auto mine = ResidentStream::get(dataset, b, {}, Tier::kPinned);
-  auto* const values = static_cast<volatile float*>(const_cast<void*>(mine->rows().values));
+  const auto first_rank = ResidentStream::get(dataset, b, {}, Tier::kPinned);
+  auto* const values = static_cast<volatile float*>(const_cast<void*>(first_rank->rows().values));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (values[2] != 66 && std::chrono::steady_clock::now() < deadline) usleep(1000);
   EXPECT_EQ(values[2], 66);

@@ -46,28 +46,28 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
                .span_ns = span,
                .lateness_ns = lateness,
                .duplicate = refuses ? Duplicate::kRefuse : Duplicate::kKeep});
-    std::vector<Row> all;  // kept rows, sorted by stamp; rows with equal stamps stay in order
+    std::vector<Row> list;  // kept rows, sorted by stamp; rows with equal stamps stay in order
     std::vector<int64_t> arrivals;
     int64_t now = 1000;
     RingCounts expected;
     RingRows found;
     RingRows taken;
-    int64_t number = 0;
+    int64_t next_row = 0;
     size_t rows_taken = 0;
     for (int i = 0; i < 3000; ++i) {
       now += static_cast<int64_t>(random() % 4);
       const int64_t stamp = now - static_cast<int64_t>(random() % 3 == 0 ? random() % 80 : 0);
       const Row row{stamp, {stamp, i, -i}};
-      const int64_t newest = all.empty() ? INT64_MIN : all.back().stamp;
+      const int64_t newest = list.empty() ? INT64_MIN : list.back().stamp;
       ++expected.pushed;
       arrivals.push_back(now);
       const Pushed outcome = ring.push(stamp, now, bytes_of(row.values));
-      if (!all.empty() && stamp < newest - lateness) {
+      if (!list.empty() && stamp < newest - lateness) {
         ++expected.too_late;
         EXPECT_EQ(outcome, Pushed::kTooLate);
       } else {
-        const auto position = std::ranges::upper_bound(all, stamp, {}, &Row::stamp);
-        const bool is_duplicate = position != all.begin() && (position - 1)->stamp == stamp;
+        const auto position = std::ranges::upper_bound(list, stamp, {}, &Row::stamp);
+        const bool is_duplicate = position != list.begin() && (position - 1)->stamp == stamp;
         expected.duplicates += is_duplicate;
         if (is_duplicate && refuses) {
           ++expected.refused;
@@ -75,18 +75,18 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         } else {
           ++(stamp < newest ? expected.reordered : expected.kept);
           EXPECT_EQ(outcome, stamp < newest ? Pushed::kReordered : Pushed::kKept);
-          all.insert(position, row);
+          list.insert(position, row);
         }
       }
       if (i % 37 != 0) continue;
       // A window within the span, with one more distinct stamp on each side.
-      const int64_t last = all.back().stamp - static_cast<int64_t>(random() % 100);
+      const int64_t last = list.back().stamp - static_cast<int64_t>(random() % 100);
       const int64_t first = last - static_cast<int64_t>(random() % 200);
       ASSERT_TRUE(ring.copy(first, last, 1, found));
-      auto begin = std::ranges::lower_bound(all, first, {}, &Row::stamp);
-      auto end = std::ranges::upper_bound(all, last, {}, &Row::stamp);
-      if (begin != all.begin()) begin = std::ranges::lower_bound(all, (begin - 1)->stamp, {}, &Row::stamp);
-      if (end != all.end()) end = std::ranges::upper_bound(all, end->stamp, {}, &Row::stamp);
+      auto begin = std::ranges::lower_bound(list, first, {}, &Row::stamp);
+      auto end = std::ranges::upper_bound(list, last, {}, &Row::stamp);
+      if (begin != list.begin()) begin = std::ranges::lower_bound(list, (begin - 1)->stamp, {}, &Row::stamp);
+      if (end != list.end()) end = std::ranges::upper_bound(list, end->stamp, {}, &Row::stamp);
       ASSERT_EQ(found.rows, end - begin);
       for (int64_t k = 0; k < found.rows; ++k) {
         EXPECT_EQ(found.time_ns[static_cast<size_t>(k)], begin[k].stamp);
@@ -94,19 +94,19 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
       }
       // take() returns the rows of the list, each once and only when it is final.
       const auto most = static_cast<int64_t>(random() % 90);
-      EXPECT_EQ(ring.take(number, most, false, taken), number);
-      number += taken.rows;
+      EXPECT_EQ(ring.take(next_row, most, false, taken), next_row);
+      next_row += taken.rows;
       for (int64_t k = 0; k < taken.rows; ++k, ++rows_taken) {
-        ASSERT_LT(all[rows_taken].stamp, all.back().stamp - lateness + refuses);
-        EXPECT_EQ(taken.time_ns[static_cast<size_t>(k)], all[rows_taken].stamp);
-        EXPECT_EQ(taken.arrival_ns[static_cast<size_t>(k)], arrivals[static_cast<size_t>(all[rows_taken].values[1])]);
-        EXPECT_EQ(std::memcmp(taken.values.data() + 24 * k, all[rows_taken].values.data(), 24), 0);
+        ASSERT_LT(list[rows_taken].stamp, list.back().stamp - lateness + refuses);
+        EXPECT_EQ(taken.time_ns[static_cast<size_t>(k)], list[rows_taken].stamp);
+        EXPECT_EQ(taken.arrival_ns[static_cast<size_t>(k)], arrivals[static_cast<size_t>(list[rows_taken].values[1])]);
+        EXPECT_EQ(std::memcmp(taken.values.data() + 24 * k, list[rows_taken].values.data(), 24), 0);
       }
     }
     EXPECT_GT(rows_taken, 500);
-    EXPECT_EQ(ring.take(number, INT64_MAX, true, taken), number);  // the rest, final or not
-    EXPECT_EQ(taken.rows, std::ssize(all) - number);
-    EXPECT_EQ(ring.take(INT64_MAX, 1, true, taken), std::ssize(all));
+    EXPECT_EQ(ring.take(next_row, INT64_MAX, true, taken), next_row);  // the rest, final or not
+    EXPECT_EQ(taken.rows, std::ssize(list) - next_row);
+    EXPECT_EQ(ring.take(INT64_MAX, 1, true, taken), std::ssize(list));
     EXPECT_EQ(taken.rows, 0);
     EXPECT_GT(ring.take(0, 1, false, taken), 0);  // earlier rows were forgotten
     const RingCounts counts = ring.counts();
@@ -117,7 +117,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
     EXPECT_EQ(counts.refused, expected.refused);
     EXPECT_EQ(counts.duplicates, expected.duplicates);
     EXPECT_GT(counts.duplicates, 100);
-    EXPECT_EQ(ring.newest_ns(), all.back().stamp);
+    EXPECT_EQ(ring.newest_ns(), list.back().stamp);
   }
 }
 
@@ -208,13 +208,13 @@ TEST(Ring, RefusesImpossibleStamps) {
   EXPECT_EQ(refusing.newest_ns(), 1050);
   EXPECT_EQ(refusing.counts().refused, 4);
 
-  Ring beginning({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .rewind = Rewind::kSegment});
-  beginning.push(1000, 1000, bytes_of(row));
-  EXPECT_EQ(beginning.push(10, 1001, bytes_of(row)), Pushed::kSegment);
+  Ring segmenting({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .rewind = Rewind::kSegment});
+  segmenting.push(1000, 1000, bytes_of(row));
+  EXPECT_EQ(segmenting.push(10, 1001, bytes_of(row)), Pushed::kSegment);
   RingRows rows;
-  ASSERT_TRUE(beginning.copy(0, 2000, 4, rows));
+  ASSERT_TRUE(segmenting.copy(0, 2000, 4, rows));
   EXPECT_EQ(rows.rows, 1);  // no window crosses the jump
-  EXPECT_EQ(beginning.newest_ns(), 10);
+  EXPECT_EQ(segmenting.newest_ns(), 10);
 }
 
 TEST(Ring, RefusesImpossibleOptions) {
@@ -228,14 +228,14 @@ TEST(Ring, RefusesImpossibleOptions) {
 }
 
 TEST(Ring, TakesRowsOfSeveralThreads) {
-  constexpr int64_t kEach = 1000;
+  constexpr int64_t kRowsPerThread = 1000;
   Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100'000, .lateness_ns = 99'999});
   std::vector<std::thread> writers;
   std::atomic<int> begun = 0;
   for (int64_t offset = 0; offset < 2; ++offset) {
     writers.emplace_back([&ring, &begun, offset] {
       for (++begun; begun < 2;) std::this_thread::yield();
-      for (int64_t k = 0; k < kEach; ++k) {
+      for (int64_t k = 0; k < kRowsPerThread; ++k) {
         const int64_t stamp = 2 * k + offset + 1;
         ring.push(stamp, stamp, bytes_of({stamp, -stamp, offset}));
       }
@@ -243,14 +243,14 @@ TEST(Ring, TakesRowsOfSeveralThreads) {
   }
   for (std::thread& writer : writers) writer.join();
   RingRows taken;
-  EXPECT_EQ(ring.take(0, 3 * kEach, true, taken), 0);
-  ASSERT_EQ(taken.rows, 2 * kEach);
+  EXPECT_EQ(ring.take(0, 3 * kRowsPerThread, true, taken), 0);
+  ASSERT_EQ(taken.rows, 2 * kRowsPerThread);
   for (int64_t i = 0; i < taken.rows; ++i) {
     std::array<int64_t, 3> row{};
     std::memcpy(row.data(), taken.values.data() + 24 * i, 24);
     ASSERT_EQ(row, (std::array<int64_t, 3>{i + 1, -(i + 1), i % 2}));
   }
-  EXPECT_EQ(ring.counts().pushed, 2 * kEach);
+  EXPECT_EQ(ring.counts().pushed, 2 * kRowsPerThread);
 }
 
 // Two readers copy windows and one takes rows while the writer pushes rows on time, late, too far ahead and impossible.
@@ -273,29 +273,29 @@ TEST(Ring, ReadersSeeWholeRowsAndEachIsCountedOnce) {
     std::atomic<bool> done{false};
     std::atomic<int64_t> windows{0};
     std::vector<std::thread> readers;
-    for (const bool taking : {false, false, true}) {
-      readers.emplace_back([&, taking] {
-        RingRows read;
+    for (const bool takes_rows : {false, false, true}) {
+      readers.emplace_back([&, takes_rows] {
+        RingRows copied;
         int64_t next = 0;
         while (!done) {
           const auto newest = ring.newest_ns();
-          if (taking) {
-            const int64_t first = ring.take(next, 500, false, read);
+          if (takes_rows) {
+            const int64_t first = ring.take(next, 500, false, copied);
             ASSERT_GE(first, next);
-            next = first + read.rows;
-          } else if (!newest || !ring.copy(*newest - 500, *newest, 2, read)) {
+            next = first + copied.rows;
+          } else if (!newest || !ring.copy(*newest - 500, *newest, 2, copied)) {
             continue;
           } else {
             ++windows;
           }
-          for (int64_t i = 0; i < read.rows; ++i) {
-            const int64_t stamp = read.time_ns[static_cast<size_t>(i)];
-            if (i > 0) ASSERT_LE(read.time_ns[static_cast<size_t>(i - 1)], stamp);
-            if (taking) ASSERT_GE(read.arrival_ns[static_cast<size_t>(i)], stamp - 50);
+          for (int64_t i = 0; i < copied.rows; ++i) {
+            const int64_t stamp = copied.time_ns[static_cast<size_t>(i)];
+            if (i > 0) ASSERT_LE(copied.time_ns[static_cast<size_t>(i - 1)], stamp);
+            if (takes_rows) ASSERT_GE(copied.arrival_ns[static_cast<size_t>(i)], stamp - 50);
             std::array<int64_t, 3> row{};
-            const void* const bytes = frames
-                                          ? static_cast<const void*>(read.frames[static_cast<size_t>(i)].bytes().data())
-                                          : read.values.data() + 24 * i;
+            const void* const bytes =
+                frames ? static_cast<const void*>(copied.frames[static_cast<size_t>(i)].bytes().data())
+                       : copied.values.data() + 24 * i;
             std::memcpy(row.data(), bytes, 24);
             ASSERT_EQ(row, (std::array<int64_t, 3>{stamp, -stamp, 7 * stamp}));
           }
@@ -386,27 +386,27 @@ TEST(Ring, ARealTimeReaderLetsTheWriterFinish) {
       std::this_thread::sleep_for(std::chrono::microseconds(10));
     }
   });
-  int refused = 0;
-  int64_t worked_ns = 0;
-  int64_t took_ns = 0;
+  int error = 0;
+  int64_t cpu_ns = 0;
+  int64_t wall_ns = 0;
   std::thread reader([&] {
     const sched_param priority{.sched_priority = 1};
-    refused = pthread_setaffinity_np(pthread_self(), sizeof core, &core);
-    if (refused == 0) refused = pthread_setschedparam(pthread_self(), SCHED_FIFO, &priority);
-    for (int i = 0; i < 500 && refused == 0 && took_ns < 300'000'000; ++i) {
+    error = pthread_setaffinity_np(pthread_self(), sizeof core, &core);
+    if (error == 0) error = pthread_setschedparam(pthread_self(), SCHED_FIFO, &priority);
+    for (int i = 0; i < 500 && error == 0 && wall_ns < 300'000'000; ++i) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
-      const int64_t began = now_ns(CLOCK_MONOTONIC);
-      const int64_t worked = now_ns(CLOCK_THREAD_CPUTIME_ID);
+      const int64_t wall_began = now_ns(CLOCK_MONOTONIC);
+      const int64_t cpu_began = now_ns(CLOCK_THREAD_CPUTIME_ID);
       ring.newest_ns();
-      worked_ns += now_ns(CLOCK_THREAD_CPUTIME_ID) - worked;
-      took_ns += now_ns(CLOCK_MONOTONIC) - began;
+      cpu_ns += now_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_began;
+      wall_ns += now_ns(CLOCK_MONOTONIC) - wall_began;
     }
     done = true;
   });
   reader.join();
   writer.join();
-  if (refused != 0) GTEST_SKIP() << "no real-time priority here: " << std::strerror(refused);
-  EXPECT_LT(worked_ns, took_ns / 2);
+  if (error != 0) GTEST_SKIP() << "no real-time priority here: " << std::strerror(error);
+  EXPECT_LT(cpu_ns, wall_ns / 2);  // it sleeps, so that the writer can run, instead of trying again and again
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ std::function<void(void*)> filled_with(char byte) {
 void must_not_fill(void*) { ADD_FAILURE() << "it was filled already"; }
 
 bool holds(const SharedMemory& memory, char byte) {
-  const auto* const at = static_cast<const char*>(memory.data());
-  return at != nullptr && std::string(at, kBytes) == std::string(kBytes, byte);
+  const auto* const bytes = static_cast<const char*>(memory.data());
+  return bytes != nullptr && std::string(bytes, kBytes) == std::string(kBytes, byte);
 }
 
 class SharedMemoryTest : public testing::Test {
@@ -48,7 +48,7 @@ class SharedMemoryTest : public testing::Test {
     return names;
   }
 
-  std::string name_of(const std::string& name) const {
+  std::string file_name(const std::string& name) const {
     return "robocache-" + std::to_string(geteuid()) + "-" + name + "-" + std::to_string(kBytes);
   }
 
@@ -60,7 +60,7 @@ TEST_F(SharedMemoryTest, TheFirstUserFillsItAndTheLastRemovesIt) {
     SharedMemory first = shared("a", filled_with('x'));
     EXPECT_EQ(first.why_not(), "");
     EXPECT_TRUE(holds(first, 'x'));
-    EXPECT_EQ(files(), std::vector{name_of("a")});
+    EXPECT_EQ(files(), std::vector{file_name("a")});
     const SharedMemory second = shared("a", must_not_fill);
     EXPECT_TRUE(holds(second, 'x'));
     EXPECT_NE(first.data(), second.data());
@@ -95,10 +95,10 @@ TEST_F(SharedMemoryTest, AFailureHasAReason) {
 }
 
 TEST_F(SharedMemoryTest, ALinkIsNotFollowed) {
-  const std::string aside = folder_.path() + "/aside";
-  std::filesystem::create_symlink(aside, folder_.path() + "/" + name_of("a"));
+  const std::string link_target = folder_.path() + "/aside";
+  std::filesystem::create_symlink(link_target, folder_.path() + "/" + file_name("a"));
   const SharedMemory memory = shared("a", filled_with('x'));
-  EXPECT_FALSE(std::filesystem::exists(aside));
+  EXPECT_FALSE(std::filesystem::exists(link_target));
 }
 
 TEST_F(SharedMemoryTest, ReportsTheBytesPresent) {
@@ -157,32 +157,32 @@ class Process {
   pid_t id_ = -1;
 };
 
-void report(int to, char byte) {
-  if (write(to, &byte, 1) != 1) _exit(9);
+void report(int report_pipe, char byte) {
+  if (write(report_pipe, &byte, 1) != 1) _exit(9);
 }
 
 TEST_F(SharedMemoryTest, AFileOfAKilledFillIsNeverUsed) {
-  Process other([&](int to) {
+  Process other([&](int report_pipe) {
     shared("a", [&](void* memory) {
       std::memset(memory, 'o', kBytes / 2);
-      report(to, 'h');
+      report(report_pipe, 'h');
       pause();
     });
   });
   ASSERT_EQ(other.await(), 'h');
-  EXPECT_EQ(files(), std::vector{name_of("a") + ".partial"});
+  EXPECT_EQ(files(), std::vector{file_name("a") + ".partial"});
   other.kill();
   const SharedMemory memory = shared("a", filled_with('x'));
   EXPECT_TRUE(holds(memory, 'x'));
-  EXPECT_EQ(files(), std::vector{name_of("a")});
+  EXPECT_EQ(files(), std::vector{file_name("a")});
 }
 
 TEST_F(SharedMemoryTest, OtherProcessesWaitWhileOneFills) {
-  Process other([&](int to) {
-    const SharedMemory memory = shared("a", [&](void* at) {
-      report(to, 'f');
+  Process other([&](int report_pipe) {
+    const SharedMemory memory = shared("a", [&](void* bytes) {
+      report(report_pipe, 'f');
       usleep(200'000);
-      std::memset(at, 'o', kBytes);
+      std::memset(bytes, 'o', kBytes);
     });
     pause();
   });
@@ -196,7 +196,7 @@ TEST_F(SharedMemoryTest, OtherProcessesWaitWhileOneFills) {
 TEST_F(SharedMemoryTest, AMemoryOfAnotherSizeIsReplaced) {
   for (const size_t size : {size_t{0}, kBytes - 4096, kBytes + 1}) {
     {
-      std::ofstream(folder_.path() + "/" + name_of("a")) << std::string(size, 'o');
+      std::ofstream(folder_.path() + "/" + file_name("a")) << std::string(size, 'o');
     }
     const SharedMemory memory = shared("a", filled_with('x'));
     EXPECT_EQ(memory.why_not(), "");
@@ -206,9 +206,9 @@ TEST_F(SharedMemoryTest, AMemoryOfAnotherSizeIsReplaced) {
 }
 
 TEST_F(SharedMemoryTest, TheNextUserRemovesFilesOfKilledUsers) {
-  Process other([&](int to) {
+  Process other([&](int report_pipe) {
     const SharedMemory memory = shared("a", filled_with('o'));
-    report(to, 'm');
+    report(report_pipe, 'm');
     pause();
   });
   ASSERT_EQ(other.await(), 'm');
@@ -217,9 +217,9 @@ TEST_F(SharedMemoryTest, TheNextUserRemovesFilesOfKilledUsers) {
     EXPECT_EQ(files().size(), 2u);  // the other user still has its own
   }
   other.kill();
-  EXPECT_EQ(files(), std::vector{name_of("a")});
+  EXPECT_EQ(files(), std::vector{file_name("a")});
   const SharedMemory memory = shared("b", filled_with('x'));
-  EXPECT_EQ(files(), std::vector{name_of("b")});
+  EXPECT_EQ(files(), std::vector{file_name("b")});
 }
 
 TEST_F(SharedMemoryTest, AForkedChildKeepsTheMemoryAndDoesNotRemoveIt) {
@@ -227,7 +227,7 @@ TEST_F(SharedMemoryTest, AForkedChildKeepsTheMemoryAndDoesNotRemoveIt) {
   Process child([&](int) {
     if (!holds(memory, 'x')) _exit(1);
     memory = SharedMemory();
-    _exit(files() == std::vector{name_of("a")} ? 0 : 2);
+    _exit(files() == std::vector{file_name("a")} ? 0 : 2);
   });
   EXPECT_EQ(child.status(), 0);
   EXPECT_TRUE(holds(shared("a", must_not_fill), 'x'));
