@@ -13,7 +13,7 @@ using ConvertSample = void(const ConvertActionsParams& params, char* memory, int
 
 namespace baseline {
 ConvertSample convert_steps;
-ConvertSample convert_features;  // where no conversion mixes features
+ConvertSample convert_features;  // only if no conversion mixes features
 }  // namespace baseline
 namespace v3 {
 ConvertSample convert_steps;

@@ -24,40 +24,41 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
   const auto* const recorded = reinterpret_cast<const Scalar*>(memory + p.x_offset) + first * p.features;
   Rows x[kMostActionFeatures];
   Scalar numbers[kCount] = {};
-  const auto all = [&] {
+  const auto loaded = [&] {
     Rows rows;
     __builtin_memcpy(&rows, numbers, sizeof(rows));
     return rows;
   };
   for (int f = 0; f < p.features; ++f) {
     for (int i = 0; i < count; ++i) numbers[i] = recorded[i * p.features + f];
-    x[f] = mirrored(p.mirror, flipped.x, f, all());
+    x[f] = mirrored(p.mirror, flipped.x, f, loaded());
   }
-  const auto before = [&](int f) {
+  const auto previous = [&](int f) {
     for (int i = 0; i < count; ++i) {
       numbers[i] = begin + i == 0 ? base[f] : mirrored(p.mirror, flipped.x, f, recorded[(i - 1) * p.features + f]);
     }
-    return all();
+    return loaded();
   };
-  const auto valid = convert_row(p, x, before, base, poses);
+  const auto valid = convert_row(p, x, previous, base, poses);
   bool is_there[kCount];
-  for (int i = count - 1; i >= 0; --i) {
+  for (int i = count - 1; i >= 0;
+       --i) {  // backwards, since the padding may be overwritten and depends on the step before
     is_there[i] = base.is_there && valid.bits[i] != 0 && has_row(p, memory, first + i);
     store_pad(p, memory, first + i, begin + i, base, is_there[i]);
   }
-  const int64_t of_source = (int64_t{source} * p.scale_rows + (p.scale_per_step ? begin : 0)) * p.out_features;
-  const auto* const scale = static_cast<const Scalar*>(p.scale) + of_source;
-  const auto* const shift = static_cast<const Scalar*>(p.shift) + of_source;
+  const int64_t source_offset = (int64_t{source} * p.scale_rows + (p.scale_per_step ? begin : 0)) * p.out_features;
+  const auto* const scale = static_cast<const Scalar*>(p.scale) + source_offset;
+  const auto* const shift = static_cast<const Scalar*>(p.shift) + source_offset;
   with_floating(p.out_dtype, [&](auto out) {
     using Out = decltype(out);
     Out* const to = reinterpret_cast<Out*>(memory + p.out_offset) + first * p.out_features;
     for (int f = 0; f < p.out_features; ++f) {
-      const auto of_rows = [&](const Scalar* table) {
+      const auto row_numbers = [&](const Scalar* table) {
         if (!p.scale_per_step) return Rows(table[f]);
         for (int i = 0; i < count; ++i) numbers[i] = table[i * p.out_features + f];
-        return all();
+        return loaded();
       };
-      const Rows y = p.scale != nullptr ? multiply_add(x[f], of_rows(scale), of_rows(shift)) : x[f];
+      const Rows y = p.scale != nullptr ? multiply_add(x[f], row_numbers(scale), row_numbers(shift)) : x[f];
       __builtin_memcpy(numbers, &y, sizeof(y));
       for (int i = 0; p.clip && i < count; ++i) numbers[i] = clipped(numbers[i]);
       for (int i = 0; i < count; ++i) {
@@ -75,9 +76,9 @@ void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, in
   store_base(p, memory, sample, base);
   const bool has_poses = p.base_features != nullptr && is_of_poses(first.step);
   const int width = 3 + first.source.width;
-  BasePose<Scalar> poses[kMostActionFeatures / 6];
-  for (int at = 0; has_poses && at < first.count; at += width) {
-    poses[at / width] = base_pose(first, tolerance_of<Scalar>(p, first), base, at);
+  BasePose<Scalar> poses[kMostActionFeatures / 6];  // a pose has at least 6 numbers
+  for (int begin = 0; has_poses && begin < first.count; begin += width) {
+    poses[begin / width] = base_pose(first, tolerance_of<Scalar>(p, first), base, begin);
   }
   constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(Scalar));
   for (int64_t begin = 0; begin < p.steps; begin += kCount) {

@@ -10,10 +10,10 @@ namespace {
 
 // Calls body(first, count) for the numbers of kTileRows rows at a time.
 template <class Body>
-void by_tiles(const ConvertActionsParams& p, const Body& body) {
-  const int64_t all = int64_t{p.steps} * p.features;
+void for_each_tile(const ConvertActionsParams& p, const Body& body) {
+  const int64_t numbers = int64_t{p.steps} * p.features;
   const int64_t tile = int64_t{kTileRows} * p.features;
-  for (int64_t at = 0; at < all; at += tile) body(at, all - at < tile ? all - at : tile);
+  for (int64_t first = 0; first < numbers; first += tile) body(first, numbers - first < tile ? numbers - first : tile);
 }
 
 template <class Scalar>
@@ -25,15 +25,15 @@ void subtract(const ConvertActionsParams& p, const ActionOp& op, const BaseRow<S
       if (op.is_taken[f] != 0) x[i] = x[i] - (i < features ? base[f] : x[i - features]);
     }
   } else {
-    Scalar others[kTileRows * kMostActionFeatures];  // what a tile subtracts; 0 for features that stay
-    for (int f = 0; f < features; ++f) others[f] = op.is_taken[f] != 0 ? base[f] : Scalar(0);
+    Scalar subtrahends[kTileRows * kMostActionFeatures];  // the numbers that a tile subtracts; 0 for features that stay
+    for (int f = 0; f < features; ++f) subtrahends[f] = op.is_taken[f] != 0 ? base[f] : Scalar(0);
     const int64_t tile = int64_t{kTileRows < p.steps ? kTileRows : p.steps} * features;
-    for (int64_t known = features; known < tile; known *= 2) {
-      std::memcpy(others + known, others,
-                  static_cast<size_t>(tile - known < known ? tile - known : known) * sizeof(Scalar));
+    for (int64_t filled = features; filled < tile; filled *= 2) {
+      std::memcpy(subtrahends + filled, subtrahends,
+                  static_cast<size_t>(tile - filled < filled ? tile - filled : filled) * sizeof(Scalar));
     }
-    by_tiles(p, [&](int64_t at, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) x[at + i] = x[at + i] - others[i];
+    for_each_tile(p, [&](int64_t first, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) x[first + i] = x[first + i] - subtrahends[i];
     });
   }
   for (int i = 0; op.has_angles && i < op.count; ++i) {
@@ -57,8 +57,8 @@ void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, in
       number = mirrored(p.mirror, flipped.x, f, number);
     }
   }
-  for (int32_t at = 0; at < p.op_count; ++at) {
-    const ActionOp& op = p.ops[at];
+  for (int32_t op_index = 0; op_index < p.op_count; ++op_index) {
+    const ActionOp& op = p.ops[op_index];
     if (op.step != ActionStep::kRescale) {
       subtract(p, op, base, x);
       continue;
@@ -68,13 +68,14 @@ void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, in
     }
   }
   if (p.scale != nullptr) {
-    const int64_t of_source = int64_t{source} * p.scale_rows * p.out_features;
-    const Scalar* const __restrict__ scale = static_cast<const Scalar*>(p.scale) + of_source;
-    const Scalar* const __restrict__ shift = static_cast<const Scalar*>(p.shift) + of_source;
-    by_tiles(p, [&](int64_t at, int64_t count) {
-      const int64_t row = p.scale_per_step ? at : 0;
-      for (int64_t i = 0; i < count; ++i) x[at + i] = multiply_add(x[at + i], scale[row + i], shift[row + i]);
-      for (int64_t i = 0; p.clip && i < count; ++i) x[at + i] = clipped(x[at + i]);
+    const int64_t source_offset = int64_t{source} * p.scale_rows * p.out_features;
+    const Scalar* const __restrict__ scale = static_cast<const Scalar*>(p.scale) + source_offset;
+    const Scalar* const __restrict__ shift = static_cast<const Scalar*>(p.shift) + source_offset;
+    for_each_tile(p, [&](int64_t first, int64_t count) {
+      const int64_t offset = p.scale_per_step ? first : 0;
+      for (int64_t i = 0; i < count; ++i)
+        x[first + i] = multiply_add(x[first + i], scale[offset + i], shift[offset + i]);
+      for (int64_t i = 0; p.clip && i < count; ++i) x[first + i] = clipped(x[first + i]);
     });
   }
   with_floating(p.out_dtype, [&](auto out) {

@@ -9,6 +9,7 @@
 
 namespace robocache {
 
+// Multiplies two 3x3 matrices: y = a b.
 template <class Scalar>
 ROBOCACHE_HD void multiply(const Scalar* a, const Scalar* b, Scalar* y) {
   for (int i = 0; i < 3; ++i) {
@@ -24,7 +25,7 @@ template <class Scalar>
 struct BasePose {
   bool is_nan;
   bool is_pose;
-  Scalar p[3];
+  Scalar p[3];        // its position
   Scalar inverse[9];  // of its rotation matrix
 };
 
@@ -55,7 +56,7 @@ ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, co
 // `Scalar` may be Wide: several poses with the same base.
 template <class Scalar>
 ROBOCACHE_HD auto convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const BasePose<One<Scalar>>& base) {
-  const auto known = !has_nan(pose, kMostPose) && is_true<Scalar>(!base.is_nan);
+  const auto has_no_nan = !has_nan(pose, kMostPose) && is_true<Scalar>(!base.is_nan);
   Scalar inverse[9];
   Scalar m[9];
   Scalar result[9];
@@ -75,8 +76,8 @@ ROBOCACHE_HD auto convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pos
       pose[i] = pose[i] / Scalar(static_cast<One<Scalar>>(i < 3 ? op.scale_metres : op.scale_radians));
     }
   }
-  for (int i = 0; i < kMostPose; ++i) pose[i] = choose(known, pose[i], not_a_number<Scalar>());
-  return is_pose || !known;
+  for (int i = 0; i < kMostPose; ++i) pose[i] = choose(has_no_nan, pose[i], not_a_number<Scalar>());
+  return is_pose || !has_no_nan;
 }
 
 // Returns a number of a feature as flipped images show it. Flips along both axes cancel out. A reversed 0 is +0.
@@ -87,10 +88,11 @@ ROBOCACHE_HD Scalar mirrored(const ActionMirror& mirror, uint8_t flipped, int fe
   return axes == 1 || axes == 2 ? Scalar(0) - x : x;
 }
 
-// The state of a sample that its steps are relative to.
+// The state that the steps of a sample are relative to. Feature f of the steps is compared with number features[f] of
+// `state`.
 template <class Scalar>
 struct BaseRow {
-  bool is_there;
+  bool is_there;  // whether the episode has rows of the base
   bool is_pad;
   const Scalar* state;
   const int32_t* features;
@@ -139,12 +141,13 @@ ROBOCACHE_HD Scalar rescaled(const ActionOp& op, Scalar v) {
 template <class Scalar>
 ROBOCACHE_HD Scalar normalised(const ConvertActionsParams& p, int32_t source, int64_t k, int feature, Scalar y) {
   if (p.scale == nullptr) return y;
-  const int64_t at = (int64_t{source} * p.scale_rows + (p.scale_per_step ? k : 0)) * p.out_features + feature;
-  y = multiply_add(y, static_cast<const Scalar*>(p.scale)[at], static_cast<const Scalar*>(p.shift)[at]);
+  const int64_t index = (int64_t{source} * p.scale_rows + (p.scale_per_step ? k : 0)) * p.out_features + feature;
+  y = multiply_add(y, static_cast<const Scalar*>(p.scale)[index], static_cast<const Scalar*>(p.shift)[index]);
   return p.clip ? clipped(y) : y;
 }
 
-// Converts one feature of step k of a sample, if no conversion mixes features. Feature 0 also writes the padding.
+// Converts one feature of step k of a sample, if no conversion mixes features. For feature 0 it also writes the step's
+// padding.
 template <class Scalar>
 ROBOCACHE_HD void convert_feature(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
                                   const FlippedAxes& flipped, int64_t k, int feature) {
@@ -154,8 +157,8 @@ ROBOCACHE_HD void convert_feature(const ConvertActionsParams& p, char* memory, i
   if (feature == 0) store_pad(p, memory, row, k, base, is_there);
   const Scalar* const x = reinterpret_cast<const Scalar*>(memory + p.x_offset) + row * p.features + feature;
   Scalar y = mirrored(p.mirror, flipped.x, feature, *x);
-  for (int32_t at = 0; at < p.op_count; ++at) {
-    const ActionOp& op = p.ops[at];
+  for (int32_t op_index = 0; op_index < p.op_count; ++op_index) {
+    const ActionOp& op = p.ops[op_index];
     if (op.step == ActionStep::kRescale) {
       if (feature >= op.begin && feature < op.end) y = rescaled(op, y);
     } else if (op.is_taken[feature] != 0) {
@@ -184,8 +187,8 @@ ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Be
                               const BaseRow<One<Scalar>>& base, const BasePose<One<Scalar>>* poses) {
   auto valid = is_true<Scalar>(true);
   int features = p.features;
-  for (int32_t at = 0; at < p.op_count; ++at) {
-    const ActionOp& op = p.ops[at];
+  for (int32_t op_index = 0; op_index < p.op_count; ++op_index) {
+    const ActionOp& op = p.ops[op_index];
     const One<Scalar> tolerance = tolerance_of<One<Scalar>>(p, op);
     if (op.step == ActionStep::kRescale) {
       for (int i = op.begin; i < op.end; ++i) x[i] = rescaled(op, x[i]);
@@ -193,19 +196,19 @@ ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Be
       Scalar from[kMostRotation];
       Scalar to[kMostRotation];
       for (int i = 0; i < kMostRotation; ++i) from[i] = i < op.source.width ? x[op.begin + i] : Scalar(0);
-      const auto known = !has_nan(from, kMostRotation);
-      valid = (convert_rotation(op.source, op.target, from, Scalar(tolerance), to) || !known) && valid;
-      const int wider = op.target.width - op.source.width;
+      const auto has_no_nan = !has_nan(from, kMostRotation);
+      valid = (convert_rotation(op.source, op.target, from, Scalar(tolerance), to) || !has_no_nan) && valid;
+      const int added = op.target.width - op.source.width;
       const int rest = op.begin + op.source.width;
-      if (wider > 0) {
-        for (int i = features - 1; i >= rest; --i) x[i + wider] = x[i];
+      if (added > 0) {
+        for (int i = features - 1; i >= rest; --i) x[i + added] = x[i];
       } else {
-        for (int i = rest; i < features; ++i) x[i + wider] = x[i];
+        for (int i = rest; i < features; ++i) x[i + added] = x[i];
       }
       for (int i = 0; i < kMostRotation; ++i) {
-        if (i < op.target.width) x[op.begin + i] = choose(known, to[i], not_a_number<Scalar>());
+        if (i < op.target.width) x[op.begin + i] = choose(has_no_nan, to[i], not_a_number<Scalar>());
       }
-      features += wider;
+      features += added;
     } else if (op.step == ActionStep::kJoints || op.step == ActionStep::kStepDelta) {
       for (int i = 0; i < op.count; ++i) {
         const int f = op.taken[i];
@@ -256,8 +259,8 @@ template <class Scalar>
 ROBOCACHE_HD void store_base(const ConvertActionsParams& p, char* memory, int64_t sample, const BaseRow<Scalar>& base,
                              int first = 0, int stride = 1) {
   if (p.base_features == nullptr) return;
-  auto* const shown = reinterpret_cast<Scalar*>(memory + p.base_offset) + sample * p.features;
-  for (int f = first; f < p.features; f += stride) shown[f] = base[f];
+  auto* const stored = reinterpret_cast<Scalar*>(memory + p.base_offset) + sample * p.features;
+  for (int f = first; f < p.features; f += stride) stored[f] = base[f];
 }
 
 }  // namespace robocache

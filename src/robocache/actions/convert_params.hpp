@@ -1,5 +1,5 @@
-// The conversions of a batch's keys as the loader passes them to either backend: validated, plain C, every pointer on the
-// kernel's device.
+// The conversions of a batch's keys as the loader passes them to either backend: validated, plain C, every pointer on
+// the kernel's device.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ enum class ActionStep : int32_t {
   kRescale,    // maps one range of numbers to another
 };
 
+// Whether the step converts poses: positions with rotations.
 ROBOCACHE_HD bool is_of_poses(ActionStep step) {
   return step == ActionStep::kSe3 || step == ActionStep::kMixed || step == ActionStep::kBaseFrame;
 }
@@ -28,8 +29,8 @@ ROBOCACHE_HD bool is_of_poses(ActionStep step) {
 // One conversion of a row, in place.
 struct ActionOp {
   ActionStep step;
-  RotationForm source;  // in poses, and read by kRotate
-  RotationForm target;  // written by kRotate
+  RotationForm source;  // poses: the form of their rotation; kRotate: the form that it reads
+  RotationForm target;  // kRotate: the form that it writes
   int32_t begin;        // kRotate: the first feature; kRescale: [begin, end)
   int32_t end;
   int32_t count;                          // of `taken`; for poses a multiple of 3 + source.width
@@ -45,8 +46,8 @@ struct ActionOp {
 
 // Mirrors numbers when the images of their sample are flipped.
 struct ActionMirror {
-  const uint8_t*
-      axes;  // for each feature: 1 if a flip of rows reverses its sign, 2 if a flip of columns does, 3 if either does; or null
+  // For each feature: 1 if a flip of rows reverses its sign, 2 if a flip of columns does, 3 if either does; or null.
+  const uint8_t* axes;
   double flip[2];  // the probabilities, as in TransformParams
 };
 
@@ -56,14 +57,17 @@ struct FlippedAxes {
 };
 
 // A key's conversions. Offsets are in bytes from the start of the batch. Inputs in the work type: x [samples, steps,
-// features] and the bases [samples, base_row]. Both have ages, whose least int64 means that there is no row, and padding. The
-// results may overwrite x.
+// features] and the bases [samples, base_row]. Both have padding, and ages, whose least int64 means that there is no
+// row. The results may overwrite x.
 struct ConvertActionsParams {
   const ActionOp* ops;
-  const int32_t* base_features;  // [features]: the feature of the base's row for each; null: no base
-  const int32_t* subtracted;     // if the only conversion subtracts the base in float32: as in WindowSegment; else null
-  const void* scale;  // in the work type, or null: y = fma(x, scale, shift). Each source has scale_rows rows of
-  const void* shift;  // out_features numbers: with scale_per_step one for each step, else kTileRows equal rows
+  const int32_t* base_features;  // [features]: for each, the feature of the base's row; null: no base
+  // WindowSegment::subtracted, if the only conversion subtracts the base in float32; else null.
+  const int32_t* subtracted;
+  // y = fma(x, scale, shift) in the work type, or null. Each source has scale_rows rows of out_features numbers: with
+  // scale_per_step one row for each step, else kTileRows equal rows.
+  const void* scale;
+  const void* shift;
   ActionMirror mirror, base_mirror;  // of x, and of the base's row
   int64_t x_offset, age_offset, pad_offset;
   int64_t base_row_offset, base_age_offset, base_pad_offset;

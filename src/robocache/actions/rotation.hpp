@@ -21,7 +21,7 @@ struct RotationForm {
   int32_t width;
   int32_t order[9];
   int32_t axes[3];  // of Euler angles
-  bool intrinsic;
+  bool intrinsic;   // an Euler angle turns about an axis that the earlier angles have turned
 };
 
 // Returns the form of "quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot6d_interleaved", "rotvec",
@@ -65,43 +65,44 @@ ROBOCACHE_HD Scalar largest_of(const Scalar* v, int n) {
   return largest;
 }
 
-// Returns the number to divide components by, so that their squares neither overflow nor vanish; usually 1.
+// Returns a divisor of the components with which their squares neither overflow nor vanish; usually 1.
 template <class Scalar>
-ROBOCACHE_HD Scalar factor_of(const Scalar* v, int n) {
+ROBOCACHE_HD Scalar divisor_of(const Scalar* v, int n) {
   constexpr bool kSingle = std::is_same_v<One<Scalar>, float>;
   const Scalar largest = largest_of(v, n);
-  const auto usual = largest > Scalar(One<Scalar>(kSingle ? 0x1p-40 : 0x1p-300)) &&
-                     largest < Scalar(One<Scalar>(kSingle ? 0x1p60 : 0x1p500));
-  return choose(usual || largest == Scalar(0) || largest == infinity<Scalar>(), Scalar(1), largest);
+  const auto is_usual = largest > Scalar(One<Scalar>(kSingle ? 0x1p-40 : 0x1p-300)) &&
+                        largest < Scalar(One<Scalar>(kSingle ? 0x1p60 : 0x1p500));
+  return choose(is_usual || largest == Scalar(0) || largest == infinity<Scalar>(), Scalar(1), largest);
 }
 
 // Scales a vector to length 1 and returns the length that it had. A zero vector stays.
 template <class Scalar>
 ROBOCACHE_HD Scalar make_unit(Scalar* v, int n) {
-  const Scalar factor = factor_of(v, n);
-  if (any_of(factor != Scalar(1))) {
-    for (int i = 0; i < n; ++i) v[i] = v[i] / factor;
+  const Scalar divisor = divisor_of(v, n);
+  if (any_of(divisor != Scalar(1))) {
+    for (int i = 0; i < n; ++i) v[i] = v[i] / divisor;
   }
   const Scalar square = dot_of(v, v, n);
   const auto nonzero = square > Scalar(0);
   const Scalar length = root_of(choose(nonzero, square, Scalar(1)));
   for (int i = 0; i < n; ++i) v[i] = v[i] / length;
-  return choose(nonzero, length * factor, Scalar(0));
+  return choose(nonzero, length * divisor, Scalar(0));
 }
 
-// Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the angle
-// between them, 0 if one is 0. It projects twice, so that almost parallel vectors become orthogonal to the last digit.
+// Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the
+// angle that was between them, 0 if one is 0. It projects twice, so that almost parallel vectors become orthogonal to
+// the last digit.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
   const auto nonzero = make_unit(a, 3) > Scalar(0) && make_unit(b, 3) > Scalar(0);
-  Scalar along = dot_of(a, b, 3);
-  for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
-  const Scalar between = choose(nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
+  Scalar projection = dot_of(a, b, 3);
+  for (int i = 0; i < 3; ++i) b[i] = b[i] - projection * a[i];
+  const Scalar sine = choose(nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
   make_unit(b, 3);
-  along = dot_of(a, b, 3);
-  for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
+  projection = dot_of(a, b, 3);
+  for (int i = 0; i < 3; ++i) b[i] = b[i] - projection * a[i];
   make_unit(b, 3);
-  return between;
+  return sine;
 }
 
 // Copies the two vectors of a 6D rotation, or the first two rows of a matrix.
@@ -116,6 +117,7 @@ ROBOCACHE_HD void two_vectors(const RotationForm& form, const Scalar* x, Scalar*
   }
 }
 
+// Whether the numbers are rows of the matrix one after the other, not columns.
 ROBOCACHE_HD bool has_rows(const RotationForm& form) { return form.order[1] == 1 && form.order[2] == 2; }
 
 template <class Scalar>
@@ -133,14 +135,15 @@ ROBOCACHE_HD auto is_orthonormal(const Scalar* m, Scalar tolerance) {
   auto orthonormal = dot_of(normal, m + 6, 3) > Scalar(0);
   for (int i = 0; i < 3; ++i) {
     for (int j = i; j < 3; ++j) {
-      const Scalar off = absolute(dot_of(m + 3 * i, m + 3 * j, 3) - Scalar(i == j ? 1 : 0));
-      orthonormal = orthonormal && off <= Scalar(2) * tolerance;
+      const Scalar error = absolute(dot_of(m + 3 * i, m + 3 * j, 3) - Scalar(i == j ? 1 : 0));
+      orthonormal = orthonormal && error <= Scalar(2) * tolerance;  // the square of a length 1 + t is about 1 + 2 t
     }
   }
   return orthonormal;
 }
 
-// ---- To and from a unit quaternion x, y, z, w --------------------------------------------------------------------------
+// ---- To and from a unit quaternion x, y, z, w
+// --------------------------------------------------------------------------
 
 template <class Scalar>
 ROBOCACHE_HD void matrix_of_quaternion(const Scalar* q, Scalar* m) {
@@ -163,7 +166,8 @@ ROBOCACHE_HD void make_w_positive(Scalar* q) {
   for (int i = 0; i < 4; ++i) q[i] = choose(negative, -q[i], q[i]);
 }
 
-// The largest component by the diagonal, the others by it: no difference of near numbers is divided by a small one.
+// Computes the largest component from the diagonal, and the others from it, so that no difference of nearly equal
+// numbers is divided by a small one.
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_matrix(const Scalar* m, Scalar* q) {
   const Scalar one(1);
@@ -174,11 +178,11 @@ ROBOCACHE_HD void quaternion_of_matrix(const Scalar* m, Scalar* q) {
   const Scalar by_component[4][4] = {
       {squares[0], xy, xz, xw}, {xy, squares[1], yz, yw}, {xz, yz, squares[2], zw}, {xw, yw, zw, squares[3]}};
   for (int i = 0; i < 4; ++i) q[i] = by_component[3][i];
-  Scalar most = squares[3];
+  Scalar largest = squares[3];
   for (int c = 0; c < 3; ++c) {
-    const auto larger = squares[c] > most;
+    const auto larger = squares[c] > largest;
     for (int i = 0; i < 4; ++i) q[i] = choose(larger, by_component[c][i], q[i]);
-    most = choose(larger, squares[c], most);
+    largest = choose(larger, squares[c], largest);
   }
   make_unit(q, 4);
   make_w_positive(q);
@@ -200,14 +204,15 @@ template <class Scalar>
 ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
   const Scalar square = dot_of(q, q, 3);
   const auto small = square < Scalar(One<Scalar>(kSmallSquare));
-  const Scalar half = root_of(choose(small, Scalar(1), square));  // the sine of half the angle
-  const Scalar near = choose(small, q[3], Scalar(1));
-  const Scalar series = Scalar(2) / near * (Scalar(1) - square / (Scalar(3) * near * near));
-  const Scalar factor = choose(small, series, Scalar(2) * arc_tangent_of(half, q[3]) / half);
+  const Scalar half_sine = root_of(choose(small, Scalar(1), square));  // of half the angle
+  const Scalar w = choose(small, q[3], Scalar(1));
+  const Scalar series = Scalar(2) / w * (Scalar(1) - square / (Scalar(3) * w * w));
+  const Scalar factor = choose(small, series, Scalar(2) * arc_tangent_of(half_sine, q[3]) / half_sine);
   for (int i = 0; i < 3; ++i) v[i] = factor * q[i];
 }
 
-// Returns the same angle in [-pi, pi): x - 2 pi rint(x / 2 pi). It subtracts 2 pi in two parts, so that no digit of x is lost.
+// Returns the same angle in [-pi, pi): x - 2 pi rint(x / 2 pi). It subtracts 2 pi in two parts, so that no digit of x
+// is lost.
 template <class Scalar>
 ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   const auto scalar = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
@@ -216,14 +221,14 @@ ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
   return choose(absolute(y) >= scalar(kPi), scalar(-kPi), y);
 }
 
-// Multiplies three turns about axes: in order if each turns about axes that the earlier ones have turned, else in reverse.
+// Multiplies three turns about axes: in their order for intrinsic angles, else in reverse.
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* angles, Scalar* q) {
   for (int turn = 0; turn < 3; ++turn) {
-    const int at = form.intrinsic ? turn : 2 - turn;
-    const int axis = form.axes[at];
-    const Scalar s = sine_of(angles[at] / Scalar(2));
-    const Scalar c = cosine_of(angles[at] / Scalar(2));
+    const int index = form.intrinsic ? turn : 2 - turn;
+    const int axis = form.axes[index];
+    const Scalar s = sine_of(angles[index] / Scalar(2));
+    const Scalar c = cosine_of(angles[index] / Scalar(2));
     if (turn == 0) {
       q[0] = q[1] = q[2] = Scalar(0);
       q[axis] = s;
@@ -240,41 +245,42 @@ ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* a
   }
 }
 
-// Bernardes and Viollet, "Quaternion to Euler angles conversion: a direct, general and computationally efficient method", 2022:
-// half the sum and half the difference of the outer angles are angles of two pairs of components.
+// By Bernardes and Viollet, "Quaternion to Euler angles conversion: a direct, general and computationally efficient
+// method", 2022: half the sum and half the difference of the first and third angle are the angles of two pairs of
+// components.
 template <class Scalar>
 ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q, Scalar* angles) {
   const int i = form.axes[form.intrinsic ? 2 : 0];
   const int j = form.axes[1];
   int k = form.axes[form.intrinsic ? 0 : 2];
-  const bool proper = i == k;
-  if (proper) k = 3 - i - j;
+  const bool is_proper = i == k;  // the first and third axis are the same
+  if (is_proper) k = 3 - i - j;
   const int order = (i - j) * (j - k) * (k - i);  // 2 or -2
   const Scalar sign(order > 0 ? 1 : -1);
   const auto scalar = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
-  Scalar a = proper ? q[3] : q[3] - q[j];
-  Scalar b = proper ? q[i] : q[i] + q[k] * sign;
-  Scalar c = proper ? q[j] : q[j] + q[3];
-  Scalar d = proper ? q[k] * sign : q[k] * sign - q[i];
+  Scalar a = is_proper ? q[3] : q[3] - q[j];
+  Scalar b = is_proper ? q[i] : q[i] + q[k] * sign;
+  Scalar c = is_proper ? q[j] : q[j] + q[3];
+  Scalar d = is_proper ? q[k] * sign : q[k] * sign - q[i];
   const Scalar low = c * c + d * d;
   const Scalar high = a * a + b * b;
-  const Scalar least = scalar(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
-  const auto at_low = low < least;    // the middle angle is at its lower end: only half_sum is known
-  const auto at_high = high < least;  // at its upper end: only half_difference is known
+  const Scalar limit = scalar(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
+  const auto at_low = low < limit;    // the middle angle is at its lower end: only half_sum is known
+  const auto at_high = high < limit;  // at its upper end: only half_difference is known
   c = choose(at_low, Scalar(1), c);
   d = choose(at_low, Scalar(0), d);
   a = choose(at_high, Scalar(1), a);
   b = choose(at_high, Scalar(0), b);
   const Scalar half_sum = arc_tangent_of(b, a);
   const Scalar half_difference = arc_tangent_of(d, c);
-  const Scalar between = Scalar(2) * arc_tangent_of(root_of(low), root_of(high));
-  Scalar middle = choose(at_low, Scalar(0), choose(at_high, scalar(kPi), between));
-  const Scalar known = choose(at_low, Scalar(2) * half_sum, Scalar(form.intrinsic ? 2 : -2) * half_difference);
-  const auto locked = at_low || at_high;
-  // With turned axes `first` is the third angle.
-  const Scalar first = choose(locked, form.intrinsic ? Scalar(0) : known, half_sum - half_difference);
-  Scalar third = choose(locked, form.intrinsic ? known : Scalar(0), half_sum + half_difference);
-  if (!proper) {
+  const Scalar free_middle = Scalar(2) * arc_tangent_of(root_of(low), root_of(high));
+  Scalar middle = choose(at_low, Scalar(0), choose(at_high, scalar(kPi), free_middle));
+  const Scalar only_angle = choose(at_low, Scalar(2) * half_sum, Scalar(form.intrinsic ? 2 : -2) * half_difference);
+  const auto is_locked = at_low || at_high;
+  // For intrinsic angles `first` is the third one.
+  const Scalar first = choose(is_locked, form.intrinsic ? Scalar(0) : only_angle, half_sum - half_difference);
+  Scalar third = choose(is_locked, form.intrinsic ? only_angle : Scalar(0), half_sum + half_difference);
+  if (!is_proper) {
     third = third * sign;
     middle = middle - scalar(kPi / 2);
   }
@@ -283,12 +289,13 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   angles[form.intrinsic ? 0 : 2] = within_half_a_turn(third);
 }
 
-// ---- From one representation to another --------------------------------------------------------------------------------
+// ---- From one representation to another
+// --------------------------------------------------------------------------------
 
-// These functions take kMostRotation numbers `x`, of which those after form.width are 0, and return whether they are a rotation;
-// else the result is meaningless. A quaternion must have length 1 and a matrix must be orthonormal, within `tolerance`; the two
-// vectors of 6D must not be parallel; others must be finite. With an infinite tolerance, quaternions of any length but 0 count,
-// and matrices that Gram-Schmidt turns into rotations.
+// These functions take kMostRotation numbers `x`, of which those after form.width are 0, and return whether they are a
+// rotation; if not, the result is meaningless. A quaternion must have length 1 and a matrix must be orthonormal, within
+// `tolerance`; the two vectors of 6D must not be parallel; other forms must be finite. With an infinite tolerance they
+// also accept quaternions of any length but 0, and matrices that Gram-Schmidt turns into rotations.
 
 ROBOCACHE_HD bool has_w_first(const RotationForm& form) { return form.order[0] == 3; }
 
@@ -302,21 +309,21 @@ ROBOCACHE_HD void components_of(const RotationForm& form, const Scalar* x, Scala
   for (int i = 0; i < 4; ++i) q[i] = has_w_first(form) ? x[(i + 1) % 4] : x[i];
 }
 
-// Writes a unit quaternion. `form` is no matrix.
+// Writes a unit quaternion. `form` is not a matrix or 6D.
 template <class Scalar>
 ROBOCACHE_HD auto to_quaternion(const RotationForm& form, const Scalar* x, Scalar tolerance, Scalar* q) {
-  const auto finite = is_finite(x);
+  const auto all_finite = is_finite(x);
   if (form.kind == RotationKind::kVector) {
     quaternion_of_vector(x, q);
-    return finite;
+    return all_finite;
   }
   if (form.kind == RotationKind::kEuler) {
     quaternion_of_angles(form, x, q);
-    return finite;
+    return all_finite;
   }
   components_of(form, x, q);
   const Scalar length = make_unit(q, 4);
-  return finite && length > Scalar(0) && absolute(length - Scalar(1)) <= tolerance;
+  return all_finite && length > Scalar(0) && absolute(length - Scalar(1)) <= tolerance;
 }
 
 template <class Scalar>
@@ -329,9 +336,9 @@ ROBOCACHE_HD void from_quaternion(const RotationForm& form, Scalar* q, Scalar* y
 
 template <class Scalar>
 ROBOCACHE_HD void swap_entries(Scalar& a, Scalar& b) {
-  const Scalar kept = a;
+  const Scalar old_a = a;
   a = b;
-  b = kept;
+  b = old_a;
 }
 
 template <class Scalar>
@@ -351,13 +358,14 @@ ROBOCACHE_HD auto to_matrix(const RotationForm& form, const Scalar* x, Scalar to
     return is_rotation;
   }
   two_vectors(form, x, m, m + 3);
-  const Scalar between = orthonormalise(m, m + 3);
+  const Scalar sine = orthonormalise(m, m + 3);
   cross_of(m, m + 3, m + 6);
   if (!has_rows(form)) transpose(m);
-  return is_finite(x) && (form.width == 6 ? between > Scalar(One<Scalar>(1e-6)) : is_orthonormal(x, tolerance));
+  return is_finite(x) && (form.width == 6 ? sine > Scalar(One<Scalar>(1e-6)) : is_orthonormal(x, tolerance));
 }
 
-// Writes all 9 entries of a matrix, or the 6 of two vectors. Each index is a constant, so that the numbers stay in registers.
+// Writes all 9 entries of a matrix, or the 6 of two vectors: two rows, or two columns, interleaved or one after the
+// other. Each index is a constant, so that the numbers stay in registers.
 template <class Scalar>
 ROBOCACHE_HD void entries_of(const RotationForm& form, const Scalar* m, Scalar* y) {
   const bool rows = has_rows(form);

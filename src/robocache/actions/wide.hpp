@@ -1,5 +1,5 @@
-// The operations of rotation.hpp on one number, and on several at once. `Scalar` there is float, double, or Wide of one
-// of them; each number of a Wide has the same bits as it would have alone. Conditions are bool or a mask.
+// The operations of rotation.hpp on one number, and on several at once. `Scalar` there is float, double, or a Wide of
+// floats or doubles. Each number of a Wide gets the same bits as alone. Conditions are bool, or a mask for a Wide.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ struct OneOf {
 template <class Scalar>
 using One = typename OneOf<Scalar>::type;
 
-// Returns the condition for each number of Scalar.
+// Returns the condition in Scalar's form: bool, or a mask with it for each number.
 template <class Scalar>
 ROBOCACHE_HD auto is_true(bool condition) {
   return Scalar(condition ? 1 : 0) > Scalar(0);
@@ -88,8 +88,8 @@ struct Wide {
   }
   friend ROBOCACHE_HD Wide choose(bool condition, const Wide& yes, const Wide& no) { return condition ? yes : no; }
   friend ROBOCACHE_HD Wide absolute(const Wide& a) {
-    constexpr auto kSign = std::is_same_v<T, float> ? int64_t{0x7fffffff} : INT64_MAX;
-    return Wide(reinterpret_cast<Numbers>(reinterpret_cast<Bits>(a.v) & static_cast<Element>(kSign)));
+    constexpr auto kWithoutSign = std::is_same_v<T, float> ? int64_t{0x7fffffff} : INT64_MAX;
+    return Wide(reinterpret_cast<Numbers>(reinterpret_cast<Bits>(a.v) & static_cast<Element>(kWithoutSign)));
   }
   friend ROBOCACHE_HD Wide root_of(const Wide& a) {
 #ifdef __AVX512F__
@@ -102,16 +102,16 @@ struct Wide {
     if constexpr (sizeof(Numbers) == 32 && std::is_same_v<T, float>) return Wide(Numbers(_mm256_sqrt_ps(a.v)));
     if constexpr (sizeof(Numbers) == 32 && std::is_same_v<T, double>) return Wide(Numbers(_mm256_sqrt_pd(a.v)));
 #endif
-    return each(a, [](T x) { return std::sqrt(x); });
+    return for_each_number(a, [](T x) { return std::sqrt(x); });
   }
   friend ROBOCACHE_HD Wide sine_of(const Wide& a) {
-    return each(a, [](T x) { return std::sin(x); });
+    return for_each_number(a, [](T x) { return std::sin(x); });
   }
   friend ROBOCACHE_HD Wide cosine_of(const Wide& a) {
-    return each(a, [](T x) { return std::cos(x); });
+    return for_each_number(a, [](T x) { return std::cos(x); });
   }
   friend ROBOCACHE_HD Wide whole_of(const Wide& a) {
-    return each(a, [](T x) { return std::rint(x); });
+    return for_each_number(a, [](T x) { return std::rint(x); });
   }
   friend ROBOCACHE_HD Wide arc_tangent_of(const Wide& y, const Wide& x) {
     Wide result;
@@ -140,7 +140,7 @@ struct Wide {
   using Element = std::conditional_t<std::is_same_v<T, float>, int32_t, int64_t>;
 
   template <class Function>
-  static ROBOCACHE_HD Wide each(const Wide& a, const Function& function) {
+  static ROBOCACHE_HD Wide for_each_number(const Wide& a, const Function& function) {
     Wide result;
     for (int i = 0; i < kNumbers; ++i) result.v[i] = function(a.v[i]);
     return result;
