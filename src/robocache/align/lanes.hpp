@@ -1,5 +1,6 @@
-// The rules of number.hpp, applied to as many neighbouring features as a vector register holds. The loops that use them are built
-// once per instruction set (namespace robocache::ROBOCACHE_ISA). Results have the same bits as one feature at a time, except NaNs.
+// The rules of number.hpp, applied to as many neighbouring features as a vector register holds. The loops that use them
+// are built once per instruction set (namespace robocache::ROBOCACHE_ISA). Results have the same bits as one feature at
+// a time, except for NaNs.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct LanesOf {
   typedef T type __attribute__((vector_size(kCount * sizeof(T))));
 };
 
-// kCount elements of T, side by side. Pass them by reference: how they are passed by value depends on the build.
+// kCount elements of T, side by side. Pass them by reference: each build passes values in another way.
 template <class T, int kCount>
 using Lanes = typename LanesOf<T, kCount>::type;
 
@@ -133,8 +134,8 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
     }
 #endif
     const Bits rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
-    const Bits chosen = (u & 0x7fffffffU) > 0x7f800000U ? Bits{} + 0x7fffU : rounded;
-    const auto bits = __builtin_convertvector(chosen, Lanes<uint16_t, kCount>);
+    const Bits with_nan = (u & 0x7fffffffU) > 0x7f800000U ? Bits{} + 0x7fffU : rounded;
+    const auto bits = __builtin_convertvector(with_nan, Lanes<uint16_t, kCount>);
     __builtin_memcpy(to, &bits, sizeof(bits));
   } else {
 #ifdef __F16C__
@@ -167,9 +168,9 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
     alignas(64) static constexpr uint16_t kUpperHalves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                                               23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
                                                               45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-    const __m512i both = _mm512_permutex2var_epi16(rounded_to_bfloat16(first), _mm512_load_si512(kUpperHalves),
-                                                   rounded_to_bfloat16(second));
-    _mm512_storeu_si512(to, both);
+    const __m512i halves_of_both = _mm512_permutex2var_epi16(
+        rounded_to_bfloat16(first), _mm512_load_si512(kUpperHalves), rounded_to_bfloat16(second));
+    _mm512_storeu_si512(to, halves_of_both);
     return;
   }
 #endif
@@ -177,9 +178,10 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
   store_lanes<kCount, Work>(second, to + kCount);
 }
 
-// ---- vectors that lie partly in memory --------------------------------------------------------------------------------
+// ---- vectors of which all lanes, or only the first, are in memory
+// ------------------------------------------------------
 
-// A whole vector in memory.
+// Loads and stores all lanes.
 struct AllLanes {
   template <int kCount, class Work, class T>
   ROBOCACHE_HD void load(const T* from, Lanes<Work, kCount>& y) const {
@@ -196,7 +198,7 @@ struct AllLanes {
 };
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-inline constexpr bool kHasParts = true;
+inline constexpr bool kHasParts = true;  // whether the processor loads and stores parts of a vector
 
 // Loads the elements of kSize bytes that `mask` selects. The others are 0, and their memory is not touched.
 template <int kSize, class V>
@@ -236,17 +238,17 @@ ROBOCACHE_HD void store_part(const V& y, uint32_t mask, void* to) {
   }
 }
 
-// The first lanes of a vector.
+// Loads and stores only the first n lanes.
 class FirstLanes {
  public:
   ROBOCACHE_HD explicit FirstLanes(int64_t n) : mask_((uint32_t{1} << n) - 1) {}
 
   template <int kCount, class Work, class T>
   ROBOCACHE_HD void load(const T* from, Lanes<Work, kCount>& y) const {
-    Lanes<uint8_t, kCount * sizeof(T)> held;
-    load_part<sizeof(T)>(from, mask_, held);
+    Lanes<uint8_t, kCount * sizeof(T)> bytes_read;
+    load_part<sizeof(T)>(from, mask_, bytes_read);
     T elements[kCount];
-    __builtin_memcpy(elements, &held, sizeof(held));
+    __builtin_memcpy(elements, &bytes_read, sizeof(bytes_read));
     load_lanes<kCount, Work>(elements, y);
   }
   template <int kCount, class Work, class T>
@@ -259,9 +261,9 @@ class FirstLanes {
   }
   template <int kCount, class T>
   ROBOCACHE_HD void copy(const T* from, T* to) const {
-    Lanes<uint8_t, kCount * sizeof(T)> held;
-    load_part<sizeof(T)>(from, mask_, held);
-    store_part<sizeof(T)>(held, mask_, to);
+    Lanes<uint8_t, kCount * sizeof(T)> bytes_read;
+    load_part<sizeof(T)>(from, mask_, bytes_read);
+    store_part<sizeof(T)>(bytes_read, mask_, to);
   }
 
  private:
@@ -270,6 +272,7 @@ class FirstLanes {
 #else
 inline constexpr bool kHasParts = false;
 
+// Only named, never made.
 struct FirstLanes : AllLanes {
   explicit FirstLanes(int64_t n);
 };

@@ -14,18 +14,19 @@ MomentTicks::MomentTicks(Anchors ticks, std::span<const int64_t> tasks)
     : ticks_(std::move(ticks)), entry_of_(tasks.size(), -1) {
   std::map<int64_t, std::vector<int32_t>> by_task;
   const auto entries = std::ssize(ticks_.table());
-  int64_t alone = -1;  // an episode without a task has no peers: each gets a negative number of its own
+  int64_t no_task =
+      -1;  // for an episode without a task, which has no peers: a negative number that no other episode has
   for (int64_t entry = 0; entry < entries; ++entry) {
     const auto episode = static_cast<size_t>(ticks_.table()[static_cast<size_t>(entry)].episode);
     entry_of_[episode] = static_cast<int32_t>(entry);
-    by_task[tasks[episode] < 0 ? alone-- : tasks[episode]].push_back(static_cast<int32_t>(entry));
+    by_task[tasks[episode] < 0 ? no_task-- : tasks[episode]].push_back(static_cast<int32_t>(entry));
   }
   peers_.resize(static_cast<size_t>(entries));
   for (const auto& [task, members] : by_task) {
     const auto begin = static_cast<int32_t>(members_.size());
     const auto count = static_cast<int32_t>(members.size());
-    for (int32_t own = 0; own < count; ++own) {
-      peers_[static_cast<size_t>(members[static_cast<size_t>(own)])] = {begin, count, own};
+    for (int32_t position = 0; position < count; ++position) {
+      peers_[static_cast<size_t>(members[static_cast<size_t>(position)])] = {begin, count, position};
     }
     members_.insert(members_.end(), members.begin(), members.end());
   }

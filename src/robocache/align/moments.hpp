@@ -1,5 +1,5 @@
 // Draws the moments of a batch's goals, one for each anchor, by the rule of moments_params.hpp. A moment is a pure
-// function of the rule, the seed, the epoch, and a number: the sample's in the order, or that of a given anchor.
+// function of the rule, the seed, the epoch, and a number: the sample's position, or the number of a given anchor.
 //
 //   const MomentTicks ticks(std::move(every_tick), tasks);
 //   MomentBatch batch = moment_batch(rule);
@@ -45,7 +45,7 @@ class MomentTicks {
   // Takes the ticks of episodes, each episode once, and the task of each episode of the dataset; below 0: none.
   MomentTicks(Anchors ticks, std::span<const int64_t> tasks);
 
-  AnchorIndex index() const { return ticks_.index(); }  // its last tick stands for none
+  AnchorIndex index() const { return ticks_.index(); }  // its last tick means that there is no moment
   MomentSource on_host() const;
   // Returns the same with copies of its tables in `tables`. `tick_ns` has the clock's times in that memory.
   MomentSource copied(DeviceTables& tables, const int64_t* tick_ns) const;

@@ -15,14 +15,15 @@ namespace robocache {
 // A moment is a tick of the anchors' clock. For an anchor at t in an episode with the ticks 0, ..., n - 1, of which the
 // last at or before t is k:
 enum class MomentKind : uint8_t {
-  kFuture,     // a tick in (t + low, t + high], all equally likely; both ends are later by snap_ns - 1
+  // A tick in (t + low, t + high], all equally likely. A tick less than snap_ns after an end counts as at that end.
+  kFuture,
   kLast,       // tick n - 1
   kGeometric,  // tick k + i for i in [1, n - 1 - k], with a probability proportional to discount^i
   kOther,      // a tick of another episode of the same task; these episodes, and the ticks of one, are equally likely
 };
 
-// An entry is an episode in the table of ticks. The entries with the same task are members [begin, begin + count) of the
-// source; `own` is the entry's index among them. An episode without a task has no others.
+// An entry is an episode in the table of ticks. The entries with the same task are members [begin, begin + count) of
+// the source; `own` is the entry's index among them. An episode without a task has no other members.
 struct MomentPeers {
   int32_t begin;
   int32_t count;
@@ -34,7 +35,7 @@ struct MomentSource {
   AnchorIndex ticks;
   int64_t first_tick;        // the index of its first tick among all sources' ticks
   const int32_t* entry_of;   // [episodes of the dataset]: the entry of an episode, or -1
-  const MomentPeers* peers;  // one for each entry of `ticks`, except that of none()
+  const MomentPeers* peers;  // one for each entry of `ticks`, except the entry of none()
   const int32_t* members;    // entries, one task after the other
 
   ROBOCACHE_HD int64_t none() const { return ticks.anchors - 1; }
@@ -79,25 +80,25 @@ struct MomentBatch {
   // [keys][batch.count], or null; each key begins key_stride numbers after the previous one:
   int64_t* offset_ns;  // from the anchor's time to the moment's; the least int64: there is no moment
   int64_t* episode;    // the moment's, or -1
-  int64_t keys;        // of the batch that have this rule; each gets its own copy
+  int64_t keys;        // the number of the batch's keys with this rule; each gets its own copy
   int64_t key_stride;
 };
 
 // Draws i in [1, count] with a probability proportional to discount^i: the least i with discount^i < 1 - u (1 -
 // discount^count). Each product is rounded, so that every device draws the same.
 ROBOCACHE_HD int64_t geometric_step(const double (&powers)[kMomentPowers], int64_t count, uint64_t bits) {
-  double all = 1;
+  double last_power = 1;  // discount^count
   for (int i = 0; i < kMomentPowers && count >> i != 0; ++i) {
-    if ((count >> i & 1) != 0) all *= powers[i];
+    if ((count >> i & 1) != 0) last_power *= powers[i];
   }
   const double u = static_cast<double>(bits >> 11) * 0x1p-53;
-  const double least = multiply_add(-u, 1 - all, 1.0);
+  const double threshold = multiply_add(-u, 1 - last_power, 1.0);
   int64_t steps = 0;
   double power = 1;
   for (int i = kMomentPowers - 1; i >= 0; --i) {
-    const int64_t further = steps + (int64_t{1} << i);
-    if (further >= count || power * powers[i] < least) continue;
-    steps = further;
+    const int64_t next_steps = steps + (int64_t{1} << i);
+    if (next_steps >= count || power * powers[i] < threshold) continue;
+    steps = next_steps;
     power *= powers[i];
   }
   return steps + 1;
@@ -133,9 +134,9 @@ ROBOCACHE_HD int64_t moment_of(const MomentBatch& m, const MomentSource& source,
       auto nth = static_cast<int32_t>(bits % static_cast<uint64_t>(peers.count - 1));
       if (nth >= peers.own) ++nth;
       const int64_t other = source.members[peers.begin + nth];
-      const uint64_t more = mix_bits(state + 2 * 0x9e3779b97f4a7c15u);
+      const uint64_t second_bits = mix_bits(state + 2 * 0x9e3779b97f4a7c15u);
       return source.ticks.table[other].first_anchor +
-             static_cast<int64_t>(more % static_cast<uint64_t>(source.count_of(other)));
+             static_cast<int64_t>(second_bits % static_cast<uint64_t>(source.count_of(other)));
     }
   }
   return source.none();
@@ -154,12 +155,15 @@ ROBOCACHE_HD void draw_moment(const MomentBatch& m, int64_t sample) {
   for (const uint64_t part : parts) state = mix_bits((state ^ part) + 0x9e3779b97f4a7c15u);
   const int64_t tick = moment_of(m, source, anchor, state);
   const Anchor moment = source.ticks.at(tick);
-  const bool none = tick == source.none();
+  const bool has_none = tick == source.none();
   m.moments[sample] = source.first_tick + tick;
-  const bool later = moment.time_ns >= anchor.time_ns;
-  uint64_t apart = later ? ns_between(moment.time_ns, anchor.time_ns) : ns_between(anchor.time_ns, moment.time_ns);
-  if (apart > static_cast<uint64_t>(INT64_MAX)) apart = static_cast<uint64_t>(INT64_MAX);
-  const int64_t offset_ns = none ? INT64_MIN : later ? static_cast<int64_t>(apart) : -static_cast<int64_t>(apart);
+  const bool is_later = moment.time_ns >= anchor.time_ns;
+  uint64_t distance =
+      is_later ? ns_between(moment.time_ns, anchor.time_ns) : ns_between(anchor.time_ns, moment.time_ns);
+  if (distance > static_cast<uint64_t>(INT64_MAX)) distance = static_cast<uint64_t>(INT64_MAX);
+  const int64_t offset_ns = has_none   ? INT64_MIN
+                            : is_later ? static_cast<int64_t>(distance)
+                                       : -static_cast<int64_t>(distance);
   for (int64_t key = 0; key < m.keys; ++key) {
     if (m.offset_ns != nullptr) m.offset_ns[key * m.key_stride + sample] = offset_ns;
     if (m.episode != nullptr) m.episode[key * m.key_stride + sample] = moment.episode;

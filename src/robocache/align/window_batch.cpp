@@ -24,16 +24,16 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
     return;
   }
   int64_t grain = batch.count;
-  // Waking a thread takes longer than filling fewer bytes.
+  // Filling fewer bytes takes less time than waking a thread.
   constexpr int64_t kSharedBytes = 128 << 10;
   if (batch.count * batch.plan.sample_bytes >= kSharedBytes) {
-    // At the end threads wait for the longest range.
+    // Ranges are short, because at the end threads wait for the longest one.
     constexpr int64_t kRangeBytes = 20 << 10;
-    const int64_t turns = int64_t{4} * num_threads();
-    grain = std::max<int64_t>(1, std::min(batch.count / turns, kRangeBytes / batch.plan.sample_bytes));
+    const int64_t least_ranges = int64_t{4} * num_threads();
+    grain = std::max<int64_t>(1, std::min(batch.count / least_ranges, kRangeBytes / batch.plan.sample_bytes));
   }
-  WindowSamples* const samples = ROBOCACHE_SELECT_ISA(window_samples);
-  parallel_ranges(batch.count, grain, [&](Ranges& ranges) { samples(batch, ranges); });
+  WindowSamples* const kernel = ROBOCACHE_SELECT_ISA(window_samples);
+  parallel_ranges(batch.count, grain, [&](Ranges& ranges) { kernel(batch, ranges); });
 }
 
 }  // namespace robocache

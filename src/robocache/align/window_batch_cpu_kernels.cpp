@@ -19,8 +19,8 @@ constexpr int64_t kSearched = 4;
 bool has_files(const WindowSource& source) {
   for (int32_t g = 0; g < source.group_count; ++g) {
     const Group group(source.groups[g]);
-    for (int32_t at = 0; at < group.segment_count; ++at) {
-      if (group.segments[at].file.descriptor >= 0) return true;
+    for (int32_t i = 0; i < group.segment_count; ++i) {
+      if (group.segments[i].file.descriptor >= 0) return true;
     }
   }
   return false;
@@ -34,12 +34,13 @@ bool has_files(const WindowBatch& batch) {
   return false;
 }
 
-// Announces the rows of files that a sample will probably read, for windows without gaps. The times suggest the rows.
+// Announces the rows of files that a sample will probably read, by a guess from the times, for windows whose rows lie
+// close together.
 void expect_files(const WindowSource& source, const Anchor& anchor) {
   for (int32_t g = 0; g < source.group_count; ++g) {
     const Group group(source.groups[g]);
-    for (int32_t at = 0; at < group.segment_count; ++at) {
-      const WindowSegment& s = group.segments[at];
+    for (int32_t i = 0; i < group.segment_count; ++i) {
+      const WindowSegment& s = group.segments[i];
       const WindowClock& clock = group.clocks[s.clock];
       const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
       if (s.file.descriptor < 0 || s.first_moment < 0 || rows.rows == 0) continue;
@@ -47,8 +48,7 @@ void expect_files(const WindowSource& source, const Anchor& anchor) {
       const int64_t first = guess_moment(clock, rows, s.first_delta, anchor.time_ns);
       const int64_t last = guess_moment(clock, rows, last_delta, anchor.time_ns) + 1;
       const int64_t end = last < rows.rows ? last + 1 : rows.rows;
-      if ((end - first) * s.row_bytes > s.steps * (kShortGap + 2 * s.row_bytes))
-        continue;  // reads with gaps between them
+      if ((end - first) * s.row_bytes > s.steps * (kShortGap + 2 * s.row_bytes)) continue;  // the rows are far apart
       expect_rows(s.file, (rows.begin + first) * s.row_bytes, (end - first) * s.row_bytes);
     }
   }
@@ -73,10 +73,10 @@ void write_constants(const WindowSource& source, int64_t sample, char* memory) {
   }
 }
 
-// Writes an item. After the last item of a sample, it converts the sample.
-void finish(const WindowBatch& batch, Item& item, char* memory, Wanted& asked) {
+// Writes the values of an item; after the last item of a sample it also converts the sample.
+void finish(const WindowBatch& batch, Item& item, char* memory, Wanted& prefetches) {
   const WindowPlan& plan = batch.plan;
-  write_values(item, memory, asked);
+  write_values(item, memory, prefetches);
   if (item.group + 1 != item.source->groups + item.source->group_count) return;
   const auto source = static_cast<int32_t>(plan.sources == nullptr ? 0 : item.source - plan.sources);
   for (int32_t i = 0; i < plan.conversion_count; ++i) {
@@ -100,8 +100,8 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t announced = 0;  // the end of the samples that this thread has announced
-  // Draws the next samples, at most kTogether, and returns their number.
-  const auto draw = [&](Drawn* own) {
+  // Draws the next samples, at most kTogether, into `to`, and returns their number.
+  const auto draw = [&](Drawn* to) {
     int64_t indices[kTogether];
     int64_t count = 0;
     for (; count < kTogether; ++count) {
@@ -113,66 +113,67 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
           announced = end + kAhead;
         }
       }
-      own[count].sample = begin++;
+      to[count].sample = begin++;
     }
     for (int64_t i = 0; i < count; ++i) {
-      const Draw one = batch.draw(own[i].sample);
-      own[i].source = plan.sources == nullptr ? &plan.first : plan.sources + one.source;
+      const Draw mixture_draw = batch.draw(to[i].sample);
+      to[i].source = plan.sources == nullptr ? &plan.first : plan.sources + mixture_draw.source;
       const auto write = [&](int64_t offset, int64_t value) {
-        if (offset >= 0) reinterpret_cast<int64_t*>(memory + offset)[own[i].sample] = value;
+        if (offset >= 0) reinterpret_cast<int64_t*>(memory + offset)[to[i].sample] = value;
       };
-      write(plan.source_offset, one.source);
-      if (plan.anchor_offset >= 0) write(plan.anchor_offset, batch.mixture.number_of(one));
-      indices[i] = one.anchor;
-      const AnchorIndex& anchors = own[i].source->anchors;
-      prefetch(&anchors.first_of[one.anchor >> anchors.shift]);
+      write(plan.source_offset, mixture_draw.source);
+      if (plan.anchor_offset >= 0) write(plan.anchor_offset, batch.mixture.number_of(mixture_draw));
+      indices[i] = mixture_draw.anchor;
+      const AnchorIndex& anchors = to[i].source->anchors;
+      prefetch(&anchors.first_of[mixture_draw.anchor >> anchors.shift]);
     }
     for (int64_t i = 0; i < count; ++i) {
-      const Anchor anchor = own[i].anchor = own[i].source->anchors.at(indices[i]);
-      const int64_t sample = own[i].sample;
+      const Anchor anchor = to[i].anchor = to[i].source->anchors.at(indices[i]);
+      const int64_t sample = to[i].sample;
       if (plan.time_offset >= 0) reinterpret_cast<int64_t*>(memory + plan.time_offset)[sample] = anchor.time_ns;
       if (plan.episode_offset >= 0) reinterpret_cast<int64_t*>(memory + plan.episode_offset)[sample] = anchor.episode;
-      write_constants(*own[i].source, sample, memory);
+      write_constants(*to[i].source, sample, memory);
     }
     for (int64_t i = 0; i < count; ++i) {
-      for (int32_t g = 0; g < own[i].source->group_count; ++g) {
-        ask_for_clocks(Group(own[i].source->groups[g]), own[i].anchor);
+      for (int32_t g = 0; g < to[i].source->group_count; ++g) {
+        ask_for_clocks(Group(to[i].source->groups[g]), to[i].anchor);
       }
     }
     return count;
   };
   Item items[2 * kSearched];  // used in turn
-  int64_t found = 0;
+  int64_t searched = 0;
   int64_t written = 0;
-  const auto nth = [&](int64_t n) -> Item& { return items[n % (2 * kSearched)]; };
+  const auto item_at = [&](int64_t n) -> Item& { return items[n % (2 * kSearched)]; };
   Drawn drawn[2][kTogether];
-  int64_t coming = draw(drawn[0]);
-  for (int turn = 0; coming > 0; turn = 1 - turn) {
-    const int64_t count = coming;
-    coming = draw(drawn[1 - turn]);
-    for (const Drawn* own = drawn[turn]; own != drawn[turn] + count; ++own) {
-      for (int32_t g = 0; g < own->source->group_count; ++g) {
-        Item& item = nth(found);
-        item.source = own->source;
-        item.group = own->source->groups + g;
-        item.anchor = own->anchor;
-        item.sample = own->sample;
-        find_rows(item, plan.snap_ns, memory, nth(found + 2 * kSearched - 1).wanted);
-        if (++found % kSearched != 0) continue;
-        for (int64_t n = found - kSearched; n < found; ++n) {
-          Wanted& next = nth(n).wanted;
-          if (n >= kSearched) finish(batch, nth(written++), memory, next);
+  int64_t next_count = draw(drawn[0]);
+  for (int turn = 0; next_count > 0; turn = 1 - turn) {
+    const int64_t count = next_count;
+    next_count = draw(drawn[1 - turn]);
+    for (const Drawn* from = drawn[turn]; from != drawn[turn] + count; ++from) {
+      for (int32_t g = 0; g < from->source->group_count; ++g) {
+        Item& item = item_at(searched);
+        item.source = from->source;
+        item.group = from->source->groups + g;
+        item.anchor = from->anchor;
+        item.sample = from->sample;
+        // Meanwhile prefetches what the previous item needs.
+        find_rows(item, plan.snap_ns, memory, item_at(searched + 2 * kSearched - 1).wanted);
+        if (++searched % kSearched != 0) continue;
+        for (int64_t n = searched - kSearched; n < searched; ++n) {
+          Wanted& next = item_at(n).wanted;
+          if (n >= kSearched) finish(batch, item_at(written++), memory, next);
           next.ask_for_all();
         }
       }
     }
   }
   Wanted* last = &items[0].wanted;
-  for (int64_t n = written; n < found; ++n) {
-    last = &nth(n).wanted;
+  for (int64_t n = written; n < searched; ++n) {
+    last = &item_at(n).wanted;
     last->ask_for_all();
   }
-  while (written < found) finish(batch, nth(written++), memory, *last);
+  while (written < searched) finish(batch, item_at(written++), memory, *last);
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

@@ -14,9 +14,9 @@ namespace robocache {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostDoublings = 2;  // a block fills 1, 2 or 4 samples at once
-constexpr int kDrawLanes = kTileVectors >> kMostDoublings;
-constexpr unsigned kWarp = 0xffffffff;  // all lanes
+constexpr int kMostDoublings = 2;                           // a block fills 1, 2 or 4 samples at once
+constexpr int kDrawLanes = kTileVectors >> kMostDoublings;  // draw a sample together
+constexpr unsigned kWarp = 0xffffffff;                      // all lanes
 
 // The conversions that a kernel can do: none; the subtraction of a base by segments; or all.
 enum class Converts { kNothing, kBases, kAll };
@@ -27,9 +27,9 @@ constexpr int kBlocks = kCurves || kConverts == Converts::kAll ? 4 : 8;
 
 // Tables, rows and batches are in global memory. The compiler cannot know this for addresses that it loads from them.
 template <class T>
-__device__ T* in_global(T* at) {
-  __builtin_assume(__isGlobal(at));
-  return at;
+__device__ T* in_global(T* address) {
+  __builtin_assume(__isGlobal(address));
+  return address;
 }
 
 // The rows that a step uses: the address of one row's first feature in the segment, and the distance in bytes to a
@@ -41,7 +41,7 @@ struct alignas(16) PlainEntry {
     float single_weight;
     double double_weight;
   };
-  bool padded;  // only where the kernel subtracts bases
+  bool padded;  // the step is padding; set only if the kernel converts
 };
 constexpr int kOneRow = -1;
 constexpr int kNoRow = -2;
@@ -59,10 +59,11 @@ struct CurveEntry : PlainEntry {
 template <bool kCurves>
 using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 
-// A block's default shared memory holds the picks of a sample.
+// The shared memory that a block has by default holds the picks of a sample.
 constexpr size_t kMostShared = 40 << 10;
 constexpr int64_t kMostPrefetched = 512;  // bytes of a row
-// The reciprocal of a group's number of moments, as a whole number. It is exact for the few samples of a block.
+// The reciprocal of a group's number of moments is moment_share / kShareOne. Division by it is exact for the few
+// samples of a block.
 constexpr unsigned kShareOne = 1 << 20;
 static_assert(kMaxGroupPicks * kMaxGroupPicks * 2 < static_cast<int>(kShareOne));
 static_assert(kMaxGroupPicks * sizeof(PlainEntry) <= kMostShared);
@@ -116,11 +117,12 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& result
 // The base that a lane subtracts from its vector at each step.
 struct Base {
   float x[4];
-  bool some;
-  bool absent;  // no step has a value
+  bool some;    // whether there is a base
+  bool absent;  // the base has no row: no step has a value
 };
 
-// Copies integers and bool. A lane loads the float32 values of several steps before it needs the first.
+// Writes a lane's vector of its steps; copies integers and bool. A lane loads the float32 values of several steps
+// before it needs the first. kSpecial: WindowPlan::special.
 template <bool kSpecial, class In, class Out, int kVector, class Entry>
 __device__ void write_steps(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, const Base* base,
                             char* out) {
@@ -131,14 +133,16 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
   const int64_t d = int64_t{steps.v} * kVector;
   Vector<Work, kVector> scale{};
   Vector<Work, kVector> shift{};
-  const bool affine = !kCopy && s.scale != nullptr;
+  const bool has_scale = !kCopy && s.scale != nullptr;
   const auto load_affine = [&](int step) {
-    const int64_t at = (kSpecial ? step * s.scale_step : 0) + d;
-    scale = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + at);
-    shift = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + at);
+    const int64_t offset_in_scale = (kSpecial ? step * s.scale_step : 0) + d;
+    scale =
+        *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + offset_in_scale);
+    shift =
+        *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + offset_in_scale);
   };
   const bool per_step = kSpecial && !kCopy && s.scale_step != 0;
-  if (affine) load_affine(steps.first);
+  if (has_scale) load_affine(steps.first);
   const int64_t offset = d * static_cast<int64_t>(sizeof(In));
   const int64_t stride_bytes = steps.stride * s.step_bytes;
   char* to = out + steps.first * s.step_bytes + d * static_cast<int64_t>(sizeof(Out));
@@ -150,8 +154,8 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
     Work weights[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const bool there = step + i * steps.stride < end;
-      const PlainEntry entry = entries[there ? step + i * steps.stride : step];
+      const bool is_step = step + i * steps.stride < end;
+      const PlainEntry entry = entries[is_step ? step + i * steps.stride : step];
       if constexpr (!kCopy) weights[i] = weight_of<Work>(entry);
       if (entry.left != nullptr) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + offset);
       if (!kCopy && entry.apart != 0) {
@@ -173,7 +177,7 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
           y[e] = to_work<Work>(a[i].x[e]);
           if (weight >= 0) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weight);
           if (base != nullptr && base->some) y[e] = y[e] - static_cast<Work>(base->x[e]);
-          if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
+          if (has_scale) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
           if (kSpecial && s.clip) y[e] = clipped(y[e]);
           if (weight == kNoRow || (base != nullptr && base->absent)) y[e] = 0;
         }
@@ -220,7 +224,8 @@ __device__ void write_plain(const WindowSegment& s, const Entry* entries, const 
   }
 }
 
-// ---- mixtures by every other method: feature by feature, whatever the alignment -----------------------------------------
+// ---- mixtures by every other method: feature by feature, whatever the alignment
+// -----------------------------------------
 
 template <class Work>
 __device__ Work load(const WindowSegment& s, const char* row, int64_t d) {
@@ -231,8 +236,8 @@ __device__ Work load(const WindowSegment& s, const char* row, int64_t d) {
 template <class Work>
 __device__ void store(const WindowSegment& s, int step, int64_t d, Work y, char* row) {
   if (s.scale != nullptr) {
-    const int64_t at = step * s.scale_step + d;
-    y = multiply_add(y, static_cast<const Work*>(s.scale)[at], static_cast<const Work*>(s.shift)[at]);
+    const int64_t index = step * s.scale_step + d;
+    y = multiply_add(y, static_cast<const Work*>(s.scale)[index], static_cast<const Work*>(s.shift)[index]);
     if (s.clip) y = clipped(y);
   }
   with_floating(s.out_dtype, [&](auto element) {
@@ -282,34 +287,34 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
 }
 
 // Loads the base of a lane's vector. The lanes of a strip's first steps also write it to the batch.
-__device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const LaneSteps& steps, char* shown) {
+__device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const LaneSteps& steps, char* out_base) {
   Base base{.x = {}, .some = true, .absent = entry.left == nullptr};
   const char* const left = in_global(entry.left);
   const float weight = entry.single_weight;
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     if (e >= s.vector) break;
-    const int32_t asked = in_global(s.subtracted)[steps.v * s.vector + e];
-    const int32_t f = asked < 0 ? ~asked : asked;
-    const auto number = [&](const char* row) {
+    const int32_t feature = in_global(s.subtracted)[steps.v * s.vector + e];
+    const int32_t f = feature < 0 ? ~feature : feature;
+    const auto load_number = [&](const char* row) {
       return with_floating(s.base_dtype, [&](auto element) {
         using Element = decltype(element);
         return to_work<float>(reinterpret_cast<const Element*>(row)[f]);
       });
     };
     float x = 0;
-    if (!base.absent) x = number(left);
+    if (!base.absent) x = load_number(left);
     if (!base.absent && entry.apart != 0) {
-      const float right = number(left + entry.apart);
+      const float right = load_number(left + entry.apart);
       if (weight >= 0) x = lerp(x, right, weight);
     }
-    if (steps.first < s.tile_steps) reinterpret_cast<float*>(shown)[steps.v * s.vector + e] = x;
-    base.x[e] = asked < 0 ? 0.0F : x;
+    if (steps.first < s.tile_steps) reinterpret_cast<float*>(out_base)[steps.v * s.vector + e] = x;
+    base.x[e] = feature < 0 ? 0.0F : x;
   }
   return base;
 }
 
-// Does what write_steps does, for curves.
+// Like write_steps, for curves.
 __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, const LaneSteps& steps, char* out) {
   for (int tile = 0; tile < kStripTiles; ++tile) {
     const int step = steps.first + tile * steps.stride;
@@ -327,14 +332,15 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
   }
 }
 
-// ---- the kernel --------------------------------------------------------------------------------------------------------
+// ---- the kernel
+// --------------------------------------------------------------------------------------------------------
 
-// A sample that a block fills, with its groups from the block's own on. `groups` is 0 beyond the batch's end, or if the
-// source has fewer groups.
+// A sample that a block fills. `group` is the first of its groups that the block fills, and `groups` counts the groups
+// from there on. It is 0 beyond the batch's end, and if the source has no such group.
 struct Sample {
   Anchor anchor;
   const WindowGroup* group;
-  int64_t number;  // of its anchor, over all sources
+  int64_t number;  // of its anchor among the anchors of all sources
   int32_t source;
   int32_t groups;
 };
@@ -351,28 +357,29 @@ struct MomentRows {
 __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t guess,
                                 int64_t snap_ns) {
   const int64_t before = last_around(times, n, target, guess);
-  MomentRows found{};
-  found.origin = before < 0 ? 0 : before;
-  found.times = times.data + found.origin;
-  found.rows = static_cast<int>(n - found.origin < INT32_MAX ? n - found.origin : INT32_MAX);
-  found.target = snapped({found.times, 1}, found.rows, target, snap_ns, before < 0 ? -1 : 0);
-  return found;
+  MomentRows result{};
+  result.origin = before < 0 ? 0 : before;
+  result.times = times.data + result.origin;
+  result.rows = static_cast<int>(n - result.origin < INT32_MAX ? n - result.origin : INT32_MAX);
+  result.target = snapped({result.times, 1}, result.rows, target, snap_ns, before < 0 ? -1 : 0);
+  return result;
 }
 
 // The delta in rows of a moment on a clock that does not count rows.
 constexpr int64_t kNotInRows = INT64_MIN;
 
-// Finds the rows that a step uses for a target on its clock. Writes the times that its curve needs to the step's entry.
+// Finds the rows that a step uses for a target on its clock. Writes their addresses and weights to the step's entry.
 template <bool kCurves, bool kSpecial>
-__device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
-                                   const ClockRow<int64_t>& times, int64_t delta_rows, Entry<kCurves>& entry) {
+__device__ Pick<double, int> fill_entry(const WindowSegment& s, const MomentRows& moment_rows, const EpisodeRows& rows,
+                                        const ClockRow<int64_t>& times, int64_t delta_rows, Entry<kCurves>& entry) {
   Pick<double, int> picked{0, 0, 0, PickKind::kAbsent, false};
   if (rows.rows > 0) {
     picked = !kSpecial || delta_rows == kNotInRows
-                 ? pick_at({at.times, 1}, at.rows, at.target, s)
-                 : row_at({at.times, 1}, -at.origin, rows.rows - at.origin, at.target, delta_rows, s);
+                 ? pick_at({moment_rows.times, 1}, moment_rows.rows, moment_rows.target, s)
+                 : row_at({moment_rows.times, 1}, -moment_rows.origin, rows.rows - moment_rows.origin,
+                          moment_rows.target, delta_rows, s);
   }
-  const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
+  const char* const values = static_cast<const char*>(s.values) + (rows.begin + moment_rows.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
   // Prefetches the row while other steps are searched for. If steps use consecutive rows, the next step prefetches this
@@ -391,12 +398,12 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   }
   if constexpr (kCurves) {
     if (!weighs(s.method) || picked.kind != PickKind::kMix) return picked;
-    const auto stencil =
-        stencil_around(times, rows.rows, at.origin + picked.left, at.origin + picked.right, reach_of(s.method));
+    const auto stencil = stencil_around(times, rows.rows, moment_rows.origin + picked.left,
+                                        moment_rows.origin + picked.right, reach_of(s.method));
     entry.before = stencil.before;
     entry.after = stencil.after;
     constexpr int kRows[] = {0, 1, 4, 5};
-    for (int i = 0; i < 4; ++i) entry.around[i] = values + (stencil.rows[kRows[i]] - at.origin) * s.row_bytes;
+    for (int i = 0; i < 4; ++i) entry.around[i] = values + (stencil.rows[kRows[i]] - moment_rows.origin) * s.row_bytes;
     if (s.value_dtype == DType::kFloat64) {
       entry.double_weights =
           curve_weights<double>(s.method, spacing_around(times, rows.rows, stencil, reach_of(s.method), picked.weight));
@@ -410,11 +417,11 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
 }
 
 __device__ WindowSource source_of(const WindowPlan& plan, int32_t source) {
-  WindowSource found = plan.first;
-  if (plan.sources != nullptr) found = in_global(plan.sources)[source];
-  found.anchors.first_of = in_global(found.anchors.first_of);
-  found.anchors.table = in_global(found.anchors.table);
-  return found;
+  WindowSource result = plan.first;
+  if (plan.sources != nullptr) result = in_global(plan.sources)[source];
+  result.anchors.first_of = in_global(result.anchors.first_of);
+  result.anchors.table = in_global(result.anchors.table);
+  return result;
 }
 
 __device__ Sample sample_of(const WindowBatch& batch, const WindowSource& source, const Draw& draw) {
@@ -430,17 +437,17 @@ __device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
   return sample_of(batch, source_of(batch.plan, draw.source), draw);
 }
 
-// Returns the last source that begins at or before `at`, which is the same in each group of kDrawLanes lanes. Lane s
-// holds the begin of source s.
-__device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
+// Returns the last source that begins at or before `position`, which is the same in each group of kDrawLanes lanes.
+// Lane s holds in `first` the begin of source s.
+__device__ int32_t source_from(int64_t first, int32_t sources, int64_t position) {
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
-  int32_t found = 0;
+  int32_t result = 0;
   for (int group = 0; group < kTileVectors; group += kDrawLanes) {
-    const int64_t asked = __shfl_sync(kWarp, at, group);
-    const int begun = __popc(__ballot_sync(kWarp, lane < sources && first <= asked));
-    if ((lane & -kDrawLanes) == group) found = begun - 1;
+    const int64_t group_position = __shfl_sync(kWarp, position, group);
+    const int count = __popc(__ballot_sync(kWarp, lane < sources && first <= group_position));
+    if ((lane & -kDrawLanes) == group) result = count - 1;
   }
-  return found;
+  return result;
 }
 
 // Whether drawn_together() can draw a block's first samples, which all its warps wait for.
@@ -448,37 +455,37 @@ __device__ bool draws_together(const WindowBatch& batch) {
   return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
 }
 
-// Does what drawn_sample() does for an existing sample, by kDrawLanes lanes together; all lanes of a warp draw. Each
-// lane holds the part of one source, so no load waits for another. The rule is that of Mixture::at.
+// Like drawn_sample() for a sample of the batch, by kDrawLanes lanes together; all lanes of a warp draw. Each lane
+// holds the table's entry of one source, so no load waits for another. The rule is Mixture::at.
 __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const Mixture& mixture = batch.mixture;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
-  const MixtureSource* const held = in_global(mixture.table) + min(lane, mixture.sources - 1);
+  const MixtureSource* const lane_source = in_global(mixture.table) + min(lane, mixture.sources - 1);
   Order order = mixture.order;
   int64_t position = batch.position(index);
   if (!mixture.weighted) {
-    const int64_t first = held->first_anchor;
+    const int64_t first = lane_source->first_anchor;
     const int64_t anchor = order.at(position);
     const int32_t source = source_from(first, mixture.sources, anchor);
     return sample_of(batch, source_of(batch.plan, source), {source, anchor - __shfl_sync(kWarp, first, source)});
   }
-  MixtureSource own{.first_slot = held->first_slot, .reciprocal = held->reciprocal};
-  own.order.n = held->order.n;
-  own.offset = held->offset;
-  const int64_t end_slot = held[1].first_slot;
-  const int32_t left_bits = held->order.left_bits;
-  const int32_t right_bits = held->order.right_bits;
+  MixtureSource drawn_source{.first_slot = lane_source->first_slot, .reciprocal = lane_source->reciprocal};
+  drawn_source.order.n = lane_source->order.n;
+  drawn_source.offset = lane_source->offset;
+  const int64_t end_slot = lane_source[1].first_slot;
+  const int32_t left_bits = lane_source->order.left_bits;
+  const int32_t right_bits = lane_source->order.right_bits;
   const uint64_t draw = mixture.first_draw + static_cast<uint64_t>(position);
   const uint64_t block = draw / kMixtureBlock;
   const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
   const uint32_t slot = order.shuffle ? MixtureTurns(mix_bits(mixture.turns_seed ^ block)).slot(in_block) : in_block;
-  const int32_t source = source_from(own.first_slot, mixture.sources, slot);
+  const int32_t source = source_from(drawn_source.first_slot, mixture.sources, slot);
   const WindowSource windows = source_of(batch.plan, source);
-  const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, own.first_slot, source));
+  const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, drawn_source.first_slot, source));
   const auto end = static_cast<uint32_t>(__shfl_sync(kWarp, end_slot, source));
-  own.reciprocal = __shfl_sync(kWarp, own.reciprocal, source);
-  own.offset = __shfl_sync(kWarp, own.offset, source);
-  own.order.n = order.n = __shfl_sync(kWarp, own.order.n, source);
+  drawn_source.reciprocal = __shfl_sync(kWarp, drawn_source.reciprocal, source);
+  drawn_source.offset = __shfl_sync(kWarp, drawn_source.offset, source);
+  drawn_source.order.n = order.n = __shfl_sync(kWarp, drawn_source.order.n, source);
   order.left_bits = __shfl_sync(kWarp, left_bits, source);
   order.right_bits = __shfl_sync(kWarp, right_bits, source);
   const int part = lane & (kDrawLanes - 1);
@@ -487,9 +494,9 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   for (int bit = 0; bit < MixtureTurns::kBits; bit += kDrawLanes) {
     before += MixtureTurns::before(in_block, slot, first, end, bit + part);
   }
-  for (int apart = 1; apart < kDrawLanes; apart *= 2) before += __shfl_xor_sync(kWarp, before, apart);
+  for (int distance = 1; distance < kDrawLanes; distance *= 2) before += __shfl_xor_sync(kWarp, before, distance);
   if (!order.shuffle) before = slot - first;
-  const MixtureSource::Round round = own.round_of(own.offset + block * (end - first) + before);
+  const MixtureSource::Round round = drawn_source.round_of(drawn_source.offset + block * (end - first) + before);
   static_assert(kDrawLanes == Order::kRounds);
   const uint64_t key = Order::key_of(mixture.seed_of(source), round.number, part);
   for (int i = 0; i < Order::kRounds; ++i) order.keys[i] = __shfl_sync(kWarp, key, i, kDrawLanes);
@@ -513,20 +520,21 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   const int64_t target = kSpecial ? target_of(clock, moment.delta, sample.anchor.time_ns)
                                   : saturating_add(sample.anchor.time_ns, moment.delta);
   const int64_t delta_rows = kSpecial && clock.counts_rows ? moment.delta : kNotInRows;
-  MomentRows at{};
-  if (rows.rows > 0) at = find_rows(times, rows.rows, target, guess_row(rows, target), batch.plan.snap_ns);
+  MomentRows moment_rows{};
+  if (rows.rows > 0) moment_rows = find_rows(times, rows.rows, target, guess_row(rows, target), batch.plan.snap_ns);
   wait_for_work_before();
   for (int slot = moment.slot_begin; slot < moment.slot_begin + moment.slots; ++slot) {
     const WindowSlot step = in_global(tables.slots)[slot];
     const WindowSegment s = in_global(tables.segments)[step.segment];
     // Most moments serve one step, so the compiler must not compute values for rare rows before the loop.
-    asm volatile("" : "+r"(at.rows), "+r"(at.target.before));
-    const Pick<double, int> picked = enter<kCurves, kSpecial>(s, at, rows, times, delta_rows, entries[step.pick]);
+    asm volatile("" : "+r"(moment_rows.rows), "+r"(moment_rows.target.before));
+    const Pick<double, int> picked =
+        fill_entry<kCurves, kSpecial>(s, moment_rows, rows, times, delta_rows, entries[step.pick]);
     if constexpr (kConverts != Converts::kNothing) entries[step.pick].padded = !picked.valid;
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
     if (s.age_offset >= 0) {
-      reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of({at.times, 1}, picked, target);
+      reinterpret_cast<int64_t*>(memory + s.age_offset)[mask] = age_of({moment_rows.times, 1}, picked, target);
     }
   }
 }
@@ -538,18 +546,18 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   static_assert(kMaxGroupSegments <= kTileVectors);
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   const WindowSegment* const segments = in_global(tables_of(group).segments);
-  const bool begun = lane < group.segment_count && segments[lane].strip_begin <= strip;
-  const WindowSegment s = segments[__popc(__ballot_sync(kWarp, begun)) - 1];
+  const bool has_begun = lane < group.segment_count && segments[lane].strip_begin <= strip;
+  const WindowSegment s = segments[__popc(__ballot_sync(kWarp, has_begun)) - 1];
   int row = strip - s.strip_begin;
   int column = 0;
   if (s.columns > 1) {
     column = row % s.columns;
     row /= s.columns;
   }
-  const int down = lane * s.lane_share >> 16;
-  const LaneSteps steps{row * s.tile_steps * kStripTiles + down, s.tile_steps,
-                        column * kTileVectors + lane - down * s.lanes};
-  if (down >= s.tile_steps || steps.v >= s.vectors) return;
+  const int tile_step = lane * s.lane_share >> 16;
+  const LaneSteps steps{row * s.tile_steps * kStripTiles + tile_step, s.tile_steps,
+                        column * kTileVectors + lane - tile_step * s.lanes};
+  if (tile_step >= s.tile_steps || steps.v >= s.vectors) return;
   char* const memory = in_global(static_cast<char*>(batch.memory));
   char* const out = memory + s.out_offset + sample_index * s.out_sample;
   if constexpr (kCurves) {
@@ -558,9 +566,9 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   if constexpr (!kCurves && kConverts != Converts::kNothing) {
     Base base{};
     if (s.subtracted != nullptr) {
-      const PlainEntry& of_base = entries[s.base_pick];
-      base = base_at(s, of_base, steps, memory + s.base_offset + sample_index * s.base_sample);
-      for (int tile = 0; tile < kStripTiles && of_base.padded && steps.v == 0 && s.pad_offset >= 0; ++tile) {
+      const PlainEntry& base_entry = entries[s.base_pick];
+      base = base_at(s, base_entry, steps, memory + s.base_offset + sample_index * s.base_sample);
+      for (int tile = 0; tile < kStripTiles && base_entry.padded && steps.v == 0 && s.pad_offset >= 0; ++tile) {
         const int step = steps.first + tile * steps.stride;
         if (step < s.steps) reinterpret_cast<bool*>(memory + s.pad_offset)[sample_index * s.mask_steps + step] = true;
       }
@@ -572,25 +580,26 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
 }
 
 // Writes the constants of samples, their times, episodes, sources and anchors; a warp calls it.
-__device__ void write_rest(const WindowBatch& batch, const Sample* found, int samples, int64_t now) {
+__device__ void write_sample_fields(const WindowBatch& batch, const Sample* samples_of_turn, int samples,
+                                    int64_t first_sample) {
   const WindowPlan& plan = batch.plan;
   char* const memory = in_global(static_cast<char*>(batch.memory));
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
-  if (lane < samples && now + lane < batch.count) {
+  if (lane < samples && first_sample + lane < batch.count) {
     const auto write = [&](int64_t offset, int64_t value) {
-      if (offset >= 0) reinterpret_cast<int64_t*>(memory + offset)[now + lane] = value;
+      if (offset >= 0) reinterpret_cast<int64_t*>(memory + offset)[first_sample + lane] = value;
     };
-    write(plan.time_offset, found[lane].anchor.time_ns);
-    write(plan.episode_offset, found[lane].anchor.episode);
-    write(plan.source_offset, found[lane].source);
-    write(plan.anchor_offset, found[lane].number);
+    write(plan.time_offset, samples_of_turn[lane].anchor.time_ns);
+    write(plan.episode_offset, samples_of_turn[lane].anchor.episode);
+    write(plan.source_offset, samples_of_turn[lane].source);
+    write(plan.anchor_offset, samples_of_turn[lane].number);
   }
   if (!plan.has_constants) return;
-  for (int nth = 0; nth < samples && now + nth < batch.count; ++nth) {
-    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[nth].source];
+  for (int nth = 0; nth < samples && first_sample + nth < batch.count; ++nth) {
+    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[samples_of_turn[nth].source];
     for (int32_t i = 0; i < source.constant_count; ++i) {
       const WindowConstant constant = source.constants[i];
-      char* const to = memory + constant.out_offset + (now + nth) * constant.size;
+      char* const to = memory + constant.out_offset + (first_sample + nth) * constant.size;
       for (int64_t byte = lane; byte < constant.size; byte += kTileVectors) {
         to[byte] = static_cast<const char*>(constant.bytes)[byte];
       }
@@ -598,65 +607,70 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
   }
 }
 
-// ---- conversions, by a block whose samples are filled ------------------------------------------------------------------
+// ---- conversions, by a block whose samples are filled
+// ------------------------------------------------------------------
 
-// Converts kTileVectors rows of a key's samples; a warp calls it. Where no conversion mixes features, neighbouring lanes have
-// neighbouring numbers, else each has a row.
+// Converts kTileVectors rows of a key's samples; a warp calls it. If no conversion mixes features, neighbouring lanes
+// have neighbouring numbers, else each lane has a row.
 template <class Scalar>
-__device__ __noinline__ void convert_tile(const WindowBatch& batch, const ConvertActionsParams& p, const Sample* found,
-                                          int64_t now, int first_row, int rows) {
+__device__ __noinline__ void convert_tile(const WindowBatch& batch, const ConvertActionsParams& p,
+                                          const Sample* samples_of_turn, int64_t first_sample, int first_row,
+                                          int rows) {
   char* const memory = in_global(static_cast<char*>(batch.memory));
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   const int end = min(first_row + kTileVectors, rows);
   if (p.by_feature) {
     const int features = p.features;
-    for (int at = first_row * features + lane; at < end * features; at += kTileVectors) {
-      const int row = at / features;
+    for (int i = first_row * features + lane; i < end * features; i += kTileVectors) {
+      const int row = i / features;
       const int nth = row / p.steps;
-      convert_feature<Scalar>(p, memory, found[nth].source, now + nth, flipped_axes(batch, p, now + nth),
-                              row - nth * p.steps, at - row * features);
+      convert_feature<Scalar>(p, memory, samples_of_turn[nth].source, first_sample + nth,
+                              flipped_axes(batch, p, first_sample + nth), row - nth * p.steps, i - row * features);
     }
   } else if (first_row + lane < end) {
     const int nth = (first_row + lane) / p.steps;
     const int k = first_row + lane - nth * p.steps;
-    convert_step<Scalar>(p, memory, found[nth].source, now + nth, flipped_axes(batch, p, now + nth), k);
+    convert_step<Scalar>(p, memory, samples_of_turn[nth].source, first_sample + nth,
+                         flipped_axes(batch, p, first_sample + nth), k);
   }
   for (int64_t nth = 0; first_row == 0 && nth < rows / p.steps; ++nth) {
-    const BaseRow<Scalar> base = base_of<Scalar>(p, memory, now + nth, flipped_axes(batch, p, now + nth));
-    store_base(p, memory, now + nth, base, lane, kTileVectors);
+    const BaseRow<Scalar> base =
+        base_of<Scalar>(p, memory, first_sample + nth, flipped_axes(batch, p, first_sample + nth));
+    store_base(p, memory, first_sample + nth, base, lane, kTileVectors);
   }
 }
 
 // Shares the tiles of all keys among the block's warps.
-__device__ void convert_samples(const WindowBatch& batch, const Sample* found, int samples, int64_t now) {
+__device__ void convert_samples(const WindowBatch& batch, const Sample* samples_of_turn, int samples,
+                                int64_t first_sample) {
   constexpr int kWarps = kThreads / kTileVectors;
-  const auto there = static_cast<int>(min(static_cast<int64_t>(samples), batch.count - now));
+  const auto count = static_cast<int>(min(static_cast<int64_t>(samples), batch.count - first_sample));
   int tile = static_cast<int>(threadIdx.x) / kTileVectors;
   for (int32_t key = 0; key < batch.plan.conversion_count; ++key) {
     const ConvertActionsParams& p = in_global(batch.plan.conversions)[key];
-    const int rows = there * p.steps;
+    const int rows = count * p.steps;
     const int tiles = (rows + kTileVectors - 1) / kTileVectors;
     for (; tile < tiles; tile += kWarps) {
       if (p.wide) {
-        convert_tile<double>(batch, p, found, now, tile * kTileVectors, rows);
+        convert_tile<double>(batch, p, samples_of_turn, first_sample, tile * kTileVectors, rows);
       } else {
-        convert_tile<float>(batch, p, found, now, tile * kTileVectors, rows);
+        convert_tile<float>(batch, p, samples_of_turn, first_sample, tile * kTileVectors, rows);
       }
     }
     tile -= tiles;
   }
 }
 
-// A block fills a few samples at a time, with one group of segments of each; if it also converts, with all groups. While other
-// threads find moments, the last warp, which has the fewest, draws the samples of several turns, one per lane. Then warps write
-// strips. The kernel reads only memory that is older than the loader, except for given anchors, so only its writes wait for
-// earlier work on the stream. Plans that are not special have kernels of their own: code that they do not need would cost a
-// tenth.
+// In each turn a block fills one group of segments of a few samples; if it also converts, all their groups. While other
+// threads find moments, the last warp, which has the fewest moments, draws the samples of several turns, one per lane.
+// Then warps write strips. The kernel reads only memory that is older than the loader, except for given anchors, so
+// only its writes wait for earlier work on the stream. Plans that are not special have kernels of their own: code that
+// they do not need would make them a tenth slower.
 template <bool kCurves, bool kSpecial, Converts kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves, kConverts>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
-  constexpr int kTurns = 4;          // drawn at once, except the first turn: all warps wait for it
+  constexpr int kTurns = 4;          // are drawn at once; the first is drawn alone, since all warps wait for it
   __shared__ Sample drawn[2][kTurns][1 << kMostDoublings];
   constexpr int kWarps = kThreads / kTileVectors;
   static_assert(1 << kMostDoublings <= kWarps && kTurns << kMostDoublings <= kTileVectors);
@@ -673,10 +687,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves, kConverts>)
   };
   if (batch.anchors != nullptr) wait_for_work_before();
   for (unsigned turn = kTurns - 1;; ++turn) {
-    const bool begun = turn >= kTurns;
-    if (warp == kWarps - 1 && (!begun || turn % kTurns == 0) && first_of(turn) < batch.count) {
+    const bool has_samples = turn >= kTurns;
+    if (warp == kWarps - 1 && (!has_samples || turn % kTurns == 0) && first_of(turn) < batch.count) {
       auto* const to = drawn[turn / kTurns % 2];
-      if (!begun && draws_together(batch)) {
+      if (!has_samples && draws_together(batch)) {
         const int nth = lane / kDrawLanes;
         const int64_t index = first_of(turn) + (nth & (samples - 1));
         const Sample sample = drawn_together(batch, min(index, batch.count - 1));
@@ -684,42 +698,45 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves, kConverts>)
           to[turn % kTurns][nth] = index < batch.count ? sample : Sample{};
         }
       } else {
-        const unsigned later = static_cast<unsigned>(lane) >> doublings;
+        const unsigned turns_ahead = static_cast<unsigned>(lane) >> doublings;
         const int nth = lane & (samples - 1);
-        if (turn % kTurns + later < kTurns) {
-          to[turn % kTurns + later][nth] = drawn_sample(batch, first_of(turn + later) + nth);
+        if (turn % kTurns + turns_ahead < kTurns) {
+          to[turn % kTurns + turns_ahead][nth] = drawn_sample(batch, first_of(turn + turns_ahead) + nth);
         }
       }
     }
-    const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
-    const int64_t now = first_of(turn - 1);
+    const Sample* const samples_of_turn = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
+    const int64_t first_sample = first_of(turn - 1);
     for (int group = 0; group < groups; ++group) {
-      if (begun) {
+      if (has_samples) {
         const auto moments = static_cast<unsigned>(plan.most_moments);
         for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
           // The order is sample by sample, so that a warp reads the tables and clocks of only one or two samples.
           const unsigned nth = i * moment_share / kShareOne;
-          if (group >= found[nth].groups) continue;
-          find_moment<kCurves, kSpecial, kConverts>(batch, found[nth], group, static_cast<int>(i - nth * moments),
-                                                    now + nth, entries + nth * plan.most_picks);
+          if (group >= samples_of_turn[nth].groups) continue;
+          find_moment<kCurves, kSpecial, kConverts>(batch, samples_of_turn[nth], group,
+                                                    static_cast<int>(i - nth * moments), first_sample + nth,
+                                                    entries + nth * plan.most_picks);
         }
         wait_for_work_before();
-        if (group == 0 && blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, now);
+        if (group == 0 && blockIdx.y == 0 && warp == kWarps - 2)
+          write_sample_fields(batch, samples_of_turn, samples, first_sample);
       }
       __syncthreads();
-      if (!begun) break;
+      if (!has_samples) break;
 
       const int nth = warp & (samples - 1);
-      if (group < found[nth].groups) {
-        const WindowGroup own = in_global(found[nth].group)[group];
-        for (int strip = warp >> doublings; strip < own.strips; strip += kWarps >> doublings) {
-          write_strip<kCurves, kSpecial, kConverts>(batch, own, strip, now + nth, entries + nth * plan.most_picks);
+      if (group < samples_of_turn[nth].groups) {
+        const WindowGroup window_group = in_global(samples_of_turn[nth].group)[group];
+        for (int strip = warp >> doublings; strip < window_group.strips; strip += kWarps >> doublings) {
+          write_strip<kCurves, kSpecial, kConverts>(batch, window_group, strip, first_sample + nth,
+                                                    entries + nth * plan.most_picks);
         }
       }
       if (kAll) __syncthreads();
     }
-    if (begun) {
-      if constexpr (kAll) convert_samples(batch, found, samples, now);
+    if (has_samples) {
+      if constexpr (kAll) convert_samples(batch, samples_of_turn, samples, first_sample);
       if (first_of(turn) >= batch.count) return;
       if (!kAll) __syncthreads();
     }
@@ -740,16 +757,16 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
     // Without groups a block writes only the anchors, or converts.
-    const int together_groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
-    const int64_t together = std::max(1, multiprocessors(device) * blocks / together_groups);
+    const int groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
+    const int64_t most_blocks = std::max(1, multiprocessors(device) * blocks / groups);
     // At most half of the blocks that fit, so that the next launch's blocks can begin beside them; all, if they convert.
-    const int64_t most = plan.conversion_count > 0 ? together : together / 2;
+    const int64_t limit = plan.conversion_count > 0 ? most_blocks : most_blocks / 2;
     int doublings = 0;
-    while (doublings < kMostDoublings && batch->count >> doublings > most && shared << (doublings + 1) <= kMostShared) {
+    while (doublings < kMostDoublings && batch->count >> doublings > limit &&
+           shared << (doublings + 1) <= kMostShared) {
       ++doublings;
     }
-    const dim3 grid(blocks_for(batch->count, int64_t{1} << doublings, together),
-                    static_cast<unsigned>(together_groups));
+    const dim3 grid(blocks_for(batch->count, int64_t{1} << doublings, most_blocks), static_cast<unsigned>(groups));
     return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
                              doublings, moment_share);
   };

@@ -12,21 +12,21 @@
 namespace robocache::ROBOCACHE_ISA {
 
 // Prefetches into the second-level cache. The first is too small for windows on several clocks.
-inline void prefetch(const void* at) {
+inline void prefetch(const void* address) {
   asm volatile("");  // without it the compiler drops calls of a function that only prefetches
-  __builtin_prefetch(at, 0, 2);
+  __builtin_prefetch(address, 0, 2);
 }
 
 // Prefetches into the first-level cache, for little memory that is read soon.
-inline void prefetch_near(const void* at) {
+inline void prefetch_near(const void* address) {
   asm volatile("");
-  __builtin_prefetch(at, 0, 3);
+  __builtin_prefetch(address, 0, 3);
 }
 
 inline constexpr int64_t kLineBytes = 64;
 
 // Returns the start of a byte's cache line.
-inline const char* line_of(const char* at) { return at - reinterpret_cast<uintptr_t>(at) % kLineBytes; }
+inline const char* line_of(const char* address) { return address - reinterpret_cast<uintptr_t>(address) % kLineBytes; }
 
 // Memory that will be read soon. It is prefetched one line at a time between other work, because a processor stops when
 // too many lines are in flight, or when it must look up a page.
@@ -78,7 +78,7 @@ inline const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
   return static_cast<const char*>(s.values) + rows.begin * s.row_bytes;
 }
 
-// Whether a step that uses one row copies it.
+// Whether a step that uses one row copies the row unchanged.
 inline bool copies_rows(const WindowSegment& s) {
   return s.value_dtype == s.out_dtype && s.scale == nullptr && s.subtracted == nullptr;
 }
@@ -99,19 +99,19 @@ struct Picks {
   double* weight;  // the share of `right`, for mixtures only
 
   Picks from(int64_t step) const { return {left + step, right + step, weight + step}; }
-  bool is_nothing(int64_t step) const { return left[step] < 0; }
+  bool is_absent(int64_t step) const { return left[step] < 0; }
   bool is_mixed(int64_t step) const { return right[step] != left[step]; }
 
   Pick<double> operator[](int64_t step) const {
-    if (is_nothing(step)) return {0, 0, 0, PickKind::kAbsent, false};
+    if (is_absent(step)) return {0, 0, 0, PickKind::kAbsent, false};
     if (!is_mixed(step)) return pick_one<double>(left[step], true);
     return {left[step], right[step], weight[step], PickKind::kMix, true};
   }
 
   void set(int64_t step, const Pick<double>& picked) const {
-    const bool nothing = picked.kind == PickKind::kAbsent;
-    left[step] = nothing ? -1 : picked.left;
-    right[step] = nothing ? -1 : picked.right;
+    const bool is_none = picked.kind == PickKind::kAbsent;
+    left[step] = is_none ? -1 : picked.left;
+    right[step] = is_none ? -1 : picked.right;
     weight[step] = picked.weight;
   }
 };
@@ -140,16 +140,16 @@ struct Item {
   Picks picks() { return {left, right, weight}; }
 };
 
-// Prefetches the memory that find_rows() of a sample will probably read, and the first values, which also looks up
-// their page.
+// Prefetches the memory that find_rows() of a sample will probably read, and the first values, so that the processor
+// also looks up their page.
 void ask_for_clocks(const Group& group, const Anchor& anchor);
 
 // Finds the rows of each step of an item and the memory that they need, and writes masks and ages to the batch at
-// `memory`. Meanwhile prefetches `asked`.
-void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked);
+// `memory`. Meanwhile prefetches `prefetches`.
+void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& prefetches);
 
 // Writes the values of an item's steps to the batch. Throws FileError for rows in a file.
-void write_values(Item& item, char* memory, Wanted& asked);
+void write_values(Item& item, char* memory, Wanted& prefetches);
 
 // A read of a file includes gaps between rows that are shorter than this.
 inline constexpr int64_t kShortGap = 16 << 10;  // bytes

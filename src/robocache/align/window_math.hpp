@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// Returns the row of `target` if the episode's rows were evenly spaced. The search begins there.
+// Returns the row that `target` would have if the episode's rows were evenly spaced. The search begins there.
 ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
   // This wraps beyond int64: a bad guess costs a longer search.
   const auto after_first = static_cast<int64_t>(static_cast<uint64_t>(target) - static_cast<uint64_t>(rows.first_ns));
@@ -38,8 +38,8 @@ ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int6
   int passed = 0;
   for (int row = 0; row < kRows; ++row) passed += around[row] <= target ? 1 : 0;
   const int64_t before = first - 1 + passed;
-  const bool known = (passed > 0 || first == 0) && (passed < kRows || first == last_first);
-  return known ? before : last_at_or_before(times, n, target, before);
+  const bool is_certain = (passed > 0 || first == 0) && (passed < kRows || first == last_first);
+  return is_certain ? before : last_at_or_before(times, n, target, before);
 }
 
 // Returns the time to search a clock for: that of a moment, or that of the anchor's row.
@@ -80,7 +80,7 @@ ROBOCACHE_HD WindowTarget<> find_target(const ClockRow<int64_t>& times, int64_t 
 }
 
 // Returns the rows that a step of a segment uses for a target, counted from the episode's first row. The weight is
-// float64; a work type rounds it once more, as rule 3 says.
+// float64; a work type rounds it once more (rule 3 of docs/rules.md).
 template <class Index>
 ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n, const WindowTarget<Index>& target,
                                          const WindowSegment& segment) {
@@ -95,18 +95,19 @@ ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n
   return pick_from<double>(times, n, target.time_ns, rule, target.before);
 }
 
-// Returns the row that a step uses `delta` rows after the anchor's. `at` is the anchor among the episode's rows, which
-// are [begin, end). A step outside them is padding: it uses the episode's first or last row, but no row if the segment
-// is causal and the step is before the first row. A tolerance limits the age of the anchor's own row.
+// Returns the row that a step uses: `delta` rows after the anchor's row. `anchor` is the anchor among the episode's
+// rows, which are [begin, end). A step outside them is padding: it uses the episode's first or last row, but no row if
+// the segment is causal and the step is before the first row. A tolerance limits the age of the anchor's own row.
 template <class Index>
 ROBOCACHE_HD Pick<double, Index> row_at(const ClockRow<int64_t>& times, int64_t begin, int64_t end,
-                                        const WindowTarget<Index>& at, int64_t delta, const WindowSegment& segment) {
-  const int64_t row = at.before + delta;
+                                        const WindowTarget<Index>& anchor, int64_t delta,
+                                        const WindowSegment& segment) {
+  const int64_t row = anchor.before + delta;
   if (segment.causal && row < begin) return {0, 0, 0, PickKind::kAbsent, false};
   bool valid = begin <= row && row < end;
   if (valid && segment.tolerance_ns >= 0) {
-    valid =
-        at.before >= begin && ns_between(at.time_ns, times[at.before]) <= static_cast<uint64_t>(segment.tolerance_ns);
+    valid = anchor.before >= begin &&
+            ns_between(anchor.time_ns, times[anchor.before]) <= static_cast<uint64_t>(segment.tolerance_ns);
   }
   return pick_one<double>(static_cast<Index>(row < begin ? begin : row < end ? row : end - 1), valid);
 }
@@ -116,11 +117,11 @@ ROBOCACHE_HD Pick<double, Index> row_at(const ClockRow<int64_t>& times, int64_t 
 template <class Index>
 ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, Index>& picked, int64_t target) {
   if (picked.kind == PickKind::kAbsent) return INT64_MIN;
-  const int64_t used = times[picked.left];
-  const bool later = used > target;
-  uint64_t distance = later ? ns_between(used, target) : ns_between(target, used);
+  const int64_t used_ns = times[picked.left];
+  const bool is_later = used_ns > target;
+  uint64_t distance = is_later ? ns_between(used_ns, target) : ns_between(target, used_ns);
   if (distance > static_cast<uint64_t>(INT64_MAX)) distance = static_cast<uint64_t>(INT64_MAX);
-  return later ? -static_cast<int64_t>(distance) : static_cast<int64_t>(distance);
+  return is_later ? -static_cast<int64_t>(distance) : static_cast<int64_t>(distance);
 }
 
 // Returns the flips of a sample's images that mirror a key.

@@ -19,7 +19,8 @@ namespace robocache {
 // features.
 struct WindowSegment {
   const void* values;  // the segment's first feature in the first row; null: the rows are in `file`
-  const void* scale;   // of the segment's first step and feature, in the work type, or null: y = fma(x, scale, shift)
+  const void*
+      scale;  // y = fma(x, scale, shift), from the segment's first step and feature on, in the work type; or null
   const void* shift;
   int64_t scale_step;  // numbers from a step's scale to the next; 0: all steps have the same
   int64_t features;
@@ -40,18 +41,18 @@ struct WindowSegment {
   int64_t base_sample;        // bytes from a sample's base to the next
   int32_t steps;
   int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
-  int32_t vectors;      // of a step
-  int32_t lanes;        // vectors of a step that lie side by side in a tile
+  int32_t vectors;      // in a step
+  int32_t lanes;        // the number of a step's vectors that lie side by side in a tile
   int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the lane's step in the tile
-  int32_t tile_steps;   // of a tile
+  int32_t tile_steps;   // the number of steps in a tile
   int32_t columns;      // tiles across the features
   int32_t pick_begin;   // index of the first step among its group's picks
   int32_t strip_begin;  // index of the first strip among its group's; the strips end where the next segment's begin
   int32_t base_pick;    // index of the base among the group's picks
   int16_t base;         // index of the base among the group's segments
   int16_t clock;        // index among its group's clocks
-  int16_t
-      first_moment;  // index of the first step's moment in the group, if the steps have consecutive moments; else -1
+  // The index of the first step's moment in the group, if the steps have consecutive moments; else -1.
+  int16_t first_moment;
   DType value_dtype;
   DType out_dtype;
   DType base_dtype;
@@ -60,8 +61,8 @@ struct WindowSegment {
   bool clip;  // scaled values are limited to [-1, 1]
 };
 
-// How warps share a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A
-// strip is kStripTiles tiles of steps that follow each other, and one warp writes it.
+// How warps share a segment. A tile has a vector for each lane of a warp: as many whole steps as fit, or a part of one
+// step. A strip is kStripTiles tiles of steps that follow each other, and one warp writes it.
 inline constexpr int32_t kTileVectors = 32;
 inline constexpr int32_t kStripTiles = 4;
 
@@ -71,7 +72,7 @@ struct alignas(16) WindowMoment {
   int64_t delta;       // in ns; on a clock that counts rows, in rows
   int32_t slot_begin;  // the steps are slots [slot_begin, slot_begin + slots) of the group
   int16_t slots;
-  int16_t clock;  // among the group's
+  int16_t clock;  // index among the group's clocks
 };
 
 // The indices of a segment in its group, of a step in its segment, and of a pick in its group.
@@ -84,15 +85,16 @@ struct WindowSlot {
 // The most rows from an anchor's row to a step's. CUDA counts rows from the anchor's in 32 bits.
 inline constexpr int64_t kMostRowOffset = int64_t{1} << 30;
 
-// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's. A clock is listed twice if
-// it has steps in ns and steps in rows.
+// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's moments. A clock is listed
+// twice if it has steps in ns and steps in rows.
 struct WindowClock {
   StreamClock rows;
   int64_t offset_ns;  // if it counts rows: the anchor's row is the last one at or before the anchor + offset_ns
   int32_t moment_begin;
   int32_t moment_end;
   bool counts_rows;
-  // Every segment on it has a first_moment; if it counts rows, these are consecutive rows without a tolerance.
+  // Whether every segment on the clock has a first_moment and, if the clock counts rows, its steps are consecutive rows
+  // without a tolerance.
   bool in_order;
 };
 
@@ -104,11 +106,11 @@ inline constexpr int32_t kMaxGroupSegments = 32;
 
 // Segments that a block computes together.
 struct alignas(16) WindowGroup {
-  const void* tables;  // tables_of() finds them here
+  const void* tables;  // those of WindowTables, one after the other
   int32_t segment_count;
   int32_t clock_count;
   int32_t moment_count;
-  int32_t picks;  // and slots
+  int32_t picks;  // the number of picks, and of slots
   int32_t strips;
 };
 
@@ -120,12 +122,12 @@ struct WindowTables {
 };
 
 ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group) {
-  WindowTables found{};
-  found.moments = static_cast<const WindowMoment*>(group.tables);
-  found.segments = reinterpret_cast<const WindowSegment*>(found.moments + group.moment_count);
-  found.clocks = reinterpret_cast<const WindowClock*>(found.segments + group.segment_count);
-  found.slots = reinterpret_cast<const WindowSlot*>(found.clocks + group.clock_count);
-  return found;
+  WindowTables tables{};
+  tables.moments = static_cast<const WindowMoment*>(group.tables);
+  tables.segments = reinterpret_cast<const WindowSegment*>(tables.moments + group.moment_count);
+  tables.clocks = reinterpret_cast<const WindowClock*>(tables.segments + group.segment_count);
+  tables.slots = reinterpret_cast<const WindowSlot*>(tables.clocks + group.clock_count);
+  return tables;
 }
 
 // Bytes that are the same in every sample of a source.
@@ -150,14 +152,14 @@ struct WindowPlan {
   const WindowSource* sources;              // null if there is only one
   const ConvertActionsParams* conversions;  // run on a sample when its windows are filled
   int32_t conversion_count;
-  int32_t group_count;  // the most that a source has
-  int32_t most_picks;   // in a group
-  int32_t most_moments;
+  int32_t group_count;     // of the source with the most groups
+  int32_t most_picks;      // of the group with the most
+  int32_t most_moments;    // likewise
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
   bool subtracts;          // whether a segment has a base
   bool special;            // whether a step counts rows, has a scale of its own, or is clipped
-  bool has_constants;      // whether a source has any
+  bool has_constants;      // whether a source has constants
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only if equal
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written
   int64_t episode_offset;  // to its episode_index, int64 [batch]; below 0: not written
@@ -170,8 +172,8 @@ struct WindowPlan {
 struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;
-  const int64_t*
-      anchors;           // [count]: given anchors over all sources, instead of positions, on the plan's device; or null
+  // [count], on the plan's device: given anchors, counted over all sources, instead of positions; or null.
+  const int64_t* anchors;
   const int64_t* draws;  // [count]: the numbers that seed random draws; null: the positions
   int64_t first_position;
   int64_t count;
@@ -183,13 +185,14 @@ struct WindowBatch {
     return anchors != nullptr ? mixture.of(anchors[sample]) : mixture.at(position(sample));
   }
 
+  // Returns the number that seeds the sample's random draws.
   ROBOCACHE_HD int64_t number(int64_t sample) const {
     return draws != nullptr ? draws[sample] : first_position + sample;
   }
 
   ROBOCACHE_HD int64_t position(int64_t sample) const {
-    const int64_t beyond = first_position + sample;
-    return beyond < mixture.samples ? beyond : beyond % mixture.samples;
+    const int64_t unwrapped = first_position + sample;
+    return unwrapped < mixture.samples ? unwrapped : unwrapped % mixture.samples;
   }
 };
 

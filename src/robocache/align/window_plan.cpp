@@ -8,13 +8,15 @@
 namespace robocache {
 namespace {
 
-// Returns the number of neighbouring features that can be moved at once, in a row and in a step of the batch. Curved
-// methods move the features that belong together, whatever their alignment: a quaternion, or one feature.
+// Returns the number of neighbouring features that are loaded and stored at once: all vectors are then aligned, in a
+// row and in a step of the batch. Curved methods move the features that belong together, whatever their alignment: a
+// quaternion, or one feature.
 int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   if (is_curved(block.method)) return features_together(block.method);
   if (!is_floating(stream.rows.dtype)) return 1;
-  const int64_t together = block.begin | (block.end - block.begin) | stream.rows.features | stream.out_features;
-  return together % 4 == 0 ? 4 : together % 2 == 0 ? 2 : 1;
+  // Divisible by 4 or 2 if all four numbers are.
+  const int64_t all_bits = block.begin | (block.end - block.begin) | stream.rows.features | stream.out_features;
+  return all_bits % 4 == 0 ? 4 : all_bits % 2 == 0 ? 2 : 1;
 }
 
 // A group to which segments are added.
@@ -42,24 +44,24 @@ void append_bytes(const std::vector<T>& entries, std::vector<char>& bytes) {
 }
 
 // Whether steps on both clocks can share moments.
-bool is_same(const WindowClock& a, const WindowClock& b) {
+bool can_share_moments(const WindowClock& a, const WindowClock& b) {
   return a.rows == b.rows && a.counts_rows == b.counts_rows && a.offset_ns == b.offset_ns;
 }
 
-// Completes a group: the clocks of its segments, each once, and the targets of their steps, each once per clock.
-WindowGroup finished(Draft& draft, DeviceTables& tables) {
+// Completes a group with the clocks of its segments, each once, and the targets of their steps, each once per clock.
+WindowGroup finish_group(Draft& draft, DeviceTables& tables) {
   draft.strips = 0;
-  for (size_t at = 0; at < draft.segments.size(); ++at) {
-    draft.segments[at].strip_begin = draft.strips;
-    draft.strips += draft.steps[at].strips;
+  for (size_t i = 0; i < draft.segments.size(); ++i) {
+    draft.segments[i].strip_begin = draft.strips;
+    draft.strips += draft.steps[i].strips;
   }
   std::vector<WindowClock> clocks;
   std::vector<std::map<int64_t, std::vector<WindowSlot>>> slots_of_deltas;  // one for each clock
-  for (size_t at = 0; at < draft.segments.size(); ++at) {
-    WindowSegment& segment = draft.segments[at];
-    const Draft::Steps& steps = draft.steps[at];
+  for (size_t i = 0; i < draft.segments.size(); ++i) {
+    WindowSegment& segment = draft.segments[i];
+    const Draft::Steps& steps = draft.steps[i];
     const auto clock = std::find_if(clocks.begin(), clocks.end(),
-                                    [&](const WindowClock& known) { return is_same(known, steps.clock); });
+                                    [&](const WindowClock& known) { return can_share_moments(known, steps.clock); });
     const auto index = static_cast<size_t>(clock - clocks.begin());
     if (clock == clocks.end()) {
       clocks.push_back(steps.clock);
@@ -69,7 +71,7 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
     for (size_t step = 0; step < steps.deltas.size(); ++step) {
       const auto pick = static_cast<size_t>(segment.pick_begin) + step;
       slots_of_deltas[index][steps.deltas[step]].push_back(
-          {static_cast<uint16_t>(at), static_cast<uint16_t>(step), static_cast<uint16_t>(pick)});
+          {static_cast<uint16_t>(i), static_cast<uint16_t>(step), static_cast<uint16_t>(pick)});
     }
   }
   std::vector<WindowMoment> moments;
@@ -83,22 +85,22 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
     }
     clocks[index].moment_end = static_cast<int32_t>(moments.size());
   }
-  for (size_t at = 0; at < draft.segments.size(); ++at) {
-    WindowSegment& segment = draft.segments[at];
+  for (size_t i = 0; i < draft.segments.size(); ++i) {
+    WindowSegment& segment = draft.segments[i];
     const auto has_target = [&](size_t moment, size_t step) {
       return moment < moments.size() && moments[moment].clock == segment.clock &&
-             moments[moment].delta == draft.steps[at].deltas[step];
+             moments[moment].delta == draft.steps[i].deltas[step];
     };
     auto first = static_cast<size_t>(clocks[static_cast<size_t>(segment.clock)].moment_begin);
     while (!has_target(first, 0)) ++first;
     size_t step = 1;
-    while (step < draft.steps[at].deltas.size() && has_target(first + step, step)) ++step;
-    const bool in_order = step == draft.steps[at].deltas.size();
+    while (step < draft.steps[i].deltas.size() && has_target(first + step, step)) ++step;
+    const bool in_order = step == draft.steps[i].deltas.size();
     segment.first_moment = in_order ? static_cast<int16_t>(first) : int16_t{-1};
     WindowClock& clock = clocks[static_cast<size_t>(segment.clock)];
-    const bool apart = moments[first + step - 1].delta - moments[first].delta != static_cast<int64_t>(step) - 1 ||
-                       segment.tolerance_ns >= 0;
-    clock.in_order = clock.in_order && in_order && !(clock.counts_rows && apart);
+    const bool has_gaps = moments[first + step - 1].delta - moments[first].delta != static_cast<int64_t>(step) - 1 ||
+                          segment.tolerance_ns >= 0;
+    clock.in_order = clock.in_order && in_order && !(clock.counts_rows && has_gaps);
   }
   std::vector<char> bytes;
   append_bytes(moments, bytes);
@@ -146,7 +148,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   common.out_dtype = stream.out_dtype;
   common.method = block.method;
 
-  const bool first = &block == stream.methods.data();  // the first block writes the masks and ages of the steps
+  const bool is_first_block =
+      &block == stream.methods.data();  // the first block writes the masks and ages of the steps
   common.vectors = static_cast<int32_t>(common.features / common.vector);
   common.lanes = std::clamp(common.vectors, 1, kTileVectors);
   common.columns = (common.vectors + kTileVectors - 1) / kTileVectors;
@@ -166,25 +169,25 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
     if (common.scale != nullptr) {
-      const int64_t before = step * common.scale_step * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
-      segment.scale = static_cast<const char*>(common.scale) + before;
-      segment.shift = static_cast<const char*>(common.shift) + before;
+      const int64_t skipped_bytes = step * common.scale_step * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
+      segment.scale = static_cast<const char*>(common.scale) + skipped_bytes;
+      segment.shift = static_cast<const char*>(common.shift) + skipped_bytes;
     }
-    segment.pad_offset = first && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
-    segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
+    segment.pad_offset = is_first_block && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
+    segment.age_offset = is_first_block && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
     draft.picks += static_cast<int32_t>(take);
     const int32_t strips = static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * common.columns;
     draft.strips += strips;
     draft.segments.push_back(segment);
-    const auto asked = deltas.begin() + step;
+    const auto taken = deltas.begin() + step;
     const WindowClock clock{.rows = stream.rows.clock,
                             .offset_ns = stream.counts_rows() ? stream.offset_ns : 0,
                             .moment_begin = 0,
                             .moment_end = 0,
                             .counts_rows = stream.counts_rows(),
                             .in_order = true};
-    draft.steps.push_back({clock, {asked, asked + take}, stream.out_offset, step, block.begin, strips});
+    draft.steps.push_back({clock, {taken, taken + take}, stream.out_offset, step, block.begin, strips});
     step += take;
   }
 }
@@ -193,19 +196,20 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
 void add(const WindowStream& stream, int32_t most_picks, std::vector<Draft>& drafts) {
   for (const FeatureBlock& block : stream.methods) add(stream, block, most_picks, drafts);
   if (stream.rows.features == stream.out_features) return;
-  WindowStream nothing = stream;
-  nothing.rows = {.clock = {}, .values = nullptr, .features = stream.out_features, .dtype = stream.rows.dtype};
-  nothing.scale = nullptr;
-  add(nothing, {stream.rows.features, stream.out_features, InterpolationMethod::kPrevious}, most_picks, drafts);
+  WindowStream missing_features = stream;
+  missing_features.rows = {.clock = {}, .values = nullptr, .features = stream.out_features, .dtype = stream.rows.dtype};
+  missing_features.scale = nullptr;
+  add(missing_features, {stream.rows.features, stream.out_features, InterpolationMethod::kPrevious}, most_picks,
+      drafts);
 }
 
 // Returns the only segment of an array in a draft, or null.
 WindowSegment* only_segment(Draft& draft, int64_t array) {
   WindowSegment* found = nullptr;
-  for (size_t at = 0; at < draft.segments.size(); ++at) {
-    if (draft.steps[at].array != array) continue;
+  for (size_t i = 0; i < draft.segments.size(); ++i) {
+    if (draft.steps[i].array != array) continue;
     if (found != nullptr) return nullptr;
-    found = &draft.segments[at];
+    found = &draft.segments[i];
   }
   return found;
 }
@@ -214,7 +218,7 @@ bool has_array(const Draft& draft, int64_t array) {
   return std::ranges::any_of(draft.steps, [&](const Draft::Steps& steps) { return steps.array == array; });
 }
 
-// Whether each group with segments of a key has its base in one segment.
+// Whether each group with segments of a key has the key's base, in one segment.
 bool has_bases(std::vector<std::vector<Draft>>& sources, const ConvertActionsParams& key) {
   for (std::vector<Draft>& drafts : sources) {
     bool found = false;
@@ -232,9 +236,9 @@ bool has_bases(std::vector<std::vector<Draft>>& sources, const ConvertActionsPar
 // Lets the segments of a key subtract its base, normalise, and write the results. The base has no strips of its own.
 void subtract_base(Draft& draft, const ConvertActionsParams& key, int64_t source) {
   WindowSegment& base = *only_segment(draft, key.base_row_offset);
-  for (size_t at = 0; at < draft.segments.size(); ++at) {
-    WindowSegment& segment = draft.segments[at];
-    Draft::Steps& steps = draft.steps[at];
+  for (size_t i = 0; i < draft.segments.size(); ++i) {
+    WindowSegment& segment = draft.segments[i];
+    Draft::Steps& steps = draft.steps[i];
     if (&segment == &base) steps.strips = 0;
     if (steps.array != key.x_offset) continue;
     const int64_t out_bytes = dtype_size(key.out_dtype);
@@ -269,18 +273,18 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
       for (const FeatureBlock& block : stream.methods) plan.curved = plan.curved || is_curved(block.method);
     }
   }
-  std::vector<std::vector<Draft>> drafts_of(sources.size());
-  for (size_t at = 0; at < sources.size(); ++at) {
-    for (const WindowStream& stream : sources[at].streams) {
-      add(stream, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, drafts_of[at]);
+  std::vector<std::vector<Draft>> source_drafts(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    for (const WindowStream& stream : sources[i].streams) {
+      add(stream, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, source_drafts[i]);
     }
   }
   if (conversions != nullptr && !plan.curved) {
     std::erase_if(*conversions, [&](const ConvertActionsParams& key) {
-      if (key.subtracted == nullptr || !has_bases(drafts_of, key)) return false;
-      for (size_t at = 0; at < sources.size(); ++at) {
-        for (Draft& draft : drafts_of[at]) {
-          if (has_array(draft, key.x_offset)) subtract_base(draft, key, static_cast<int64_t>(at));
+      if (key.subtracted == nullptr || !has_bases(source_drafts, key)) return false;
+      for (size_t i = 0; i < sources.size(); ++i) {
+        for (Draft& draft : source_drafts[i]) {
+          if (has_array(draft, key.x_offset)) subtract_base(draft, key, static_cast<int64_t>(i));
         }
       }
       plan.subtracts = true;
@@ -289,15 +293,15 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
     });
   }
   std::vector<WindowSource> planned;
-  for (size_t at = 0; at < sources.size(); ++at) {
-    const WindowStreams& source = sources[at];
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const WindowStreams& source = sources[i];
     std::vector<WindowGroup> groups;
     int64_t sample_bytes = 0;
-    for (Draft& draft : drafts_of[at]) {
+    for (Draft& draft : source_drafts[i]) {
       for (const WindowSegment& segment : draft.segments) {
         sample_bytes += segment.steps * segment.features * dtype_size(segment.out_dtype);
       }
-      groups.push_back(finished(draft, tables));
+      groups.push_back(finish_group(draft, tables));
       plan.most_picks = std::max(plan.most_picks, groups.back().picks);
       plan.most_moments = std::max(plan.most_moments, groups.back().moment_count);
     }

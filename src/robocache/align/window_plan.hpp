@@ -46,9 +46,9 @@ struct WindowStreams {
   std::vector<WindowConstant> constants;
 };
 
-// Returns the plan of these sources. The caller adds snap_ns and the offsets of arrays that belong to no stream. The plan
-// points into `tables`, which must outlive it. Steps with one clock and one target share a search. Conversions that only
-// subtract a base of their group are done by the segments, and erased from `conversions`. Throws DeviceError.
+// Returns the plan of these sources. The caller adds snap_ns and the offsets of arrays that belong to no stream. The
+// plan points into `tables`, which must outlive it. Steps with one clock and one target share a search. Conversions
+// that only subtract a base of their group are done by the segments, and erased from `conversions`. Throws DeviceError.
 WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables,
                        std::vector<ConvertActionsParams>* conversions = nullptr);
 

@@ -12,7 +12,8 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// The hint for a next target that is a few rows further: all rows are compared at once, without a branch to predict.
+// Returns the hint for a target that is a few rows after the previous one: compares kRows rows at once, without a
+// branch to predict.
 int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) {
   constexpr int kRows = 8;
   if (hint + kRows >= n) return hint;
@@ -39,12 +40,13 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   const double guess = static_cast<double>(after_first) * rows.rows_per_ns + 0.5;
   if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
   const auto first = static_cast<int64_t>(guess);
-  const int64_t near = snap_ns > 0 ? snap_ns : 1;
+  const int64_t reach = snap_ns > 0 ? snap_ns : 1;
   // This type is as wide as the times, so that the compiler uses vectors.
   const auto is_off_row = [&](int64_t k) -> int64_t {
     const int64_t target = anchor_ns + moments[k].delta;
     const int64_t* const row = times.data + first + k;
-    return (row[0] >= target + near) | (row[0] <= target - near) | (row[-1] > target - near) | (row[1] < target + near);
+    return (row[0] >= target + reach) | (row[0] <= target - reach) | (row[-1] > target - reach) |
+           (row[1] < target + reach);
   };
   const double rows_apart = static_cast<double>(moments[count - 1].delta - moments[0].delta) * rows.rows_per_ns;
   if (rows_apart < static_cast<double>(count) - 1.5 || rows_apart > static_cast<double>(count) - 0.5) return -1;
@@ -56,14 +58,15 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   return off_rows == 0 ? first : -1;
 }
 
-// Sets the picks and masks of a segment's steps, which are the n rows from `first` on, as row_at() does. Returns their run.
+// Sets the picks and masks of a segment's steps, which are the n rows from `first` on, as row_at() does. Returns their
+// run.
 Run pick_rows(const WindowSegment& s, int64_t first, int64_t n, const Picks& picks, bool* is_pad) {
-  const auto at = [&](int64_t row) {
+  const auto step_of = [&](int64_t row) {
     return static_cast<int32_t>(row < first ? 0 : row - first < s.steps ? row - first : s.steps);
   };
-  const Run run{first < 0 ? 0 : first, at(0), at(n)};
-  const auto set = [&](int32_t begin, int32_t end, int64_t row, int64_t apart) {
-    for (int64_t k = begin; k < end; ++k) picks.left[k] = picks.right[k] = row + (k - begin) * apart;
+  const Run run{first < 0 ? 0 : first, step_of(0), step_of(n)};
+  const auto set = [&](int32_t begin, int32_t end, int64_t row, int64_t row_step) {
+    for (int64_t k = begin; k < end; ++k) picks.left[k] = picks.right[k] = row + (k - begin) * row_step;
   };
   set(0, run.begin, s.causal ? -1 : 0, 0);
   if (!copies_rows(s) || s.file.descriptor >= 0) set(run.begin, run.end, run.row, 1);
@@ -91,9 +94,9 @@ struct Brackets {
   int64_t hit[kMost];     // 1: the moment counts as on that row; 2: on the next row; else 0
 };
 
-// Returns the number of the kSeenRows ascending rows, from `times` on, that are at or before `target`.
 constexpr int kSeenRows = 8;
 
+// Returns how many of the kSeenRows ascending rows from `times` on are at or before `target`.
 int64_t count_passed(const int64_t* times, int64_t target) {
 #ifdef __AVX512F__
   return __builtin_popcount(_mm512_cmple_epi64_mask(_mm512_loadu_si512(times), _mm512_set1_epi64(target)));
@@ -108,25 +111,25 @@ int64_t count_passed(const int64_t* times, int64_t target) {
 // between rows with one stamp, or has differences beyond int64. Each moment is searched separately, so that none waits
 // for another.
 bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
-                   int64_t anchor_ns, int64_t snap_ns, Brackets& found, Wanted& asked) {
+                   int64_t anchor_ns, int64_t snap_ns, Brackets& brackets, Wanted& prefetches) {
   const int64_t n = rows.rows;
   if (n < kSeenRows || !is_near(moments, count, rows, anchor_ns, snap_ns)) return false;
-  int64_t* const targets = found.since;
-  int64_t* const looked_at = found.before;  // the first of the compared rows
+  int64_t* const targets = brackets.since;
+  int64_t* const first_seen = brackets.before;  // the first of the compared rows
   for (int64_t k = 0; k < count; ++k) {
     const int64_t target = anchor_ns + moments[k].delta;
     const int64_t first = guess_row(rows, target) - kSeenRows / 2 + 1;
     targets[k] = target;
-    looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
+    first_seen[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
   }
   int64_t drift = 0;  // distance of the found rows from the rows that the times suggest
   int64_t latest = 0;
-  bool differ = true;
+  bool stamps_differ = true;
   for (int64_t k = 0; k < count; ++k) {
-    asked.ask();
+    prefetches.ask();
     const int64_t target = targets[k];
-    const int64_t passed = count_passed(times + looked_at[k], target);
-    int64_t before = looked_at[k] + passed - 1;
+    const int64_t passed = count_passed(times + first_seen[k], target);
+    int64_t before = first_seen[k] + passed - 1;
     if (passed == 0 || passed == kSeenRows) {
       const int64_t guess = before;
       before = last_at_or_before(ClockRow<int64_t>{times, 1}, n, target, guess + drift);
@@ -136,41 +139,42 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
     if (before + 2 >= n) return false;
     const int64_t* const row = times + before;
     latest = row[2];
-    differ &= row[1] != latest;
-    found.before[k] = before;
-    found.since[k] = target - row[0];
+    stamps_differ &= row[1] != latest;
+    brackets.before[k] = before;
+    brackets.since[k] = target - row[0];
     // This wraps beyond int64. Then the latest moment lies beyond it too, and the result is not used.
-    found.gap[k] = static_cast<int64_t>(static_cast<uint64_t>(row[1]) - static_cast<uint64_t>(row[0]));
+    brackets.gap[k] = static_cast<int64_t>(static_cast<uint64_t>(row[1]) - static_cast<uint64_t>(row[0]));
   }
-  if (!differ || latest >= kFar) return false;
+  if (!stamps_differ || latest >= kFar) return false;
   for (int64_t k = 0; k < count; ++k) {
-    const int64_t since = found.since[k];
-    const int64_t until = found.gap[k] - since;
+    const int64_t since = brackets.since[k];
+    const int64_t until = brackets.gap[k] - since;
     const bool on_row = since == 0 || (since < snap_ns && since <= until);
-    found.hit[k] = on_row ? 1 : until < snap_ns ? 2 : 0;
-    found.weight[k] = static_cast<double>(since) / static_cast<double>(found.gap[k]);
+    brackets.hit[k] = on_row ? 1 : until < snap_ns ? 2 : 0;
+    brackets.weight[k] = static_cast<double>(since) / static_cast<double>(brackets.gap[k]);
   }
   return true;
 }
 
-// Stores the first `left` lanes, at most all.
+// Stores the first `count` lanes, at most all.
 template <class T>
-void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
-  if (left >= kLanes) {
+void store_first(const Lanes<T, kLanes>& lanes, int64_t count, T* to) {
+  if (count >= kLanes) {
     __builtin_memcpy(to, &lanes, sizeof(lanes));
   } else {
-    for (int64_t i = 0; i < left; ++i) to[i] = lanes[i];
+    for (int64_t i = 0; i < count; ++i) to[i] = lanes[i];
   }
 }
 
 // Sets the picks of a segment's steps, which have consecutive moments, as pick_at() would.
-void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first, const Picks& picks, bool* is_pad,
+void pick_bracketed(const WindowSegment& s, const Brackets& brackets, int64_t first, const Picks& picks, bool* is_pad,
                     int64_t* age) {
   const bool mixes = !s.causal && !is_step(s.method);
-  const bool held = s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // no step takes the later row
+  const bool takes_earlier =
+      s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // a step takes the earlier row, or mixes
   // Each lane is -1 if the condition holds, else 0.
-  const Longs next = Longs{} - (s.method == InterpolationMethod::kNext && !held);
-  const Longs nearest = Longs{} - (s.method == InterpolationMethod::kNearest && !held);
+  const Longs next = Longs{} - (s.method == InterpolationMethod::kNext && !takes_earlier);
+  const Longs nearest = Longs{} - (s.method == InterpolationMethod::kNearest && !takes_earlier);
   const Longs mixing = Longs{} - mixes;
   const Longs causal = Longs{} - s.causal;
   const int64_t max_gap = s.max_gap_ns < 0 ? INT64_MAX : s.max_gap_ns;
@@ -182,11 +186,11 @@ void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first
     Longs gap;
     Longs hit;
     Lanes<double, kLanes> weight;
-    load_lanes<kLanes, int64_t>(found.before + first + k, before);
-    load_lanes<kLanes, int64_t>(found.since + first + k, since);
-    load_lanes<kLanes, int64_t>(found.gap + first + k, gap);
-    load_lanes<kLanes, int64_t>(found.hit + first + k, hit);
-    load_lanes<kLanes, double>(found.weight + first + k, weight);
+    load_lanes<kLanes, int64_t>(brackets.before + first + k, before);
+    load_lanes<kLanes, int64_t>(brackets.since + first + k, since);
+    load_lanes<kLanes, int64_t>(brackets.gap + first + k, gap);
+    load_lanes<kLanes, int64_t>(brackets.hit + first + k, hit);
+    load_lanes<kLanes, double>(brackets.weight + first + k, weight);
     const Longs between = hit == 0;
     const Longs later = (hit == 2) | (between & (next | (nearest & (gap - since < since))));
     const Longs row = before - later;
@@ -194,9 +198,9 @@ void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first
     store_first<int64_t>(row - (between & mixing), left, picks.right + k);
     store_first<double>(weight, left, picks.weight + k);
     if (is_pad != nullptr) {
-      const Longs wide = causal ? since : gap;
+      const Longs limited = causal ? since : gap;
       const Longs distance = later ? gap - since : since;
-      const Longs pad = between & ((wide > max_gap) | (distance > tolerance)) & 1;
+      const Longs pad = between & ((limited > max_gap) | (distance > tolerance)) & 1;
       store_first<uint8_t>(__builtin_convertvector(pad, Lanes<uint8_t, kLanes>), left,
                            reinterpret_cast<uint8_t*>(is_pad) + k);
     }
@@ -211,8 +215,8 @@ void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first
 
 void ask_for_clocks(const Group& group, const Anchor& anchor) {
   constexpr int64_t kTimesPerLine = kLineBytes / static_cast<int64_t>(sizeof(int64_t));
-  for (int32_t at = 0; at < group.clock_count; ++at) {
-    const WindowClock& clock = group.clocks[at];
+  for (int32_t i = 0; i < group.clock_count; ++i) {
+    const WindowClock& clock = group.clocks[i];
     const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     if (rows.rows == 0) continue;
     const int64_t* const times = clock.rows.time_ns + rows.begin;
@@ -225,8 +229,8 @@ void ask_for_clocks(const Group& group, const Anchor& anchor) {
     }
     prefetch(times + last);
   }
-  for (int32_t at = 0; at < group.segment_count; ++at) {
-    const WindowSegment& s = group.segments[at];
+  for (int32_t i = 0; i < group.segment_count; ++i) {
+    const WindowSegment& s = group.segments[i];
     const WindowClock& clock = group.clocks[s.clock];
     const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     if (s.values == nullptr || rows.rows == 0) continue;
@@ -234,7 +238,7 @@ void ask_for_clocks(const Group& group, const Anchor& anchor) {
   }
 }
 
-void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
+void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& prefetches) {
   const Group group(*item.group);
   const Anchor& anchor = item.anchor;
   const Picks picks = item.picks();
@@ -250,49 +254,49 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
     void want(int64_t first, int64_t last, Wanted& lines) {
       const char* begin = values + first * row_bytes;
       const char* const end = values + last * row_bytes + bytes;
-      if (begin < wanted && end > wanted) begin = wanted;
+      if (begin < wanted && end > wanted) begin = wanted;  // the ranges overlap
       lines.add(begin, end);
       wanted = end;
     }
   };
   Stream streams[kMaxGroupSegments];  // one for each segment
-  for (int32_t at = 0; at < group.segment_count; ++at) {
-    const WindowSegment& s = group.segments[at];
+  for (int32_t i = 0; i < group.segment_count; ++i) {
+    const WindowSegment& s = group.segments[i];
     const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
     const int64_t masks = item.sample * s.mask_steps;
-    streams[at].values = s.values == nullptr ? nullptr : values_of(s, rows);
-    streams[at].wanted = nullptr;
-    streams[at].is_pad = s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset) + masks;
-    streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
-    streams[at].row_bytes = s.row_bytes;
-    streams[at].bytes = s.features * dtype_size(s.value_dtype);
-    item.runs[at] = {};
+    streams[i].values = s.values == nullptr ? nullptr : values_of(s, rows);
+    streams[i].wanted = nullptr;
+    streams[i].is_pad = s.pad_offset < 0 ? nullptr : reinterpret_cast<bool*>(memory + s.pad_offset) + masks;
+    streams[i].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
+    streams[i].row_bytes = s.row_bytes;
+    streams[i].bytes = s.features * dtype_size(s.value_dtype);
+    item.runs[i] = {};
   }
-  for (int32_t at = 0; at < group.clock_count; ++at) {
-    const WindowClock& clock = group.clocks[at];
+  for (int32_t i = 0; i < group.clock_count; ++i) {
+    const WindowClock& clock = group.clocks[i];
     const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     const int64_t n = rows.rows;
     const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
     const WindowMoment* const moments = group.moments + clock.moment_begin;
     const int64_t moment_count = clock.moment_end - clock.moment_begin;
-    WindowTarget<> own_row{};  // the anchor's, if the clock counts rows
+    WindowTarget<> anchor_row{};  // the anchor's, if the clock counts rows
     if (n > 0 && clock.counts_rows) {
       const int64_t target = target_of(clock, 0, anchor.time_ns);
       int64_t hint = guess_row(rows, target);
-      own_row = find_target(times, n, target, snap_ns, hint);
+      anchor_row = find_target(times, n, target, snap_ns, hint);
     }
-    const bool counts = n > 0 && clock.in_order && clock.counts_rows;
+    const bool has_row_steps = n > 0 && clock.in_order && clock.counts_rows;
     int64_t row = -1;  // of the first moment, if the moments have consecutive rows; else -1
-    if (counts) {
-      row = own_row.before + moments[0].delta;
+    if (has_row_steps) {
+      row = anchor_row.before + moments[0].delta;
     } else if (n > 0 && clock.in_order) {
       row = run_of(moments, moment_count, times, rows, anchor.time_ns, snap_ns);
     }
-    if (counts || row >= 0) {
-      const auto within = [n](int64_t any) { return any < 0 ? 0 : any < n ? any : n - 1; };
+    if (has_row_steps || row >= 0) {
+      const auto within = [n](int64_t any_row) { return any_row < 0 ? 0 : any_row < n ? any_row : n - 1; };
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
-        if (s.clock != at) continue;
+        if (s.clock != i) continue;
         const int64_t first = row + s.first_moment - clock.moment_begin;
         Stream& stream = streams[segment];
         item.runs[segment] = pick_rows(s, first, n, picks.from(s.pick_begin), stream.is_pad);
@@ -311,22 +315,23 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
       }
       continue;
     }
-    Brackets found;
+    Brackets brackets;
     if (n > 0 && clock.in_order && !clock.counts_rows &&
-        find_brackets(moments, moment_count, times.data, rows, anchor.time_ns, snap_ns, found, asked)) {
+        find_brackets(moments, moment_count, times.data, rows, anchor.time_ns, snap_ns, brackets, prefetches)) {
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
-        if (s.clock != at) continue;
+        if (s.clock != i) continue;
         Stream& stream = streams[segment];
-        const Picks own = picks.from(s.pick_begin);
-        pick_bracketed(s, found, s.first_moment - clock.moment_begin, own, stream.is_pad, stream.age);
+        const Picks segment_picks = picks.from(s.pick_begin);
+        pick_bracketed(s, brackets, s.first_moment - clock.moment_begin, segment_picks, stream.is_pad, stream.age);
         if (stream.values == nullptr) continue;
-        const int64_t* const before = found.before + s.first_moment - clock.moment_begin;
-        const int64_t end = before[s.steps - 1] + 1;  // `own` would be slow to read: it was just written as vectors
+        const int64_t* const before = brackets.before + s.first_moment - clock.moment_begin;
+        const int64_t end =
+            before[s.steps - 1] + 1;  // `segment_picks` would be slow to read: it was just written as vectors
         if ((end - before[0]) * stream.row_bytes <= s.steps * (2 * stream.bytes + 64)) {
           stream.want(before[0], end, item.wanted);
         } else {
-          for (int32_t k = 0; k < s.steps; ++k) stream.want(own.left[k], own.right[k], item.wanted);
+          for (int32_t k = 0; k < s.steps; ++k) stream.want(segment_picks.left[k], segment_picks.right[k], item.wanted);
         }
       }
       continue;
@@ -335,7 +340,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
       const int64_t target = target_of(clock, moment.delta, anchor.time_ns);
-      WindowTarget<> on_clock = own_row;
+      WindowTarget<> on_clock = anchor_row;
       if (n > 0 && !clock.counts_rows) {
         hint = advanced(times.data, n, target, hint);
         on_clock = find_target(times, n, target, snap_ns, hint);

@@ -13,14 +13,15 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
+// ---- one row, or a straight mixture of two
+// -----------------------------------------------------------------------------
 
-// Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No step is
-// curved, and each has a row. `first` is the first step's index in the segment. Steps come one after another, so that scale and
-// shift are loaded once if all steps share them.
+// Computes the features [begin, begin + kColumns * kCount) of the steps; `part` is AllLanes, or FirstLanes for the end
+// of a row. No step is curved, and each has a row. `first` is the first step's index in the segment. Steps come one
+// after another, so that scale and shift are loaded once if all steps share them.
 template <int kColumns, int kCount, bool kScaled, bool kRelative, class In, class Out, class Part>
 void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
-                  int64_t begin, Part part, const float* base, char* out, Wanted& asked) {
+                  int64_t begin, Part part, const float* base, char* out, Wanted& prefetches) {
   using Work = WorkType<In>;
   using Column = Lanes<Work, kCount>;
   Column scale[kColumns];
@@ -41,9 +42,11 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
   }
   const char* const column = values + begin * static_cast<int64_t>(sizeof(In));
   auto* to = reinterpret_cast<Out*>(out) + begin;
-  const auto after = [&](Out* step) { return reinterpret_cast<Out*>(reinterpret_cast<char*>(step) + s.step_bytes); };
+  const auto next_step = [&](Out* step) {
+    return reinterpret_cast<Out*>(reinterpret_cast<char*>(step) + s.step_bytes);
+  };
   for (int64_t k = 0; k < count; ++k) {
-    asked.ask();
+    prefetches.ask();
     const auto* const a = reinterpret_cast<const In*>(column + picks.left[k] * s.row_bytes);
     Column y[kColumns]{};
     if (picks.is_mixed(k)) {
@@ -60,7 +63,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
       for (int c = 0; c < kColumns; ++c) {
         part.template copy<kCount>(a + c * kCount, to + c * kCount);  // keeps every bit
       }
-      to = after(to);
+      to = next_step(to);
       continue;
     } else {
       for (int c = 0; c < kColumns; ++c) part.template load<kCount, Work>(a + c * kCount, y[c]);
@@ -80,7 +83,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
     } else {
       for (int c = 0; c < kColumns; ++c) part.template store<kCount, Work>(y[c], to + c * kCount);
     }
-    to = after(to);
+    to = next_step(to);
   }
 }
 
@@ -88,15 +91,16 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
 // processor has no partial loads and stores, that column overlaps values that are already written.
 template <int kCount, bool kScaled, bool kRelative, class In, class Out>
 void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
-                   const float* base, char* out, Wanted& asked) {
+                   const float* base, char* out, Wanted& prefetches) {
   constexpr int64_t kFour = int64_t{4} * kCount;
   int64_t d = 0;
   for (; d + kFour <= s.features; d += kFour) {
     write_column<4, kCount, kScaled, kRelative, In, Out>(s, values, picks, first, count, d, AllLanes{}, base, out,
-                                                         asked);
+                                                         prefetches);
   }
   const auto write = [&](int64_t begin, auto part) {
-    write_column<1, kCount, kScaled, kRelative, In, Out>(s, values, picks, first, count, begin, part, base, out, asked);
+    write_column<1, kCount, kScaled, kRelative, In, Out>(s, values, picks, first, count, begin, part, base, out,
+                                                         prefetches);
   };
   for (; d + kCount <= s.features; d += kCount) write(d, AllLanes{});
   if (d == s.features) return;
@@ -104,20 +108,21 @@ void write_columns(const WindowSegment& s, const char* values, const Picks& pick
     write(d, FirstLanes(s.features - d));
   } else if constexpr (kCount > 1) {
     if (d > 0) return write(s.features - kCount, AllLanes{});
-    write_columns<kCount / 2, kScaled, kRelative, In, Out>(s, values, picks, first, count, base, out, asked);
+    write_columns<kCount / 2, kScaled, kRelative, In, Out>(s, values, picks, first, count, base, out, prefetches);
   }
 }
 
 // Writes steps of floats that copy a row or mix two, less the base of each feature if there is one.
 void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
-                const float* base, char* out, Wanted& asked) {
+                const float* base, char* out, Wanted& prefetches) {
   with_floating(s.value_dtype, [&](auto in) {
     with_floating(s.out_dtype, [&](auto element) {
       using In = decltype(in);
       using Out = decltype(element);
       constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
       const auto write = [&](auto scaled, auto relative) {
-        write_columns<kCount, scaled.value, relative.value, In, Out>(s, values, picks, first, count, base, out, asked);
+        write_columns<kCount, scaled.value, relative.value, In, Out>(s, values, picks, first, count, base, out,
+                                                                     prefetches);
       };
       const auto write_any = [&](auto relative) {
         s.scale == nullptr ? write(std::false_type{}, relative) : write(std::true_type{}, relative);
@@ -130,7 +135,8 @@ void write_rows(const WindowSegment& s, const char* values, const Picks& picks, 
   });
 }
 
-// ---- mixtures by every other method, a piece of the features at a time -------------------------------------------------
+// ---- mixtures by every other method, a piece of the features at a time
+// -------------------------------------------------
 
 template <class Work>
 void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t n, Work* to) {
@@ -185,7 +191,8 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
   });
 }
 
-// ---- rows as they are --------------------------------------------------------------------------------------------------
+// ---- rows as they are
+// --------------------------------------------------------------------------------------------------
 
 // Copies `count` steps that use consecutive rows.
 void copy_run(const WindowSegment& s, const char* row, int64_t count, char* out) {
@@ -199,20 +206,21 @@ void copy_run(const WindowSegment& s, const char* row, int64_t count, char* out)
   }
 }
 
-// ---- steps -------------------------------------------------------------------------------------------------------------
+// ---- steps
+// -------------------------------------------------------------------------------------------------------------
 
 // Whether a step copies a row or mixes two on a straight line.
 bool is_straight(const Picks& picks, int64_t step, bool curved) {
-  return !picks.is_nothing(step) && !(curved && picks.is_mixed(step));
+  return !picks.is_absent(step) && !(curved && picks.is_mixed(step));
 }
 
 // Writes steps; `picks` and `out` belong to the first of them, the segment's step `first`.
 void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                 const Picks& picks, int64_t first, int64_t count, const float* base, char* out, Wanted& asked) {
+                 const Picks& picks, int64_t first, int64_t count, const float* base, char* out, Wanted& prefetches) {
   const bool curved = is_curved(s.method);
   for (int64_t k = 0; k < count;) {
     char* const to = out + k * s.step_bytes;
-    if (picks.is_nothing(k)) {
+    if (picks.is_absent(k)) {
       __builtin_memset(to, 0, static_cast<size_t>(s.features * dtype_size(s.out_dtype)));
       ++k;
     } else if (!is_floating(s.value_dtype)) {
@@ -222,7 +230,7 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
     } else if (is_straight(picks, k, curved)) {
       int64_t end = k + 1;
       while (end < count && is_straight(picks, end, curved)) ++end;
-      write_rows(s, values, picks.from(k), first + k, end - k, base, to, asked);
+      write_rows(s, values, picks.from(k), first + k, end - k, base, to, prefetches);
       k = end;
     } else {
       write_curve(s, rows, values, times, picks[k], first + k, to);
@@ -248,7 +256,7 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 
 // Writes steps whose rows are in a file, which is read in runs of neighbouring rows.
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Picks& picks,
-                     const float* base, char* out, Wanted& asked) {
+                     const float* base, char* out, Wanted& prefetches) {
   for (int32_t k = 0; k < s.steps;) {
     RowRange run = rows_of(s, rows, times, picks[k]);
     int32_t end = k + 1;
@@ -256,10 +264,8 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
       const RowRange next = rows_of(s, rows, times, picks[end]);
       if (next.begin == next.end) continue;
       if (run.begin == run.end) run = next;
-      const int64_t apart = next.begin > run.end   ? next.begin - run.end
-                            : next.end < run.begin ? run.begin - next.end
-                                                   : 0;
-      if (apart * s.row_bytes > kShortGap) break;
+      const int64_t gap = next.begin > run.end ? next.begin - run.end : next.end < run.begin ? run.begin - next.end : 0;
+      if (gap * s.row_bytes > kShortGap) break;
       run.begin = next.begin < run.begin ? next.begin : run.begin;
       run.end = next.end > run.end ? next.end : run.end;
     }
@@ -270,28 +276,28 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
     read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
     const char* const values = scratch - run.begin * s.row_bytes;
-    write_steps(s, rows, values, times, picks.from(k), k, end - k, base, out + k * s.step_bytes, asked);
+    write_steps(s, rows, values, times, picks.from(k), k, end - k, base, out + k * s.step_bytes, prefetches);
     k = end;
   }
 }
 
 // Loads the numbers that a segment subtracts, and writes its base to the batch. If the base is padding, so are all
 // steps. Returns whether the base has a value.
-bool load_base(const WindowSegment& s, const WindowSegment& of_base, int64_t sample, char* memory, float* subtracted) {
-  const auto* const state = reinterpret_cast<const float*>(memory + of_base.out_offset + sample * of_base.out_sample);
-  auto* const shown = reinterpret_cast<float*>(memory + s.base_offset + sample * s.base_sample);
+bool load_base(const WindowSegment& s, const WindowSegment& base, int64_t sample, char* memory, float* subtracted) {
+  const auto* const state = reinterpret_cast<const float*>(memory + base.out_offset + sample * base.out_sample);
+  auto* const out_base = reinterpret_cast<float*>(memory + s.base_offset + sample * s.base_sample);
   for (int64_t f = 0; f < s.features; ++f) {
-    const int32_t asked = s.subtracted[f];
-    shown[f] = state[asked < 0 ? ~asked : asked];
-    subtracted[f] = asked < 0 ? 0.0F : shown[f];
+    const int32_t feature = s.subtracted[f];
+    out_base[f] = state[feature < 0 ? ~feature : feature];
+    subtracted[f] = feature < 0 ? 0.0F : out_base[f];
   }
-  if (s.pad_offset >= 0 && memory[of_base.pad_offset + sample] != 0) {
+  if (s.pad_offset >= 0 && memory[base.pad_offset + sample] != 0) {
     __builtin_memset(memory + s.pad_offset + sample * s.mask_steps, 1, static_cast<size_t>(s.steps));
   }
-  return reinterpret_cast<const int64_t*>(memory + of_base.age_offset)[sample] != INT64_MIN;
+  return reinterpret_cast<const int64_t*>(memory + base.age_offset)[sample] != INT64_MIN;
 }
 
-// Whether the rows of a segment are contiguous, its steps too, and both are short for vectors.
+// Whether the rows of a segment are contiguous, its steps too, and both are too short to fill vectors one by one.
 bool is_dense(const WindowSegment& s) {
   return s.value_dtype != DType::kFloat64 && s.features <= kRegisterBytes &&
          s.row_bytes == s.features * dtype_size(s.value_dtype) && s.step_bytes == s.features * dtype_size(s.out_dtype);
@@ -313,10 +319,10 @@ void write_relative(const WindowSegment& s, const In* x, const float* base, int6
     load_lanes<kCount, float>(base + i, operand);
     y = y - operand;
     if (scaled) {
-      Column plus;
+      Column addend;
       load_lanes<kCount, float>(scale + i, operand);
-      load_lanes<kCount, float>(shift + i, plus);
-      multiply_add_lanes(operand, y, plus);
+      load_lanes<kCount, float>(shift + i, addend);
+      multiply_add_lanes(operand, y, addend);
       if (s.clip) clip_lanes(y);
     }
     store_lanes<kCount, float>(y, out + i);
@@ -330,10 +336,10 @@ void write_relative(const WindowSegment& s, const In* x, const float* base, int6
 }
 
 // Writes the steps of a run, less a base, kTileRows at once. `base` has room for kTileRows rows. scale and shift
-// already have so many (ConvertActionsParams).
+// already have that many (ConvertActionsParams).
 void write_run(const WindowSegment& s, const char* values, const Run& run, float* base, char* out) {
-  for (int64_t known = 1; known < kTileRows && known < run.end - run.begin; known *= 2) {
-    __builtin_memcpy(base + known * s.features, base, static_cast<size_t>(known * s.features) * sizeof(float));
+  for (int64_t filled = 1; filled < kTileRows && filled < run.end - run.begin; filled *= 2) {
+    __builtin_memcpy(base + filled * s.features, base, static_cast<size_t>(filled * s.features) * sizeof(float));
   }
   with_floating(s.value_dtype, [&](auto in) {
     with_floating(s.out_dtype, [&](auto element) {
@@ -351,14 +357,14 @@ void write_run(const WindowSegment& s, const char* values, const Run& run, float
 
 }  // namespace
 
-void write_values(Item& item, char* memory, Wanted& asked) {
+void write_values(Item& item, char* memory, Wanted& prefetches) {
   const Group group(*item.group);
-  for (int32_t at = 0; at < group.segment_count; ++at) {
-    const WindowSegment& s = group.segments[at];
+  for (int32_t i = 0; i < group.segment_count; ++i) {
+    const WindowSegment& s = group.segments[i];
     const StreamClock& clock = group.clocks[s.clock].rows;
     const EpisodeRows rows = clock.rows_of(item.anchor.episode);
     const int64_t* const times = clock.time_ns + rows.begin;
-    const Picks own = item.picks().from(s.pick_begin);
+    const Picks picks = item.picks().from(s.pick_begin);
     char* const out = memory + s.out_offset + item.sample * s.out_sample;
     float subtracted[kTileRows * kMostActionFeatures];
     float* base = nullptr;
@@ -371,13 +377,14 @@ void write_values(Item& item, char* memory, Wanted& asked) {
       }
     }
     if (s.file.descriptor >= 0) {
-      write_from_file(s, rows, times, own, base, out, asked);
+      write_from_file(s, rows, times, picks, base, out, prefetches);
       continue;
     }
     const char* const values = values_of(s, rows);
-    const Run run = item.runs[at];
+    const Run run = item.runs[i];
     const auto write = [&](int64_t begin, int64_t end) {
-      write_steps(s, rows, values, times, own.from(begin), begin, end - begin, base, out + begin * s.step_bytes, asked);
+      write_steps(s, rows, values, times, picks.from(begin), begin, end - begin, base, out + begin * s.step_bytes,
+                  prefetches);
     };
     write(0, run.begin);
     if (copies_rows(s) && run.begin < run.end) {

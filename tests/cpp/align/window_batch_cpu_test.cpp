@@ -50,20 +50,20 @@ std::vector<Build> every_build() {
 class Portion final : public Ranges {
  public:
   Portion(int64_t begin, int64_t end, int64_t grain = 3, int64_t nth = 1)
-      : at_(begin), end_(end), grain_(grain), apart_(grain * nth) {}
+      : next_(begin), end_(end), grain_(grain), stride_(grain * nth) {}
 
   bool next(int64_t& begin, int64_t& end) override {
-    if (at_ >= end_) return false;
-    begin = std::exchange(at_, at_ + apart_);
+    if (next_ >= end_) return false;
+    begin = std::exchange(next_, next_ + stride_);
     end = std::min(end_, begin + grain_);
     return true;
   }
 
  private:
-  int64_t at_;
+  int64_t next_;
   int64_t end_;
   int64_t grain_;
-  int64_t apart_;
+  int64_t stride_;
 };
 
 constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
@@ -120,8 +120,8 @@ class EveryConversion {
     stream.out_features = kFeatures;
     stream.out_dtype = out;
     if (streams_.size() % 2 == 0 && floating) {
-      const bool wide = E::kDType == DType::kFloat64;
-      stream.scale = wide ? static_cast<const void*>(wide_factors_.data()) : narrow_factors_.data();
+      const bool is_double = E::kDType == DType::kFloat64;
+      stream.scale = is_double ? static_cast<const void*>(wide_factors_.data()) : narrow_factors_.data();
       stream.shift = stream.scale;
     }
     const auto steps = static_cast<int64_t>(stream.delta_ns.size());
@@ -202,7 +202,7 @@ std::vector<int64_t> uneven_clock(int64_t start_ns, double jitter) {
     const int64_t pause = row >= 60 ? 300'000'000 : 0;
     times.push_back(start_ns + row * 20'000'000 + pause + static_cast<int64_t>(jitter * 2e7 * random.between(-1, 1)));
   }
-  for (const size_t same : {70U, 71U, 80U}) times[same] = times[same - 1];
+  for (const size_t repeated : {70U, 71U, 80U}) times[repeated] = times[repeated - 1];
   return times;
 }
 

@@ -28,17 +28,18 @@ class RoundedOnce : public testing::Test {};
 using Halves = testing::Types<Float16, BFloat16>;
 TYPED_TEST_SUITE(RoundedOnce, Halves);
 
-// Doubles just beside the middle of two halves: a first rounding to float32 would land on the middle.
-TYPED_TEST(RoundedOnce, BesideEveryMiddle) {
+// Doubles beside the midpoint of two neighbouring 16-bit floats: rounded to float32 first, they would become the
+// midpoint.
+TYPED_TEST(RoundedOnce, BesideEveryMidpoint) {
   using Format = test::FormatOf<TypeParam>;
   for (uint16_t below = 0; below < Format::kInfinity; ++below) {
-    const bool last = below + 1 == Format::kInfinity;
+    const bool is_last = below + 1 == Format::kInfinity;
     const double low = Format::value(below);
-    const double high = last ? std::ldexp(1, Format::kBias + 1) : Format::value(static_cast<uint16_t>(below + 1));
-    const double middle = (low + high) / 2;
+    const double high = is_last ? std::ldexp(1, Format::kBias + 1) : Format::value(static_cast<uint16_t>(below + 1));
+    const double midpoint = (low + high) / 2;
     for (const double x :
-         {middle, std::nextafter(middle, 0), std::nextafter(middle, HUGE_VAL), low, std::nextafter(low, HUGE_VAL),
-          middle + (high - low) * 0x1p-20, middle - (high - low) * 0x1p-20}) {
+         {midpoint, std::nextafter(midpoint, 0), std::nextafter(midpoint, HUGE_VAL), low, std::nextafter(low, HUGE_VAL),
+          midpoint + (high - low) * 0x1p-20, midpoint - (high - low) * 0x1p-20}) {
       expect_one_rounding<TypeParam>(x);
       expect_one_rounding<TypeParam>(-x);
     }
@@ -104,16 +105,16 @@ TEST(PickAt, EqualsTheReferenceForEveryHint) {
        {InterpolationMethod::kLinear, InterpolationMethod::kNearest, InterpolationMethod::kNext}) {
     for (const int64_t snap_ns : {0, 1, 2, 6, 30, 1000}) {
       for (int64_t target = -90; target <= 80; ++target) {
-        int64_t nearest = target;
+        int64_t snapped_target = target;
         int64_t closest = snap_ns;
         for (const int64_t time : times) {
           if (std::abs(time - target) < closest) {
             closest = std::abs(time - target);
-            nearest = time;
+            snapped_target = time;
           }
         }
         const auto expected =
-            test::choose<double>(std::span(times), nearest, {.method = method, .max_gap = int64_t{40}});
+            test::choose<double>(std::span(times), snapped_target, {.method = method, .max_gap = int64_t{40}});
         WindowSegment segment{};
         segment.max_gap_ns = 40;
         segment.tolerance_ns = -1;
