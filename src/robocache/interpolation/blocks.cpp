@@ -13,13 +13,13 @@ std::string slice_text(const FeatureBlock& block) {
 }
 
 void check_width(const char* argument, const FeatureBlock& block) {
-  const bool slerp = block.method == InterpolationMethod::kSlerp;
-  if (!slerp && block.method != InterpolationMethod::kPose) return;
-  const int64_t width = slerp ? 4 : 7;
+  const bool is_slerp = block.method == InterpolationMethod::kSlerp;
+  if (!is_slerp && block.method != InterpolationMethod::kPose) return;
+  const int64_t width = is_slerp ? 4 : 7;
   if (block.end - block.begin == width) return;
   throw ArgumentError(std::string(argument) + ": '" + std::string(name_of(block.method)) + "' expects " +
                       std::to_string(width) + " features, got " + std::to_string(block.end - block.begin) +
-                      (slerp ? "; name each quaternion by its slice" : "; name each pose by its slice"));
+                      (is_slerp ? "; name each quaternion by its slice" : "; name each pose by its slice"));
 }
 
 }  // namespace
@@ -29,12 +29,12 @@ std::vector<FeatureBlock> feature_blocks(int64_t features, InterpolationMethod m
   std::vector<FeatureBlock> sorted;
   for (FeatureBlock block : named) {
     if (block.end == kAllFeatures) block.end = features;
-    const FeatureBlock given = block;
+    const FeatureBlock as_given = block;
     if (block.begin < 0) block.begin += features;
     if (block.end < 0) block.end += features;
     if (block.begin < 0 || block.end > features || block.begin >= block.end) {
       throw ArgumentError("methods: expected slices of one feature or more of [0, " + std::to_string(features) +
-                          "), got " + slice_text(given));
+                          "), got " + slice_text(as_given));
     }
     check_width("methods", block);
     sorted.push_back(block);
@@ -58,20 +58,20 @@ std::vector<FeatureBlock> feature_blocks(int64_t features, InterpolationMethod m
       add(block.begin, block.end, block.method);
     }
   };
-  int64_t done = 0;
+  int64_t covered = 0;
   const auto fill_up_to = [&](int64_t begin) {
-    if (done == begin && features > 0) return;
-    const FeatureBlock rest{done, begin, method};
+    if (covered == begin && features > 0) return;
+    const FeatureBlock rest{covered, begin, method};
     check_width("method", rest);
     add_block(rest);
   };
   for (size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted[i].begin < done) {
+    if (sorted[i].begin < covered) {
       throw ArgumentError("methods: " + slice_text(sorted[i - 1]) + " and " + slice_text(sorted[i]) + " overlap");
     }
     fill_up_to(sorted[i].begin);
     add_block(sorted[i]);
-    done = sorted[i].end;
+    covered = sorted[i].end;
   }
   fill_up_to(features);
   return runs;

@@ -22,7 +22,7 @@ struct FeatureBlock {
 // `method`. A pose is split into its position and its rotation. Neighbours with one method become one run, so a slerp
 // run holds one or more quaternions. Without features there is one empty run.
 //
-// Throws ArgumentError naming `method` or `methods` if blocks overlap, are empty or lie outside the features, if a
+// Throws ArgumentError naming `method` or `methods` if blocks overlap, are empty or lie outside the features, or if a
 // slerp block is not 4 or a pose block not 7 features wide.
 //
 //   feature_blocks(10, kLinear, {{0, 7, kPose}})   // {0, 3, kLinear}, {3, 7, kSlerp}, {7, 10, kLinear}

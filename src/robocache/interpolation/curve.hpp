@@ -1,8 +1,9 @@
-// Shared by methods that use the times around a bracket: the samples around it, and the weights that all features of a
-// target share. The CPU loops and the CUDA kernels share these functions. They work on any number type with +, -, *, <
+// Functions for methods that use the times around a bracket: they find the samples around it, and the weights that all
+// features of a target share. The CPU loops and the CUDA kernels call them, with any number type that has +, -, *, <
 // and the functions of number.hpp.
 //
-// With a, b the bracket's samples, h its length, w = (t - t_a) / h and every slope times h, so that it is a value:
+// With a, b the bracket's samples, h its length, w = (t - t_a) / h and every slope multiplied by h, so that it has the
+// unit of a value:
 //   y = a + w (b - a) + w (1-w)^2 (p - (b - a)) - w^2 (1-w) (q - (b - a))       p, q: the slopes at a and b
 // This is the cubic Hermite form written around the straight line, so that only the deviation from the line is rounded.
 // Outside the samples the curve continues by its end slope: a + w p, and b + (w - 1) q.
@@ -36,16 +37,16 @@ ROBOCACHE_HD Index row_of_time_before(const Times& times, Index row) {
     same -= step;
     step *= 2;
   }
-  Index other = same - step >= 0 ? same - step : -1;
-  while (same - other > 1) {
-    const Index middle = other + (same - other) / 2;
+  Index earlier = same - step >= 0 ? same - step : -1;
+  while (same - earlier > 1) {
+    const Index middle = earlier + (same - earlier) / 2;
     if (times[middle] == times[row]) {
       same = middle;
     } else {
-      other = middle;
+      earlier = middle;
     }
   }
-  return other;
+  return earlier;
 }
 
 // Returns the last row with the next time after `row`, or -1.
@@ -57,6 +58,7 @@ ROBOCACHE_HD Index row_of_time_after(const Times& times, Index n, Index row) {
   return last > row ? last : -1;  // NaN is at or before no number
 }
 
+// Returns the stencil of a bracket, with up to `reach` samples on each side.
 template <class Times, class Index>
 ROBOCACHE_HD Stencil<Index> stencil_around(const Times& times, Index n, Index left, Index right, int reach) {
   Stencil<Index> stencil{{left, left, left, right, right, right}, 0, 0};
@@ -82,7 +84,7 @@ template <class Wide>
 struct Spacing {
   Wide w;        // the bracket's weight
   Wide gaps[5];  // between the stencil's six rows; a method reads only those that exist
-  Wide span;     // the row's last time minus its first
+  Wide span;     // the last time of the whole clock minus its first
   int before, after;
 };
 
@@ -135,6 +137,7 @@ ROBOCACHE_HD CurveWeights<Scalar> hermite_weights(Wide w) {
   CurveWeights<Scalar> c{};
   c.along = static_cast<Scalar>(w);
   const Wide rest = Wide(1) - w;
+  // Outside the samples (w < 0, or rest < 0) only the slope at the near end has a weight.
   c.early = static_cast<Scalar>(w < Wide(0) ? w : rest < Wide(0) ? Wide(0) : w * rest * rest);
   c.late = static_cast<Scalar>(w < Wide(0) ? Wide(0) : rest < Wide(0) ? -rest : -(w * w * rest));
   return c;
@@ -143,12 +146,12 @@ ROBOCACHE_HD CurveWeights<Scalar> hermite_weights(Wide w) {
 // Returns the bracket's length divided by the gap before it; 1 without such a gap. stretch_after is the same for the
 // gap after it.
 template <class Wide>
-ROBOCACHE_HD Wide stretch_before(const Spacing<Wide>& at) {
-  return at.before > 0 ? at.gaps[2] / at.gaps[1] : Wide(1);
+ROBOCACHE_HD Wide stretch_before(const Spacing<Wide>& spacing) {
+  return spacing.before > 0 ? spacing.gaps[2] / spacing.gaps[1] : Wide(1);
 }
 template <class Wide>
-ROBOCACHE_HD Wide stretch_after(const Spacing<Wide>& at) {
-  return at.after > 0 ? at.gaps[2] / at.gaps[3] : Wide(1);
+ROBOCACHE_HD Wide stretch_after(const Spacing<Wide>& spacing) {
+  return spacing.after > 0 ? spacing.gaps[2] / spacing.gaps[3] : Wide(1);
 }
 
 // Returns the Hermite curve. step = b - a; `left` and `right` are the slopes at a and b, minus step.

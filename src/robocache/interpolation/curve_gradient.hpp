@@ -1,6 +1,6 @@
-// The derivatives at a target of every method with kWeighs (methods.hpp), by `value` and `weights` on dual numbers. The
-// CPU loop and the CUDA kernels share them. All arithmetic is float64, so the result is the gradient of the exact
-// curve.
+// The derivatives of every method with kWeighs (methods.hpp) at a target: they come from running the method's `value`
+// and `weights` on dual numbers. The CPU loop and the CUDA kernels share this code. All arithmetic is float64, so the
+// result is the gradient of the exact curve.
 //
 // A curve depends on its six rows (partials 0 to 5) and, through nine weights that all features share, on their times.
 // For each target, the gradient by the weights is summed over the features, then converted once to the gradient by the
@@ -91,28 +91,29 @@ ROBOCACHE_HD void partials_of_weights(InterpolationMethod method, const CurveTar
 // negative of its sum, because moving all times together changes nothing.
 template <class Times>
 ROBOCACHE_HD void times_of_weights(InterpolationMethod method, const Times& times, const CurveTarget& curve,
-                                   const Bracket& bracket, const double (&of_weights)[kCurveWeights],
-                                   double (&of_times)[kStencilRows]) {
+                                   const Bracket& bracket, const double (&weights_gradient)[kCurveWeights],
+                                   double (&times_gradient)[kStencilRows]) {
   using Number = Dual<kStencilRows>;
-  const Spacing<double> apart = spacing_around(times, curve.last + 1, curve.stencil, reach_of(method), bracket.weight);
-  Spacing<Number> at;
+  const Spacing<double> spacing =
+      spacing_around(times, curve.last + 1, curve.stencil, reach_of(method), bracket.weight);
+  Spacing<Number> dual_spacing;
   for (int i = 0; i < 5; ++i) {
-    at.gaps[i] = Number::variable(apart.gaps[i], i + 1);
-    at.gaps[i].partial[i] = -1;
+    dual_spacing.gaps[i] = Number::variable(spacing.gaps[i], i + 1);
+    dual_spacing.gaps[i].partial[i] = -1;
   }
   Number since = Number::variable(bracket.weight * bracket.gap, 2);  // from the bracket's left sample to the target
   since.partial[2] = -1;
   // A cubic's stencil is its bracket, so partials 0 and 5 are free for the times at the row's ends.
-  at.span = Number::variable(apart.span, 5);
-  at.span.partial[0] = -1;
-  at.w = since / at.gaps[2];
-  at.before = apart.before;
-  at.after = apart.after;
+  dual_spacing.span = Number::variable(spacing.span, 5);
+  dual_spacing.span.partial[0] = -1;
+  dual_spacing.w = since / dual_spacing.gaps[2];
+  dual_spacing.before = spacing.before;
+  dual_spacing.after = spacing.after;
   Number weights[kCurveWeights];
-  weights_to_array(curve_weights<Number>(method, at), weights);
+  weights_to_array(curve_weights<Number>(method, dual_spacing), weights);
   for (int i = 0; i < kStencilRows; ++i) {
-    of_times[i] = 0;
-    for (int k = 0; k < kCurveWeights; ++k) of_times[i] += share_of(weights[k].partial[i], of_weights[k]);
+    times_gradient[i] = 0;
+    for (int k = 0; k < kCurveWeights; ++k) times_gradient[i] += share_of(weights[k].partial[i], weights_gradient[k]);
   }
 }
 

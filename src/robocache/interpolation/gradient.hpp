@@ -23,7 +23,8 @@ struct Bracket {
 template <class Work, class Clock, class Times>
 ROBOCACHE_HD Bracket bracket_of(const Times& times, int64_t n, const PickRule<Clock>& rule, const Pick<Work>& picked) {
   Bracket bracket{picked.left, picked.right, static_cast<double>(picked.weight), 0};
-  if (picked.kind == PickKind::kOne && picked.valid && !rule.causal && !is_step(rule.method)) {  // a hit
+  if (picked.kind == PickKind::kOne && picked.valid && !rule.causal &&
+      !is_step(rule.method)) {  // the target is on a sample
     if (picked.left + 1 < n) {
       bracket.right = last_at_or_before(times, n, times[picked.left + 1], picked.left + 1);
       if (bracket.right <= picked.left) return bracket;  // NaN

@@ -17,7 +17,7 @@ void interpolate(const Interpolation& call, Device device, CudaStream stream) {
     check_cuda(launch(&call, device.index, stream.handle), "interpolate");
     return;
   }
-  InterpolateEntries* const entries = ROBOCACHE_SELECT_ISA(interpolate_entries);
+  InterpolateEntries* const kernel = ROBOCACHE_SELECT_ISA(interpolate_entries);
   int64_t widest = 1;
   for (int32_t i = 0; i < call.segment_count; ++i) {
     const Segment& s = call.segments[i];
@@ -25,7 +25,7 @@ void interpolate(const Interpolation& call, Device device, CudaStream stream) {
   }
   // Waking a thread pays off from about 32 KiB of output.
   const int64_t grain = std::clamp<int64_t>(32768 / widest, 1, 4096);
-  parallel_for(rows * call.segment_count, grain, [&](int64_t begin, int64_t end) { entries(call, begin, end); });
+  parallel_for(rows * call.segment_count, grain, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
 }
 
 }  // namespace robocache

@@ -59,20 +59,20 @@ struct WindowedRow {
   int32_t begin, size;
 
   __device__ Clock operator[](int32_t i) const {
-    const int32_t at = i - begin;
-    return static_cast<uint32_t>(at) < static_cast<uint32_t>(size) ? window[at] : row[i];
+    const int32_t index = i - begin;
+    return static_cast<uint32_t>(index) < static_cast<uint32_t>(size) ? window[index] : row[i];
   }
 };
 
 // Fills the tile's entries; the whole block calls it.
 template <bool kCurves, class Work, class Clock>
-__device__ void find(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch, int64_t first,
-                     int32_t count, Clock* window, Entry<kCurves, Work>* entries) {
+__device__ void fill_entries(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
+                             int64_t first, int32_t count, Clock* window, Entry<kCurves, Work>* entries) {
   const ClockRow<Clock> row{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const auto n = static_cast<int32_t>(row_length(s, batch));
   const auto i = static_cast<int32_t>(threadIdx.x);
   const auto [begin, size] = window_range(plan.window, first, n);
-  for (int32_t at = i; at < kMostTimes; at += kThreads) window[at] = at < size ? row[begin + at] : latest<Clock>();
+  for (int32_t k = i; k < kMostTimes; k += kThreads) window[k] = k < size ? row[begin + k] : latest<Clock>();
   __syncthreads();
   if (i >= count) return;
 
@@ -104,11 +104,12 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
 }
 
 template <bool kCurves, class Work>
-__device__ void find_by_clock(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
-                              int64_t first, int32_t count, void* window, void* entries) {
-  auto* const of = static_cast<Entry<kCurves, Work>*>(entries);
+__device__ void fill_entries_by_clock(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
+                                      int64_t first, int32_t count, void* window, void* entries) {
+  auto* const typed_entries = static_cast<Entry<kCurves, Work>*>(entries);
   with_clock(s.clock_dtype, [&](auto clock) {
-    find<kCurves, Work>(call, s, plan, batch, first, count, static_cast<decltype(clock)*>(window), of);
+    fill_entries<kCurves, Work>(call, s, plan, batch, first, count, static_cast<decltype(clock)*>(window),
+                                typed_entries);
   });
 }
 
@@ -133,9 +134,9 @@ struct ScalarSource {
   static constexpr int kCount = kCountOf;
   static constexpr bool kVector = false;
 
-  static __device__ Work load_one(DType dtype, const char* row, int64_t at) {
-    return with_type(dtype,
-                     [&](auto element) { return to_work<Work>(reinterpret_cast<const decltype(element)*>(row)[at]); });
+  static __device__ Work load_one(DType dtype, const char* row, int64_t index) {
+    return with_type(
+        dtype, [&](auto element) { return to_work<Work>(reinterpret_cast<const decltype(element)*>(row)[index]); });
   }
 
   static __device__ void load(const Segment& s, const char* row, int64_t d, Work (&x)[kCount]) {
@@ -207,8 +208,8 @@ __device__ void mix(const Segment& s, const TargetEntry& entry, const char* valu
 }
 
 template <class Source, class Method, class TargetEntry>
-__device__ void make(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
-                     typename Source::Work (&y)[Source::kCount]) {
+__device__ void compute(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
+                        typename Source::Work (&y)[Source::kCount]) {
   using Work = typename Source::Work;
   const int64_t size = s.values_sample * dtype_size(s.value_dtype);
   if (entry.kind == PickKind::kAbsent) {
@@ -251,7 +252,7 @@ __device__ void write_features(const Segment& s, int64_t batch, int64_t first, i
   for_each_item(count, static_cast<int32_t>(s.features / kCount), [&](int32_t i, int32_t v) {
     const int64_t d = static_cast<int64_t>(v) * kCount;
     Work y[kCount];
-    make<Source, Method>(s, entries[i], values, batch, d, y);
+    compute<Source, Method>(s, entries[i], values, batch, d, y);
     if (s.scaled && entries[i].kind != PickKind::kAbsent) {
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
@@ -321,17 +322,19 @@ __device__ void write(const Segment& s, Width width, int64_t batch, int64_t firs
     }
     __builtin_unreachable();
   }
-  const auto by = [&](auto method) { write_by_type<decltype(method), Work>(s, width, batch, first, count, entries); };
+  const auto write_by = [&](auto method) {
+    write_by_type<decltype(method), Work>(s, width, batch, first, count, entries);
+  };
   if constexpr (kCurves) {
-    with_method(s.method, by);
+    with_method(s.method, write_by);
   } else {
-    by(Linear{});
+    write_by(Linear{});
   }
 }
 
 template <int kCapacity, bool kCurves>
 __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
-  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or float, which needs less
+  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which need less
   __shared__ double window[kMostTimes];                 // times of the clock's type, at most 8 bytes each
   wait_for_work_before();
   for (int64_t block = blockIdx.x; block < any.blocks; block += gridDim.x) {
@@ -346,16 +349,16 @@ __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __gr
     }
     const Segment& s = any.segments[low];
     const Plan& plan = any.plans[low];
-    const int64_t within = block - plan.first_block;
+    const int64_t block_in_segment = block - plan.first_block;
     // All but the largest calls divide in 32 bits.
-    const int64_t batch =
-        within <= INT32_MAX ? static_cast<uint32_t>(within) / plan.tiles_per_row : within / plan.tiles_per_row;
-    const int64_t first = (within - batch * plan.tiles_per_row) * plan.tile;
-    const int64_t left = any.call.targets_count - first;
-    const auto count = static_cast<int32_t>(left < plan.tile ? left : plan.tile);
+    const int64_t batch = block_in_segment <= INT32_MAX ? static_cast<uint32_t>(block_in_segment) / plan.tiles_per_row
+                                                        : block_in_segment / plan.tiles_per_row;
+    const int64_t first = (block_in_segment - batch * plan.tiles_per_row) * plan.tile;
+    const int64_t remaining = any.call.targets_count - first;
+    const auto count = static_cast<int32_t>(remaining < plan.tile ? remaining : plan.tile);
     const auto run = [&](auto work) {
       using Work = decltype(work);
-      find_by_clock<kCurves, Work>(any.call, s, plan, batch, first, count, window, entries);
+      fill_entries_by_clock<kCurves, Work>(any.call, s, plan, batch, first, count, window, entries);
       __syncthreads();
       write<kCurves, Work>(s, plan.width, batch, first, count, entries);
     };
@@ -370,9 +373,10 @@ __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __gr
 
 // ---- The launch -----------------------------------------------------------------------------------------------------
 
+// Whether vectors of `count` features are aligned in the values and in the output, up to 16 bytes.
 bool fits(const Segment& s, int64_t count) {
-  const auto aligned = [](const void* at, int64_t bytes) {
-    return reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) == 0;
+  const auto aligned = [](const void* address, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) == 0;
   };
   const auto whole = [](int64_t elements, int64_t size, int64_t bytes) {
     return elements * size % std::min<int64_t>(bytes, 16) == 0;
@@ -389,9 +393,8 @@ Width width_of(const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (fits(s, 16 / size)) return Width::k16Bytes;
   const int together = features_together(s.method);
-  if (size < 8 && 8 / size % together == 0 && fits(s, 8 / size))
-    return Width::k8Bytes;  // a vector never holds half a
-                            // quaternion
+  // A vector never holds half a quaternion.
+  if (size < 8 && 8 / size % together == 0 && fits(s, 8 / size)) return Width::k8Bytes;
   if (size < 8 && together == 1 && s.values_feature == 1 && s.out_feature == 1) return Width::kNeighbour;
   return Width::kOne;
 }

@@ -29,9 +29,10 @@ void interpolate_backward(const Interpolation& call, std::span<SegmentGradient> 
     if (bytes_of(s) == 0) continue;
     SplineGradientMemory& spline = gradients[static_cast<size_t>(i)].spline;
     spline.slopes = reinterpret_cast<double*>(memory);
-    spline.of_slopes = spline.slopes + call.batch * s.samples * s.features;
-    spline.of_table = reinterpret_cast<SplineRowGradient*>(spline.of_slopes + call.batch * s.samples * s.features);
-    spline.table = reinterpret_cast<SplineRow*>(spline.of_table + call.batch * s.samples);
+    spline.slopes_gradient = spline.slopes + call.batch * s.samples * s.features;
+    spline.table_gradient =
+        reinterpret_cast<SplineRowGradient*>(spline.slopes_gradient + call.batch * s.samples * s.features);
+    spline.table = reinterpret_cast<SplineRow*>(spline.table_gradient + call.batch * s.samples);
     memory += bytes_of(s);
   }
   if (device.is_cuda()) {
@@ -40,9 +41,9 @@ void interpolate_backward(const Interpolation& call, std::span<SegmentGradient> 
     check_cuda(launch(&call, gradients.data(), device.index, stream.handle), "interpolate_backward");
     return;
   }
-  InterpolateRowsBackward* const rows = ROBOCACHE_SELECT_ISA(interpolate_rows_backward);
+  InterpolateRowsBackward* const kernel = ROBOCACHE_SELECT_ISA(interpolate_rows_backward);
   // One thread owns a row's sums, so the number of threads does not change them.
-  parallel_for(call.batch, 1, [&](int64_t begin, int64_t end) { rows(call, gradients.data(), begin, end); });
+  parallel_for(call.batch, 1, [&](int64_t begin, int64_t end) { kernel(call, gradients.data(), begin, end); });
 }
 
 }  // namespace robocache

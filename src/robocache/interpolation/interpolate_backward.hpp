@@ -9,10 +9,10 @@
 //                      slope of the one before it. One of the two must be chosen; with 0, a target that starts on a
 //                      sample would stay there forever.
 //   absent             nothing.
-//   other methods      the derivatives of the exact curve (methods/, spline.hpp), in float64, by every sample and time that
-//                      it depends on: for cubic the whole row. A hit gets the slope there. At a corner of a curve (pchip
-//                      at a turn, akima between equal weights) it is one of the slopes. For rotations by an angle below
-//                      1e-8 it is accurate to 2^-53 over that angle.
+//   other methods      the derivatives of the exact curve (methods/, spline.hpp), in float64, by every sample and time
+//                      that it depends on: for cubic the whole row. A hit gets the slope there. At a corner of a curve
+//                      (pchip at a turn, akima between equal weights) it is one of the slopes. For rotations by an
+//                      angle below 1e-8 it is accurate to 2^-53 over that angle.
 //
 // If several samples have one time, the last one gets the whole gradient, as interpolate uses only that one. A gradient
 // of 0 contributes 0 whatever the samples hold, so a NaN that a mask removed from the loss has no effect. int64 clocks
@@ -34,12 +34,12 @@
 
 namespace robocache {
 
-// The memory for the gradient of a cubic segment: two dense arrays, one after another: [batch, samples], and slopes
-// [batch, samples, features].
+// The memory for the gradient of a cubic segment, as dense arrays one after another: the slopes and their gradient,
+// [batch, samples, features] each; the gradient of the table and the table, [batch, samples] each.
 struct SplineGradientMemory {
   double* slopes;
-  double* of_slopes;
-  SplineRowGradient* of_table;
+  double* slopes_gradient;
+  SplineRowGradient* table_gradient;
   SplineRow* table;
 };
 

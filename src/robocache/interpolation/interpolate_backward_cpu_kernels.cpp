@@ -39,15 +39,15 @@ struct Target {
   int64_t batch;
   Pick<Work> picked;
   Bracket bracket;
-  CurveTarget curve;                   // for methods with kWeighs
-  double of_weights[kCurveWeights]{};  // for methods with kWeighs; other methods use [0] for the bracket's weight
+  CurveTarget curve;                         // for methods with kWeighs
+  double weights_gradient[kCurveWeights]{};  // for methods with kWeighs; other methods use [0] for the bracket's weight
 
   void load(int64_t row, int64_t first, int64_t n, Work* to) const {
     load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
                s.values_feature, n, to);
   }
-  double* slopes(double* of, int64_t row, int64_t first) const {
-    return of + (batch * s.samples + row) * s.features + first;
+  double* slopes(double* array, int64_t row, int64_t first) const {
+    return array + (batch * s.samples + row) * s.features + first;
   }
   Work* sums(int64_t row, int64_t first) const {
     return static_cast<Work*>(g.values) + batch * g.values_batch + row * g.values_sample + first * g.values_feature;
@@ -55,25 +55,25 @@ struct Target {
 };
 
 template <class Method, class Work>
-[[gnu::noinline]] void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
-                                  bool moves) {
-  if (rows) {
+[[gnu::noinline]] void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool adds_values,
+                                  bool adds_times) {
+  if (adds_values) {
     add_share(Work(1) - t.picked.weight, gradient, n, t.sums(t.picked.left, first), t.g.values_feature);
     add_share(t.picked.weight, gradient, n, t.sums(t.picked.right, first), t.g.values_feature);
   }
-  if (!moves) return;
+  if (!adds_times) return;
   Work a[kPiece];
   Work b[kPiece];
   t.load(t.bracket.left, first, n, a);
   t.load(t.bracket.right, first, n, b);
   for (int64_t d = 0; d < n; ++d) {
-    t.of_weights[0] += share_of(Method::way(a[d], b[d]), static_cast<double>(gradient[d]));
+    t.weights_gradient[0] += share_of(Method::way(a[d], b[d]), static_cast<double>(gradient[d]));
   }
 }
 
 template <class Work>
-[[gnu::noinline]] void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
-                                   bool moves) {
+[[gnu::noinline]] void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool adds_values,
+                                   bool adds_times) {
   const Stencil<int64_t>& stencil = t.curve.stencil;
   Work loaded[kStencilRows][kPiece];
   for (int i = 0; i < kStencilRows; ++i) t.load(stencil.rows[i], first, n, loaded[i]);
@@ -81,24 +81,24 @@ template <class Work>
     if (gradient[d] == Work(0)) continue;
     double y[kStencilRows];
     for (int i = 0; i < kStencilRows; ++i) y[i] = static_cast<double>(loaded[i][d]);
-    if (rows) {
+    if (adds_values) {
       double partials[kStencilRows];
       partials_of_rows(t.s.method, t.curve, y, partials);
       for (int i = 2 - stencil.before; i <= 3 + stencil.after; ++i) {
         t.sums(stencil.rows[i], first)[d * t.g.values_feature] += static_cast<Work>(partials[i] * gradient[d]);
       }
     }
-    if (moves) {
+    if (adds_times) {
       double partials[kCurveWeights];
       partials_of_weights(t.s.method, t.curve, y, partials);
-      for (int i = 0; i < kCurveWeights; ++i) t.of_weights[i] += partials[i] * gradient[d];
+      for (int i = 0; i < kCurveWeights; ++i) t.weights_gradient[i] += partials[i] * gradient[d];
     }
   }
 }
 
 template <class Work>
-[[gnu::noinline]] void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
-                                      bool moves) {
+[[gnu::noinline]] void rotation_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool adds_values,
+                                      bool adds_times) {
   Work left[kPiece];
   Work right[kPiece];
   t.load(t.bracket.left, first, n, left);
@@ -106,47 +106,47 @@ template <class Work>
   for (int64_t d = 0; d < n; d += 4) {
     double a[4];
     double b[4];
-    double given[4];
+    double incoming[4];
     for (int i = 0; i < 4; ++i) {
       a[i] = static_cast<double>(left[d + i]);
       b[i] = static_cast<double>(right[d + i]);
-      given[i] = static_cast<double>(gradient[d + i]);
+      incoming[i] = static_cast<double>(gradient[d + i]);
     }
-    if (rows) {
-      double of_a[4];
-      double of_b[4];
-      Slerp::rows_gradient(a, b, t.bracket.weight, given, of_a, of_b);
+    if (adds_values) {
+      double gradient_a[4];
+      double gradient_b[4];
+      Slerp::rows_gradient(a, b, t.bracket.weight, incoming, gradient_a, gradient_b);
       for (int i = 0; i < 4; ++i) {
-        t.sums(t.bracket.left, first + d)[i * t.g.values_feature] += static_cast<Work>(of_a[i]);
-        t.sums(t.bracket.right, first + d)[i * t.g.values_feature] += static_cast<Work>(of_b[i]);
+        t.sums(t.bracket.left, first + d)[i * t.g.values_feature] += static_cast<Work>(gradient_a[i]);
+        t.sums(t.bracket.right, first + d)[i * t.g.values_feature] += static_cast<Work>(gradient_b[i]);
       }
     }
-    if (moves) t.of_weights[0] += Slerp::weight_gradient(a, b, t.bracket.weight, given);
+    if (adds_times) t.weights_gradient[0] += Slerp::weight_gradient(a, b, t.bracket.weight, incoming);
   }
 }
 
 template <class Work>
-[[gnu::noinline]] void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
-                                   bool moves) {
+[[gnu::noinline]] void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool adds_values,
+                                   bool adds_times) {
   const Cubic::Partials partials = Cubic::partials(t.curve.weights);
   const int64_t left = t.bracket.left;
   const int64_t right = t.bracket.right;
-  if (rows) {
-    Work* const of_a = t.g.values == nullptr ? nullptr : t.sums(left, first);
-    Work* const of_b = t.g.values == nullptr ? nullptr : t.sums(right, first);
-    double* const of_slope_a = t.slopes(t.g.spline.of_slopes, left, first);
-    double* const of_slope_b = t.slopes(t.g.spline.of_slopes, right, first);
+  if (adds_values) {
+    Work* const gradient_a = t.g.values == nullptr ? nullptr : t.sums(left, first);
+    Work* const gradient_b = t.g.values == nullptr ? nullptr : t.sums(right, first);
+    double* const gradient_slope_a = t.slopes(t.g.spline.slopes_gradient, left, first);
+    double* const gradient_slope_b = t.slopes(t.g.spline.slopes_gradient, right, first);
     for (int64_t d = 0; d < n; ++d) {
       const auto x = static_cast<double>(gradient[d]);
-      if (of_a != nullptr) {
-        of_a[d * t.g.values_feature] += static_cast<Work>(share_of(partials.a, x));
-        of_b[d * t.g.values_feature] += static_cast<Work>(share_of(partials.b, x));
+      if (gradient_a != nullptr) {
+        gradient_a[d * t.g.values_feature] += static_cast<Work>(share_of(partials.a, x));
+        gradient_b[d * t.g.values_feature] += static_cast<Work>(share_of(partials.b, x));
       }
-      of_slope_a[d] += share_of(partials.slope_a, x);
-      of_slope_b[d] += share_of(partials.slope_b, x);
+      gradient_slope_a[d] += share_of(partials.slope_a, x);
+      gradient_slope_b[d] += share_of(partials.slope_b, x);
     }
   }
-  if (!moves) return;
+  if (!adds_times) return;
   Work a[kPiece];
   Work b[kPiece];
   t.load(left, first, n, a);
@@ -155,7 +155,7 @@ template <class Work>
   const double* const slope_b = t.slopes(t.g.spline.slopes, right, first);
   for (int64_t d = 0; d < n; ++d) {
     Cubic::add_weights_gradient(t.curve.weights, static_cast<double>(a[d]), static_cast<double>(b[d]), slope_a[d],
-                                slope_b[d], static_cast<double>(gradient[d]), t.of_weights);
+                                slope_b[d], static_cast<double>(gradient[d]), t.weights_gradient);
   }
 }
 
@@ -184,7 +184,7 @@ void for_each_lanes(int64_t features, const Body& body) {
 template <class Work>
 [[gnu::noinline]] void sweep_features_backward(const Segment& s, const SegmentGradient& g, int64_t batch,
                                                int64_t length) {
-  SplineRowGradient* const of_table = g.spline.of_table + batch * s.samples;
+  SplineRowGradient* const table_gradient = g.spline.table_gradient + batch * s.samples;
   const int64_t row = batch * s.samples * s.features;
   with_floating(s.value_dtype, [&](auto element) {
     for_each_lanes(s.features, [&](auto lanes, int64_t d) {
@@ -193,17 +193,20 @@ template <class Work>
       const int64_t sums = batch * g.values_batch + d * g.values_feature;
       spline_sweep_backward<decltype(lanes)::value>(
           g.spline.table + batch * s.samples, length,
-          [&](int64_t at, int lane) { return to_work<double>(values[at * s.values_sample + lane * s.values_feature]); },
-          g.spline.slopes + row + d, g.spline.of_slopes + row + d, s.features,
-          [&](int64_t at, int lane, double x) {
+          [&](int64_t row_index, int lane) {
+            return to_work<double>(values[row_index * s.values_sample + lane * s.values_feature]);
+          },
+          g.spline.slopes + row + d, g.spline.slopes_gradient + row + d, s.features,
+          [&](int64_t row_index, int lane, double x) {
             if (g.values == nullptr) return;
-            static_cast<Work*>(g.values)[sums + at * g.values_sample + lane * g.values_feature] += static_cast<Work>(x);
+            static_cast<Work*>(g.values)[sums + row_index * g.values_sample + lane * g.values_feature] +=
+                static_cast<Work>(x);
           },
           [&](int64_t e, const SplineRowGradient& x) {
-            of_table[e].before += x.before;
-            of_table[e].after += x.after;
-            of_table[e].carry += x.carry;
-            of_table[e].back += x.back;
+            table_gradient[e].before += x.before;
+            table_gradient[e].after += x.after;
+            table_gradient[e].carry += x.carry;
+            table_gradient[e].back += x.back;
           });
     });
   });
@@ -214,9 +217,9 @@ template <class Clock>
 [[gnu::noinline]] void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                     int64_t batch, int64_t length) {
   spline_table(times, length, Clock{}, s.boundary, g.spline.table + batch * s.samples);
-  for (int64_t i = 0; i < length; ++i) g.spline.of_table[batch * s.samples + i] = {0, 0, 0, 0};
+  for (int64_t i = 0; i < length; ++i) g.spline.table_gradient[batch * s.samples + i] = {0, 0, 0, 0};
   const int64_t row = batch * s.samples * s.features;
-  for (int64_t i = 0; i < length * s.features; ++i) g.spline.of_slopes[row + i] = 0;
+  for (int64_t i = 0; i < length * s.features; ++i) g.spline.slopes_gradient[row + i] = 0;
   sweep_features(s, g, batch);
 }
 
@@ -225,8 +228,8 @@ template <class Clock>
 [[gnu::noinline]] void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                   int64_t batch, int64_t length) {
   spline_table_backward(times, length, s.boundary, g.spline.table + batch * s.samples,
-                        g.spline.of_table + batch * s.samples,
-                        [&](int64_t at, double x) { g.times[batch * s.samples + at] += x; });
+                        g.spline.table_gradient + batch * s.samples,
+                        [&](int64_t row_index, double x) { g.times[batch * s.samples + row_index] += x; });
 }
 
 template <class Work, class Clock>
@@ -246,8 +249,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     if (t.picked.kind == PickKind::kAbsent) continue;
     t.bracket = bracket_of(times, length, rule, t.picked);
     const bool mixes = t.picked.kind == PickKind::kMix;
-    const bool moves = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
-    const bool curve = weighs(s.method) && (mixes || moves);
+    const bool adds_times = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
+    const bool curve = weighs(s.method) && (mixes || adds_times);
     if (curve) t.curve = curve_target(s.method, times, length, t.bracket);
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
@@ -261,41 +264,41 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
       if (!mixes && g.values != nullptr) {
         add_share(Work(1), gradient, n, t.sums(t.picked.left, first), g.values_feature);
       }
-      if (!mixes && !moves) continue;
-      const bool rows = mixes && g.values != nullptr;
+      if (!mixes && !adds_times) continue;
+      const bool adds_values = mixes && g.values != nullptr;
       with_method(s.method, [&](auto method) {
         using Method = decltype(method);
         if constexpr (Method::kSlopes) {
-          cubic_piece(t, gradient, first, n, mixes, moves);
+          cubic_piece(t, gradient, first, n, mixes, adds_times);
         } else if constexpr (Method::kWeighs) {
-          curve_piece(t, gradient, first, n, rows, moves);
+          curve_piece(t, gradient, first, n, adds_values, adds_times);
         } else if constexpr (Method::kFeatures == 4) {
-          rotation_piece(t, gradient, first, n, rows, moves);
+          rotation_piece(t, gradient, first, n, adds_values, adds_times);
         } else {
-          pair_piece<Method>(t, gradient, first, n, rows, moves);
+          pair_piece<Method>(t, gradient, first, n, adds_values, adds_times);
         }
       });
     }
-    if (!moves) continue;
-    double of_target = 0;
+    if (!adds_times) continue;
+    double target_gradient = 0;
     if (curve) {
-      double of_times[kStencilRows];
-      times_of_weights(s.method, times, t.curve, t.bracket, t.of_weights, of_times);
+      double times_gradient[kStencilRows];
+      times_of_weights(s.method, times, t.curve, t.bracket, t.weights_gradient, times_gradient);
       for (int i = 0; i < kStencilRows; ++i) {
         const int64_t row = t.curve.time_row(s.method, i);
         if (row < 0) continue;
-        if (g.times != nullptr) g.times[batch * s.samples + row] += of_times[i];
-        of_target -= of_times[i];
+        if (g.times != nullptr) g.times[batch * s.samples + row] += times_gradient[i];
+        target_gradient -= times_gradient[i];
       }
     } else {
-      of_target = t.of_weights[0] / t.bracket.gap;
+      target_gradient = t.weights_gradient[0] / t.bracket.gap;
       if (g.times != nullptr) {
         double* const row = g.times + batch * s.samples;
-        row[t.bracket.left] -= share_of(1 - t.bracket.weight, of_target);
-        row[t.bracket.right] -= share_of(t.bracket.weight, of_target);
+        row[t.bracket.left] -= share_of(1 - t.bracket.weight, target_gradient);
+        row[t.bracket.right] -= share_of(t.bracket.weight, target_gradient);
       }
     }
-    if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += of_target * per_target;
+    if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += target_gradient * per_target;
   }
   if (cubic) sweep_features_backward<Work>(s, g, batch, length);
   if (cubic && g.times != nullptr) end_spline(s, g, times, batch, length);

@@ -24,32 +24,33 @@ __device__ Work load(DType dtype, const void* data, int64_t offset) {
 
 // The samples that a target uses.
 template <class Work>
-struct Found {
+struct TargetSamples {
   Pick<Work> picked;
   Bracket bracket;
 };
 
-// The search begins at the index that the target would have on an even clock.
+// Finds the samples of a target. The search begins at the index that the target would have on an even clock.
 template <class Work, class Clock>
-__device__ Found<Work> find(const Interpolation& call, const Segment& s, const ClockRow<Clock>& times, int64_t length,
-                            int64_t batch, int64_t index) {
+__device__ TargetSamples<Work> find_samples(const Interpolation& call, const Segment& s, const ClockRow<Clock>& times,
+                                            int64_t length, int64_t batch, int64_t index) {
   const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
   const PickRule<Clock> rule = rule_of<Clock>(s);
   int64_t hint = static_cast<int64_t>(static_cast<double>(index) / static_cast<double>(call.targets_count) *
                                       static_cast<double>(length));
-  Found<Work> found;
-  found.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
-  found.bracket = bracket_of(times, length, rule, found.picked);
-  return found;
+  TargetSamples<Work> target_samples;
+  target_samples.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
+  target_samples.bracket = bracket_of(times, length, rule, target_samples.picked);
+  return target_samples;
 }
 
-__device__ int64_t value_at(const Segment& s, int64_t batch, int64_t row, int64_t feature) {
+__device__ int64_t value_offset(const Segment& s, int64_t batch, int64_t row, int64_t feature) {
   return batch * s.values_batch + row * s.values_sample + feature * s.values_feature;
 }
 
 template <int kFeatures, class T>
 __device__ void load_values(const Segment& s, int64_t batch, int64_t row, int64_t feature, T (&to)[kFeatures]) {
-  for (int f = 0; f < kFeatures; ++f) to[f] = load<T>(s.value_dtype, s.values, value_at(s, batch, row, feature + f));
+  for (int f = 0; f < kFeatures; ++f)
+    to[f] = load<T>(s.value_dtype, s.values, value_offset(s, batch, row, feature + f));
 }
 
 // Loads both samples of a mixture.
@@ -63,9 +64,9 @@ __device__ void load_pair(const Segment& s, int64_t batch, int64_t left, int64_t
 // Loads the incoming gradient of kFeatures features of a target.
 template <int kFeatures, class Work>
 __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, int64_t feature, Work (&to)[kFeatures]) {
-  const int64_t at = batch * s.out_batch + index * s.out_target;
+  const int64_t offset = batch * s.out_batch + index * s.out_target;
   for (int f = 0; f < kFeatures; ++f) {
-    to[f] = load<Work>(s.out_dtype, s.out, at + (feature + f) * s.out_feature);
+    to[f] = load<Work>(s.out_dtype, s.out, offset + (feature + f) * s.out_feature);
     if (s.scaled) to[f] = share_of(number_of<Work>(s.scale, s.scale_per_feature, feature + f), to[f]);
   }
 }
@@ -92,8 +93,10 @@ struct Pairs {
   };
 
   template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment&, const Times&, int64_t, const Found<Work>& found) {
-    return {found.picked.left, found.picked.right, found.picked.weight, found.picked.kind};
+  __device__ static Entry<Work> entry(const Segment&, const Times&, int64_t,
+                                      const TargetSamples<Work>& target_samples) {
+    return {target_samples.picked.left, target_samples.picked.right, target_samples.picked.weight,
+            target_samples.picked.kind};
   }
 
   template <class Work>
@@ -129,14 +132,14 @@ struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four f
     double a[4];
     double b[4];
     load_pair(s, batch, entry.left, entry.right, feature, a, b);
-    double given[4];
-    for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
-    double of_a[4];
-    double of_b[4];
-    Slerp::rows_gradient(a, b, static_cast<double>(entry.weight), given, of_a, of_b);
+    double incoming[4];
+    for (int i = 0; i < 4; ++i) incoming[i] = static_cast<double>(gradient[i]);
+    double gradient_a[4];
+    double gradient_b[4];
+    Slerp::rows_gradient(a, b, static_cast<double>(entry.weight), incoming, gradient_a, gradient_b);
     for (int i = 0; i < 4; ++i) {
-      shares[0][i] = static_cast<Work>(of_a[i]);
-      shares[1][i] = static_cast<Work>(of_b[i]);
+      shares[0][i] = static_cast<Work>(gradient_a[i]);
+      shares[1][i] = static_cast<Work>(gradient_b[i]);
     }
   }
 
@@ -146,9 +149,9 @@ struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four f
     double a[4];
     double b[4];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
-    double given[4];
-    for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
-    sums[0] += Slerp::weight_gradient(a, b, bracket.weight, given);
+    double incoming[4];
+    for (int i = 0; i < 4; ++i) incoming[i] = static_cast<double>(gradient[i]);
+    sums[0] += Slerp::weight_gradient(a, b, bracket.weight, incoming);
   }
 };
 
@@ -180,18 +183,19 @@ struct LocalCurves : Curves {
   };
 
   template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
+  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n,
+                                      const TargetSamples<Work>& target_samples) {
     Entry<Work> entry;
-    entry.left = found.picked.left;
-    entry.kind = found.picked.kind;
-    if (entry.kind == PickKind::kMix) entry.curve = target_of(s, times, n, found.bracket);
+    entry.left = target_samples.picked.left;
+    entry.kind = target_samples.picked.kind;
+    if (entry.kind == PickKind::kMix) entry.curve = target_of(s, times, n, target_samples.bracket);
     return entry;
   }
 
   __device__ static void load_rows(const Segment& s, int64_t batch, int64_t feature, const CurveTarget& curve,
                                    double (&y)[kStencilRows]) {
     for (int i = 0; i < kStencilRows; ++i) {
-      y[i] = load<double>(s.value_dtype, s.values, value_at(s, batch, curve.stencil.rows[i], feature));
+      y[i] = load<double>(s.value_dtype, s.values, value_offset(s, batch, curve.stencil.rows[i], feature));
     }
   }
 
@@ -234,9 +238,11 @@ struct Cubics : Curves {
   };
 
   template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
-    Entry<Work> entry{{}, found.picked.left, found.picked.right, found.picked.kind};
-    if (entry.kind == PickKind::kMix) entry.shares = Cubic::partials(target_of(s, times, n, found.bracket).weights);
+  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n,
+                                      const TargetSamples<Work>& target_samples) {
+    Entry<Work> entry{{}, target_samples.picked.left, target_samples.picked.right, target_samples.picked.kind};
+    if (entry.kind == PickKind::kMix)
+      entry.shares = Cubic::partials(target_of(s, times, n, target_samples.bracket).weights);
     return entry;
   }
 
@@ -273,15 +279,15 @@ class RecentSums {
   }
 
   __device__ void add(int64_t sample, Work x) {
-    bool kept = false;
+    bool was_added = false;
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       if (samples_[i] == sample) {
         sums_[i] += x;
-        kept = true;
+        was_added = true;
       }
     }
-    if (kept) return;
+    if (was_added) return;
     if (samples_[0] >= 0) feature_[samples_[0] * stride_] = sums_[0];
 #pragma unroll
     for (int i = 0; i + 1 < kKept; ++i) {
@@ -320,34 +326,34 @@ struct Ownership {
 template <class Work, class Method>
 __global__ void __launch_bounds__(kThreads)
     values_gradient_kernel(const __grid_constant__ Interpolation call, const __grid_constant__ Segment s,
-                           const __grid_constant__ SegmentGradient g, const __grid_constant__ Ownership own) {
+                           const __grid_constant__ SegmentGradient g, const __grid_constant__ Ownership ownership) {
   using Entry = typename Method::template Entry<Work>;
   constexpr int kFeatures = Method::kFeatures;
   constexpr int kInFlight = Method::kInFlight;
   __shared__ Entry entries[kThreads];
-  for (int64_t block = blockIdx.x; block < own.blocks; block += gridDim.x) {
-    const int64_t range_tile = block % own.range_tiles;
-    const int64_t column_tile = block / own.range_tiles % own.column_tiles;
-    const int64_t batch = block / own.range_tiles / own.column_tiles;
+  for (int64_t block = blockIdx.x; block < ownership.blocks; block += gridDim.x) {
+    const int64_t range_tile = block % ownership.range_tiles;
+    const int64_t column_tile = block / ownership.range_tiles % ownership.column_tiles;
+    const int64_t batch = block / ownership.range_tiles / ownership.column_tiles;
     const int64_t length = row_length(s, batch);
-    const int64_t range = range_tile * own.ranges + threadIdx.x / own.columns;
-    const int64_t column = column_tile * own.columns + threadIdx.x % own.columns;
-    const bool works = threadIdx.x / own.columns < own.ranges && column * kFeatures < s.features;
-    const int64_t feature = works ? column * kFeatures : 0;
-    const int64_t begin = works ? range * own.range_length : 0;
-    const int64_t end = works ? begin + own.range_length : 0;
+    const int64_t range = range_tile * ownership.ranges + threadIdx.x / ownership.columns;
+    const int64_t column = column_tile * ownership.columns + threadIdx.x % ownership.columns;
+    const bool has_column = threadIdx.x / ownership.columns < ownership.ranges && column * kFeatures < s.features;
+    const int64_t feature = has_column ? column * kFeatures : 0;
+    const int64_t begin = has_column ? range * ownership.range_length : 0;
+    const int64_t end = has_column ? begin + ownership.range_length : 0;
     const auto owns = [&](int64_t row) { return begin <= row && row < end; };
     // Without a gradient for values, a cubic still needs the gradient of its slopes, for the times.
-    const bool adds = g.values != nullptr;
+    const bool adds_values = g.values != nullptr;
     Work* const first_sum =
-        adds ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
+        adds_values ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
     // Neighbouring targets use neighbouring samples, whose sums stay in registers. Four features would need too many
     // registers.
     constexpr int kKept = Method::kRows;
     RecentSums<kKept, Work> sums(first_sum, g.values_sample);
     constexpr bool kSlopes = std::is_same_v<Method, Cubics>;
     RecentSums<kKept, double> slope_sums(
-        kSlopes ? g.spline.of_slopes + batch * s.samples * s.features + feature : nullptr, s.features);
+        kSlopes ? g.spline.slopes_gradient + batch * s.samples * s.features + feature : nullptr, s.features);
     for (int64_t first = 0; first < call.targets_count; first += kThreads) {
       const int64_t left_over = call.targets_count - first;
       const int count = static_cast<int>(left_over < kThreads ? left_over : kThreads);
@@ -356,8 +362,8 @@ __global__ void __launch_bounds__(kThreads)
         with_clock(s.clock_dtype, [&](auto clock) {
           using Clock = decltype(clock);
           const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-          const auto found = find<Work>(call, s, times, length, batch, first + threadIdx.x);
-          entries[threadIdx.x] = Method::entry(s, times, length, found);
+          const auto target_samples = find_samples<Work>(call, s, times, length, batch, first + threadIdx.x);
+          entries[threadIdx.x] = Method::entry(s, times, length, target_samples);
         });
       }
       __syncthreads();
@@ -389,7 +395,7 @@ __global__ void __launch_bounds__(kThreads)
               if (mixes) slope_sums.add(row, share_of(share, static_cast<double>(gradient[u][0])));
             }
             if constexpr (kFeatures == 1) {
-              if (adds) sums.add(row, mixes ? shares[r][0] : gradient[u][0]);
+              if (adds_values) sums.add(row, mixes ? shares[r][0] : gradient[u][0]);
             } else {
               for (int f = 0; f < kFeatures; ++f) {
                 first_sum[row * g.values_sample + f * g.values_feature] += mixes ? shares[r][f] : gradient[u][f];
@@ -422,7 +428,7 @@ __global__ void __launch_bounds__(kThreads)
       using Clock = decltype(clock);
       const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
       const int64_t length = row_length(s, batch);
-      const Bracket bracket = find<Work>(call, s, times, length, batch, index).bracket;
+      const Bracket bracket = find_samples<Work>(call, s, times, length, batch, index).bracket;
       if (bracket.gap == 0) return;
       const auto curve = Method::target_of(s, times, length, bracket);
       double sums[Method::kSums]{};
@@ -433,28 +439,29 @@ __global__ void __launch_bounds__(kThreads)
       }
       for (int i = 0; i < Method::kSums; ++i) {
 #pragma unroll
-        for (int apart = kWarp / 2; apart > 0; apart /= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], apart);
+        for (int distance = kWarp / 2; distance > 0; distance /= 2)
+          sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], distance);
       }
       if (lane != 0) return;
       double* const row = g.times == nullptr ? nullptr : g.times + batch * s.samples;
-      double of_target = 0;
+      double target_gradient = 0;
       if constexpr (Method::kSums == 1) {
-        of_target = sums[0] / bracket.gap;
+        target_gradient = sums[0] / bracket.gap;
         if (row != nullptr) {
-          atomicAdd(row + bracket.left, -share_of(1 - bracket.weight, of_target));
-          atomicAdd(row + bracket.right, -share_of(bracket.weight, of_target));
+          atomicAdd(row + bracket.left, -share_of(1 - bracket.weight, target_gradient));
+          atomicAdd(row + bracket.right, -share_of(bracket.weight, target_gradient));
         }
       } else {
-        double of_times[kStencilRows];
-        times_of_weights(s.method, times, curve, bracket, sums, of_times);
+        double times_gradient[kStencilRows];
+        times_of_weights(s.method, times, curve, bracket, sums, times_gradient);
         for (int i = 0; i < kStencilRows; ++i) {
           const int64_t sample = curve.time_row(s.method, i);
           if (sample < 0) continue;
-          if (row != nullptr) atomicAdd(row + sample, of_times[i]);
-          of_target -= of_times[i];
+          if (row != nullptr) atomicAdd(row + sample, times_gradient[i]);
+          target_gradient -= times_gradient[i];
         }
       }
-      if (g.targets != nullptr) g.targets[target] += of_target * per_target;
+      if (g.targets != nullptr) g.targets[target] += target_gradient * per_target;
     });
   }
 }
@@ -469,17 +476,17 @@ template <class Work>
 __global__ void __launch_bounds__(kThreads)
     spline_sweep_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
                                  int64_t rows) {
-  for (int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x; at < rows * s.features;
-       at += int64_t{gridDim.x} * kThreads) {
-    const int64_t batch = at / s.features;
-    const int64_t feature = at - batch * s.features;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < rows * s.features;
+       i += int64_t{gridDim.x} * kThreads) {
+    const int64_t batch = i / s.features;
+    const int64_t feature = i - batch * s.features;
     const int64_t n = row_length(s, batch);
     const int64_t first = batch * s.samples * s.features + feature;
     if (n == 0) continue;
     spline_sweep_backward<1>(
         g.spline.table + batch * s.samples, n,
-        [&](int64_t row, int) { return load<double>(s.value_dtype, s.values, value_at(s, batch, row, feature)); },
-        g.spline.slopes + first, g.spline.of_slopes + first, s.features,
+        [&](int64_t row, int) { return load<double>(s.value_dtype, s.values, value_offset(s, batch, row, feature)); },
+        g.spline.slopes + first, g.spline.slopes_gradient + first, s.features,
         [&](int64_t row, int, double x) {
           if (g.values == nullptr) return;
           static_cast<Work*>(g.values)[batch * g.values_batch + row * g.values_sample + feature * g.values_feature] +=
@@ -487,7 +494,7 @@ __global__ void __launch_bounds__(kThreads)
         },
         [&](int64_t e, const SplineRowGradient& x) {
           if (g.times == nullptr) return;
-          SplineRowGradient* const to = g.spline.of_table + batch * s.samples + e;
+          SplineRowGradient* const to = g.spline.table_gradient + batch * s.samples + e;
           if (x.before != 0) atomicAdd(&to->before, x.before);
           if (x.after != 0) atomicAdd(&to->after, x.after);
           if (x.carry != 0) atomicAdd(&to->carry, x.carry);
@@ -508,7 +515,7 @@ __global__ void __launch_bounds__(kThreads)
       using Clock = decltype(clock);
       const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
       spline_table_backward(times, n, s.boundary, g.spline.table + batch * s.samples,
-                            g.spline.of_table + batch * s.samples,
+                            g.spline.table_gradient + batch * s.samples,
                             [&](int64_t row, double x) { g.times[batch * s.samples + row] += x; });
     });
   }
@@ -520,19 +527,19 @@ cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGra
   if (s.samples == 0 || s.features == 0) return cudaSuccess;
   if (g.values != nullptr || (std::is_same_v<Method, Cubics> && g.times != nullptr)) {
     const int64_t columns = s.features / Method::kFeatures;
-    Ownership own{};
-    own.columns = columns < kThreads ? columns : kThreads;
-    own.column_tiles = divided_up(columns, own.columns);
-    own.ranges = kThreads / own.columns;
+    Ownership ownership{};
+    ownership.columns = columns < kThreads ? columns : kThreads;
+    ownership.column_tiles = divided_up(columns, ownership.columns);
+    ownership.ranges = kThreads / ownership.columns;
     // A row gets more blocks until every multiprocessor has some. Each block searches the row's targets again.
-    const int64_t blocks_per_range_tile = call.batch * own.column_tiles;
-    const int64_t wanted = divided_up(kBlocksWanted * multiprocessors(device), blocks_per_range_tile);
-    const int64_t most = divided_up(s.samples, own.ranges * 16);
-    own.range_tiles = wanted < most ? wanted : most;
-    own.range_length = divided_up(s.samples, own.ranges * own.range_tiles);
-    own.blocks = blocks_per_range_tile * own.range_tiles;
+    const int64_t blocks_per_range_tile = call.batch * ownership.column_tiles;
+    const int64_t wanted_tiles = divided_up(kBlocksWanted * multiprocessors(device), blocks_per_range_tile);
+    const int64_t most_tiles = divided_up(s.samples, ownership.ranges * 16);
+    ownership.range_tiles = wanted_tiles < most_tiles ? wanted_tiles : most_tiles;
+    ownership.range_length = divided_up(s.samples, ownership.ranges * ownership.range_tiles);
+    ownership.blocks = blocks_per_range_tile * ownership.range_tiles;
     values_gradient_kernel<Work, Method>
-        <<<blocks_for(own.blocks, 1, kMostBlocks), kThreads, 0, stream>>>(call, s, g, own);
+        <<<blocks_for(ownership.blocks, 1, kMostBlocks), kThreads, 0, stream>>>(call, s, g, ownership);
     if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
   }
   if (!is_step(s.method) && !s.causal && (g.times != nullptr || g.targets != nullptr)) {
@@ -551,9 +558,9 @@ cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const Segm
   const unsigned columns = blocks_for(call.batch * s.features, kThreads, kMostBlocks);
   const SplineCall spline{s, call.batch, g.spline.table, g.spline.slopes};
   if (const cudaError_t code = launch_splines(spline, true, stream); code != cudaSuccess) return code;
-  // of_slopes and of_table lie side by side before table.
-  const auto bytes = reinterpret_cast<char*>(g.spline.table) - reinterpret_cast<char*>(g.spline.of_slopes);
-  if (const cudaError_t code = cudaMemsetAsync(g.spline.of_slopes, 0, static_cast<size_t>(bytes), stream);
+  // slopes_gradient and table_gradient lie side by side before table.
+  const auto bytes = reinterpret_cast<char*>(g.spline.table) - reinterpret_cast<char*>(g.spline.slopes_gradient);
+  if (const cudaError_t code = cudaMemsetAsync(g.spline.slopes_gradient, 0, static_cast<size_t>(bytes), stream);
       code != cudaSuccess) {
     return code;
   }

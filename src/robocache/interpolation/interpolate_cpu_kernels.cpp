@@ -173,7 +173,8 @@ void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const Curv
     };
     // Nearly all targets have all neighbours. With constants, the compiler drops the branches for the row's ends from
     // the loop.
-    stencil.before == kReach&& stencil.after == kReach ? mix(kReach, kReach) : mix(stencil.before, stencil.after);
+    const bool has_all = stencil.before == kReach && stencil.after == kReach;
+    has_all ? mix(kReach, kReach) : mix(stencil.before, stencil.after);
     scale_piece(s, first, n, y);
     store_piece(s.out_dtype, y, n, out, first, s.out_feature);
   }

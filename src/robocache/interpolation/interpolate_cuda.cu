@@ -6,8 +6,8 @@ namespace robocache::interpolation_cuda {
 namespace {
 
 // A block handles a tile of one row's targets. Each thread finds the samples of one target; then all threads write
-// vectors of any target. So each value takes only two waits for memory. Most calls are shorter than the fetch of all
-// instructions, so rare cases are in separate functions. Tuned on an H200.
+// vectors of any target. So each value takes only two waits for memory. Most calls take less time than fetching
+// all instructions would, so the code of rare cases is in separate functions. Tuned on an H200.
 
 // Writes a thread's next kAtOnce targets; it loads all their samples before it uses the first. Past the last target it
 // reads the last target again and writes nothing.
@@ -20,8 +20,8 @@ __device__ void write_targets(const TileCall& call, const Vector<T, kVector>* fr
   bool all_mix = true;
 #pragma unroll
   for (int u = 0; u < kAtOnce; ++u) {
-    const int32_t at = first + u * call.lanes.groups;
-    const TileEntry<Work> entry = entries[at < count ? at : count - 1];
+    const int32_t target = first + u * call.lanes.groups;
+    const TileEntry<Work> entry = entries[target < count ? target : count - 1];
     weight[u] = entry.weight;
     all_mix = all_mix & (entry.kind == static_cast<int32_t>(PickKind::kMix));
     a[u] = *stepped(from, entry.left, call.tiled.value_sample);
@@ -30,14 +30,14 @@ __device__ void write_targets(const TileCall& call, const Vector<T, kVector>* fr
   if (all_mix) {
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
-      const int32_t at = first + u * call.lanes.groups;
-      if (at < count) *stepped(to, at, call.tiled.out_target) = between(a[u], b[u], weight[u]);
+      const int32_t target = first + u * call.lanes.groups;
+      if (target < count) *stepped(to, target, call.tiled.out_target) = mixture_of(a[u], b[u], weight[u]);
     }
   } else {
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
-      const int32_t at = first + u * call.lanes.groups;
-      if (at < count) *stepped(to, at, call.tiled.out_target) = mixed(entries[at], a[u], b[u]);
+      const int32_t target = first + u * call.lanes.groups;
+      if (target < count) *stepped(to, target, call.tiled.out_target) = vector_of_entry(entries[target], a[u], b[u]);
     }
   }
 }
@@ -72,8 +72,8 @@ __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   __shared__ Entry entries[kLong ? kMaxTile : kTileThreads];
   const TiledSegment& tiled = call.tiled;
   const Tile tile = tile_at(call.cut, index, batch);
-  look_up<kLong, Clock>(call.cut, tiled, tile, [&](int32_t i, const Lookup<Clock>& at) {
-    entries[i] = entry_of<kLong, WorkType<T>>(tiled, tile, at);
+  look_up<kLong, Clock>(call.cut, tiled, tile, [&](int32_t i, const Lookup<Clock>& lookup) {
+    entries[i] = entry_of<kLong, WorkType<T>>(tiled, tile, lookup);
   });
   __syncthreads();
   const T* const values = static_cast<const T*>(tiled.values) + batch * tiled.values_batch;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(const __grid_cons
   }
 }
 
-// Runs several segments in one launch, each with its own blocks. Also runs a single segment that is_long.
+// The segments of one launch, each with its own blocks; or a single segment that is_long.
 struct TileCalls {
   uint32_t blocks[kMostTiledCalls];
   TileCall calls[kMostTiledCalls];
@@ -113,10 +113,10 @@ __global__ void __launch_bounds__(kTileThreads, 4) tiles_kernel(const __grid_con
 }
 
 template <class T, class Clock>
-cudaError_t launch_one(const TileCall& one, cudaStream_t stream) {
-  return with_vector<T>(one.tiled.vector_bytes, [&](auto elements) {
-    return launch_overlapped(tile_kernel<T, decltype(elements)::value, Clock>, grid_of(one.cut), kTileThreads,
-                             window_bytes(one), stream, one);
+cudaError_t launch_one(const TileCall& single, cudaStream_t stream) {
+  return with_vector<T>(single.tiled.vector_bytes, [&](auto elements) {
+    return launch_overlapped(tile_kernel<T, decltype(elements)::value, Clock>, grid_of(single.cut), kTileThreads,
+                             window_bytes(single), stream, single);
   });
 }
 
@@ -129,24 +129,24 @@ cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int 
     work += work_of(call.segments[i]);
     if (work_of(call.segments[i]) > work_of(call.segments[largest])) largest = i;
   }
-  const bool several = call.segment_count > 1;
+  const bool has_several = call.segment_count > 1;
   TileCalls all{};
   bool has_long = false;
   int64_t blocks = 0;
   size_t window = 0;
-  const auto add = [&](int32_t to, const Segment& s, int64_t share) {
-    const TileCall& tiled = all.calls[to] = tile_call(call, s, share, several ? kTileThreads : kMaxTile);
-    const int64_t own = tiled.cut.tiles * divided_up(call.batch, tiled.cut.rows);
-    all.blocks[to] = static_cast<uint32_t>(std::min<int64_t>(own, INT32_MAX));
-    blocks += own;
+  const auto add = [&](int32_t position, const Segment& s, int64_t share) {
+    const TileCall& tiled = all.calls[position] = tile_call(call, s, share, has_several ? kTileThreads : kMaxTile);
+    const int64_t call_blocks = tiled.cut.tiles * divided_up(call.batch, tiled.cut.rows);
+    all.blocks[position] = static_cast<uint32_t>(std::min<int64_t>(call_blocks, INT32_MAX));
+    blocks += call_blocks;
     window = std::max(window, window_bytes(tiled));
     has_long = has_long || is_long(tiled);
   };
-  for (int32_t i = 0, to = 1; i < call.segment_count; ++i) {
-    if (i != largest) add(to++, call.segments[i], blocks_at_once * work_of(call.segments[i]) / work);
+  for (int32_t i = 0, position = 1; i < call.segment_count; ++i) {
+    if (i != largest) add(position++, call.segments[i], blocks_at_once * work_of(call.segments[i]) / work);
   }
   add(0, call.segments[largest], blocks_at_once - blocks);
-  if (!several && !has_long) return launch_one<T, Clock>(all.calls[0], stream);
+  if (!has_several && !has_long) return launch_one<T, Clock>(all.calls[0], stream);
   if (blocks > INT32_MAX) return launch_any(call, device, stream);
   const auto kernel = has_long ? tiles_kernel<T, Clock, true> : tiles_kernel<T, Clock, false>;
   return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), kTileThreads, window, stream, all);

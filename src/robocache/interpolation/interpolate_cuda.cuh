@@ -53,10 +53,10 @@ __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
       low += window[low + step] <= target ? step : 0;
 #pragma unroll
     for (int32_t step = kMostTimes / 4; step > 0; step /= 4) {
-      const bool one = window[low + step] <= target;
-      const bool two = window[low + 2 * step] <= target;
-      const bool three = window[low + 3 * step] <= target;
-      low += three ? 3 * step : two ? 2 * step : one ? step : 0;
+      const bool passed_1 = window[low + step] <= target;
+      const bool passed_2 = window[low + 2 * step] <= target;
+      const bool passed_3 = window[low + 3 * step] <= target;
+      low += passed_3 ? 3 * step : passed_2 ? 2 * step : passed_1 ? step : 0;
     }
   } else {
     for (int32_t step = span / 2; step > 0; step /= 2) low += window[low + step] <= target ? step : 0;
@@ -98,17 +98,18 @@ ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   return body(std::integral_constant<int, 1>{});
 }
 
-// Returns the address `at` + index * stride_bytes, in global memory, with one instruction.
+// Returns the address `base` + index * stride_bytes, in global memory, with one instruction.
 template <class V>
-__device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
+__device__ V* stepped(V* base, int32_t index, int32_t stride_bytes) {
   const int64_t offset = int64_t{index} * int64_t{stride_bytes};
-  return static_cast<V*>(__cvta_global_to_generic(reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(offset)));
+  return static_cast<V*>(__cvta_global_to_generic(reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(offset)));
 }
 
 // Converts to the work type.
 template <class Work, class T, int kVector>
 __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
-  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // one more instruction for the upper number
+  if constexpr (std::is_same_v<T, BFloat16> &&
+                kVector % 2 == 0) {  // a shift gives the lower number, a mask the upper one
 #pragma unroll
     for (int e = 0; e < kVector; e += 2) {
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(from.x + e);

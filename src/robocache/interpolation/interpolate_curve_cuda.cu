@@ -8,7 +8,7 @@ namespace {
 
 // A block handles a tile of one row's targets. Each thread computes the entry of a target; then all threads write
 // vectors of 16 bytes of any target. Arithmetic takes most of the time, so the other code must have few instructions.
-// Separate code handles the few targets that lack samples of their method.
+// Separate code handles the few targets that lack some of the samples that their method reads.
 
 // ---- The entry of a target, in shared memory ------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ struct WeighedEntry : TileEntry<float> {
 template <class Method>
 using CurveEntry = std::conditional_t<Method::kWeighs, WeighedEntry, TileEntry<float>>;
 
-// Applies the general rule to the row itself.
+// Fills the entry from the row itself, by the general rule.
 template <class Method, class Clock>
 __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<float, int32_t> picked,
                                           WeighedEntry& entry) {
@@ -44,18 +44,18 @@ __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<floa
 
 // The usual case: the samples around the target are in the window, and no two have the same time.
 template <class Method, class Clock>
-__device__ void set_weighed(const Lookup<Clock>& at, const Pick<float, int32_t>& picked, WeighedEntry& entry) {
+__device__ void set_weighed(const Lookup<Clock>& lookup, const Pick<float, int32_t>& picked, WeighedEntry& entry) {
   constexpr int kReach = Method::kReach;
-  const int32_t low = picked.left - at.range.begin;
-  if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.range.size) {
+  const int32_t low = picked.left - lookup.range.begin;
+  if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < lookup.range.size) {
     Clock t[2 * kReach + 3];  // one more than the method reads, to see that the next time differs
-    bool apart = true;
+    bool all_differ = true;
 #pragma unroll
     for (int i = 0; i < 2 * kReach + 3; ++i) {
-      t[i] = at.window[low - kReach + i];
-      if (i > 0) apart = apart & !(t[i] == t[i - 1]);
+      t[i] = lookup.window[low - kReach + i];
+      if (i > 0) all_differ = all_differ & !(t[i] == t[i - 1]);
     }
-    if (apart) {
+    if (all_differ) {
       Stencil<int32_t> stencil{{0, 0, 0, 0, 0, 0}, kReach, kReach};
       Spacing<double> spacing{static_cast<double>(picked.weight), {}, 0.0, kReach, kReach};
 #pragma unroll
@@ -68,19 +68,20 @@ __device__ void set_weighed(const Lookup<Clock>& at, const Pick<float, int32_t>&
       return;
     }
   }
-  set_from_row<Method>(at.row, at.n, picked, entry);
+  set_from_row<Method>(lookup.row, lookup.n, picked, entry);
 }
 
 template <class Method, class Clock>
-__device__ void find(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& at, CurveEntry<Method>& entry) {
-  const Pick<float, int32_t> picked = pick_from_window<false, float>(tiled, at);
-  write_valid(tiled, tile, at, picked.valid);
-  const int32_t row = at.r * tiled.samples;
+__device__ void fill_entry(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& lookup,
+                           CurveEntry<Method>& entry) {
+  const Pick<float, int32_t> picked = pick_from_window<false, float>(tiled, lookup);
+  write_valid(tiled, tile, lookup, picked.valid);
+  const int32_t row = lookup.r * tiled.samples;
   entry.weight = picked.weight;
   entry.kind = static_cast<int32_t>(picked.kind);
   if constexpr (Method::kWeighs) {
     if (picked.kind == PickKind::kMix) {
-      set_weighed<Method>(at, picked, entry);
+      set_weighed<Method>(lookup, picked, entry);
       for (int32_t& other : entry.around) other += row;
     }
   }
@@ -118,6 +119,7 @@ __device__ Vector<T, 16 / sizeof(T)> curve_vector(const CurveEntry<Method>& entr
   return packed<T, kVector>(y);
 }
 
+// Computes a mixture near an end of the row, where samples that the method reads are missing.
 template <class T, class Method>
 __device__ __noinline__ Vector<T, 16 / sizeof(T)> vector_at_end(const CurveEntry<Method>& entry, const char* from,
                                                                 int32_t stride) {
@@ -162,8 +164,9 @@ __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_con
     const Tile tile = tile_at(call.cut, blockIdx.x, batch);
     with_clock(tiled.segment.clock_dtype, [&](auto time) {
       using Clock = decltype(time);
-      look_up<false, Clock>(call.cut, tiled, tile,
-                            [&](int32_t i, const Lookup<Clock>& at) { find<Method>(tiled, tile, at, entries[i]); });
+      look_up<false, Clock>(call.cut, tiled, tile, [&](int32_t i, const Lookup<Clock>& lookup) {
+        fill_entry<Method>(tiled, tile, lookup, entries[i]);
+      });
     });
     __syncthreads();
     const char* const values = static_cast<const char*>(tiled.values) + batch * tiled.values_batch * int64_t{sizeof(T)};
@@ -174,13 +177,14 @@ __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_con
 }
 
 template <class T>
-cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
-  return with_method(one.tiled.segment.method, [&](auto method) -> cudaError_t {
+cudaError_t launch_method(const TileCall& single, cudaStream_t stream) {
+  return with_method(single.tiled.segment.method, [&](auto method) -> cudaError_t {
     using Method = decltype(method);
     if constexpr (kIsStraight<Method> || Method::kSlopes) {
       return cudaErrorInvalidValue;  // choose_way never chooses this
     } else {
-      return launch_overlapped(curve_kernel<T, Method>, grid_of(one.cut), kTileThreads, window_bytes(one), stream, one);
+      return launch_overlapped(curve_kernel<T, Method>, grid_of(single.cut), kTileThreads, window_bytes(single), stream,
+                               single);
     }
   });
 }
@@ -188,10 +192,10 @@ cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_curve(const Interpolation& call, int64_t blocks_at_once, cudaStream_t stream) {
-  const TileCall one = tile_call(call, call.segments[0], blocks_at_once, kTileThreads);
+  const TileCall single = tile_call(call, call.segments[0], blocks_at_once, kTileThreads);
   return with_floating(call.segments[0].value_dtype, [&](auto element) -> cudaError_t {
     if constexpr (std::is_same_v<WorkType<decltype(element)>, float>) {
-      return launch_method<decltype(element)>(one, stream);
+      return launch_method<decltype(element)>(single, stream);
     } else {
       return cudaErrorInvalidValue;
     }

@@ -49,29 +49,30 @@ enum class Way : uint8_t {
 // Whether kTiles or kCurve can compute a segment, whatever its method. They need floats that keep their type, two
 // clocks of one type, and strides that one instruction can multiply.
 inline bool is_tiled(const Interpolation& call, const Segment& s) {
-  const auto small = [](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
+  const auto is_small = [](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
   return call.targets_count < int64_t{1} << 31 && is_floating(s.value_dtype) && s.value_dtype == s.out_dtype &&
          !s.scaled && s.clock_dtype == call.target_dtype && s.offset == 0 && s.offset_ns == 0 && s.age == nullptr &&
          call.target_lengths == nullptr && s.samples > 0 && s.features > 0 && s.times_sample == 1 &&
-         small(s.values_sample) && small(s.values_feature) && small(s.out_target) && small(s.out_feature) &&
-         small(call.targets_target);
+         is_small(s.values_sample) && is_small(s.values_feature) && is_small(s.out_target) && is_small(s.out_feature) &&
+         is_small(call.targets_target);
 }
 
 // Returns the widest vector, in bytes, that divides the rows and the output of a segment.
 inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
-  const int64_t rows =
+  // Divisible by a power of two if all these numbers are.
+  const int64_t element_bits =
       s.features | s.values_sample | s.out_target | (call.batch > 1 ? s.values_batch | s.out_batch : 0);
-  const auto all =
-      static_cast<uint64_t>(rows * size) | reinterpret_cast<uintptr_t>(s.values) | reinterpret_cast<uintptr_t>(s.out);
+  const auto all_bits = static_cast<uint64_t>(element_bits * size) | reinterpret_cast<uintptr_t>(s.values) |
+                        reinterpret_cast<uintptr_t>(s.out);
   for (int32_t bytes = 16; bytes > size; bytes /= 2) {
-    if (all % static_cast<uint64_t>(bytes) == 0) return bytes;
+    if (all_bits % static_cast<uint64_t>(bytes) == 0) return bytes;
   }
   return static_cast<int32_t>(size);
 }
 
-constexpr int32_t kMostTiledCalls = 32;  // so many segments in one launch, at most
+constexpr int32_t kMostTiledCalls = 32;  // the most segments in one launch
 
 // Returns the kernel for a segment that is alone in its call.
 inline Way way_of(const Interpolation& call, const Segment& s) {
@@ -102,7 +103,7 @@ constexpr int kMaxTile = 2 * kTileThreads;       // targets
 constexpr int64_t kBlocksAtOnce = 4;             // per multiprocessor
 constexpr int64_t kMostWork = kTileThreads * 8;  // vectors of 16 bytes per tile; tiles of equal work end together
 constexpr int64_t kLeastWork = kTileThreads * 2;
-// targets per tile, also in narrow rows: idle multiprocessors cost more than idle threads
+// Targets per tile, also in narrow rows: idle multiprocessors cost more than idle threads.
 constexpr int64_t kLeastTile = 64;
 
 // A segment in the form that kTiles and kCurve need. The fields that every block reads come first.
@@ -148,15 +149,15 @@ struct Lanes {
 inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
   int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
   if (best > kTileThreads / 4) {
-    double best_busy = 0;
+    double best_busy_share = 0;
     for (int64_t passes = divided_up(vectors, kTileThreads), last = passes + 4; passes <= last; ++passes) {
       const int64_t width = divided_up(vectors, passes);
-      if (best_busy > 0 && width * vector_bytes < 128) break;
-      const double busy =
+      if (best_busy_share > 0 && width * vector_bytes < 128) break;
+      const double busy_share =
           static_cast<double>(vectors * (kTileThreads / width)) / static_cast<double>(passes * kTileThreads);
-      if (busy <= best_busy) continue;
+      if (busy_share <= best_busy_share) continue;
       best = width;
-      best_busy = busy;
+      best_busy_share = busy_share;
     }
   }
   const auto width = static_cast<int32_t>(best);
@@ -191,12 +192,12 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
 // Returns the cost of copying a target's features, in vectors of 16 bytes.
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
-// Divides a call's rows into tiles for blocks that can hold `room` targets. There are enough tiles to run all of
-// `blocks` at once. But no tile has fewer targets than the smaller of `worth_a_block` and kLeastTile, unless only a
+// Divides a call's rows into tiles for blocks that can hold `most_targets` targets. There are enough tiles to run all
+// of `blocks` at once. But no tile has fewer targets than the smaller of `worthwhile` and kLeastTile, unless only a
 // smaller tile makes the clock's window fit. A block handles several consecutive short rows if they fit, until about as
 // many blocks are left as can run at once.
-inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t room, int64_t worth_a_block,
-                        int64_t blocks, int64_t times) {
+inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t most_targets, int64_t worthwhile,
+                        int64_t blocks, int64_t most_times) {
   const Segment& s = tiled.segment;
   const int64_t targets = call.targets_count;
   Tiling result{};
@@ -206,23 +207,25 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t 
   result.batch = call.batch;
   result.target_stride = static_cast<int32_t>(call.targets_target * dtype_size(call.target_dtype));
   result.rows = 1;
-  const int64_t least = divided_up(targets, room);
-  const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
-  int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
+  const int64_t least_tiles = divided_up(targets, most_targets);
+  const int64_t most_tiles = std::max(least_tiles, divided_up(targets, std::min(worthwhile, kLeastTile)));
+  int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least_tiles, most_tiles));
   // For a tile with few targets, searching the row itself is faster, so such tiles stay large.
   if (window_of(s.samples, targets, 16, kMostTimes).size > 0) {
-    while (window_of(s.samples, targets, divided_up(targets, tiles), times).size == 0) {
+    while (window_of(s.samples, targets, divided_up(targets, tiles), most_times).size == 0) {
       tiles = std::min(targets, 2 * tiles);
     }
   }
   result.tile = static_cast<int32_t>(divided_up(targets, tiles));
   result.tiles = static_cast<int32_t>(divided_up(targets, result.tile));
-  tiled.window = window_of(s.samples, targets, result.tile, times);
+  tiled.window = window_of(s.samples, targets, result.tile, most_times);
   while (1 << tiled.log2_span < tiled.window.size) ++tiled.log2_span;
-  const bool in_line = result.tiles == 1 && tiled.window.size == s.samples && s.lengths == nullptr &&
-                       s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
-  while (in_line && 2 * result.rows * result.tile <= room && result.rows * result.tile < worth_a_block &&
-         s.samples <= 1 << (tiled.log2_span - 1) && 2 * call.batch > 3 * blocks * result.rows) {
+  const bool rows_are_contiguous = result.tiles == 1 && tiled.window.size == s.samples && s.lengths == nullptr &&
+                                   s.values_batch == s.samples * s.values_sample &&
+                                   s.out_batch == targets * s.out_target;
+  while (rows_are_contiguous && 2 * result.rows * result.tile <= most_targets &&
+         result.rows * result.tile < worthwhile && s.samples <= 1 << (tiled.log2_span - 1) &&
+         2 * call.batch > 3 * blocks * result.rows) {
     result.rows *= 2;
     --tiled.log2_span;
   }
@@ -231,34 +234,34 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t 
 
 // A segment's part of a launch.
 struct TileCall {
-  Tiling cut;
+  Tiling cut;  // of the call's targets
   Lanes lanes;
   TiledSegment tiled;
 };
 
 // Returns the bytes of shared memory for a block's windows, and for two times after them that are read but not used.
-inline size_t window_bytes(const TileCall& result) {
-  return static_cast<size_t>((result.cut.rows << result.tiled.log2_span) + 2) *
-         dtype_size(result.tiled.segment.clock_dtype);
+inline size_t window_bytes(const TileCall& call) {
+  return static_cast<size_t>((call.cut.rows << call.tiled.log2_span) + 2) * dtype_size(call.tiled.segment.clock_dtype);
 }
 
 // Whether a block's windows hold more than kMostTimes, or its tile has more targets than threads. Long tiles pay off if
 // there are few blocks.
-inline bool is_long(const TileCall& result) {
-  return result.tiled.log2_span > kLog2MostTimes || result.cut.rows * result.cut.tile > kTileThreads;
+inline bool is_long(const TileCall& call) {
+  return call.tiled.log2_span > kLog2MostTimes || call.cut.rows * call.cut.tile > kTileThreads;
 }
 
-// Returns a segment's part of a launch. `blocks` is the number of its blocks that can run at once; `most` is the number
-// of targets that a block can hold.
-inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
+// Returns a segment's part of a launch. `blocks` is the number of its blocks that can run at once; `most_targets` is
+// the number of targets that a block can hold.
+inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks,
+                          int64_t most_targets = kMaxTile) {
   TileCall result{};
   result.tiled = tiled_segment(call, s);
   result.lanes = lanes_for(result.tiled.vectors, result.tiled.vector_bytes);
   const int64_t work = work_of(s);
-  if (call.batch * divided_up(call.targets_count, most) > 2 * blocks) most = kTileThreads;
-  const bool tiled = way_of(call, s) == Way::kTiles;
-  result.cut = tiling_of(call, result.tiled, std::clamp<int64_t>(kMostWork / work, 1, most),
-                         divided_up(kLeastWork, work), blocks, tiled ? kMostTiledTimes : kMostTimes);
+  if (call.batch * divided_up(call.targets_count, most_targets) > 2 * blocks) most_targets = kTileThreads;
+  const bool uses_tiles = way_of(call, s) == Way::kTiles;
+  result.cut = tiling_of(call, result.tiled, std::clamp<int64_t>(kMostWork / work, 1, most_targets),
+                         divided_up(kLeastWork, work), blocks, uses_tiles ? kMostTiledTimes : kMostTimes);
   return result;
 }
 

@@ -45,8 +45,8 @@ struct Tile {
 
 __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) {
   const int32_t first = static_cast<int32_t>(tile) * cut.tile;
-  const int32_t left = cut.targets_count - first;
-  if (cut.rows == 1) return {batch, first, 1, left < cut.tile ? left : cut.tile};
+  const int32_t remaining = cut.targets_count - first;
+  if (cut.rows == 1) return {batch, first, 1, remaining < cut.tile ? remaining : cut.tile};
   const int64_t rows = cut.batch - batch;
   const int32_t taken = rows < cut.rows ? static_cast<int32_t>(rows) : cut.rows;
   return {batch, 0, taken, taken * cut.tile};
@@ -83,35 +83,35 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile
       tiled.lengths == nullptr ? tiled.samples : static_cast<int32_t>(row_length(tiled.segment, tile.batch));
   const WindowRange range = window_range(tiled.window, tile.first, n);
   const Clock* const from = row + range.begin;
-  for (int32_t at = kMostTimes + thread; kLong && at < 1 << tiled.log2_span; at += kTileThreads) {
-    if (at < range.size) {
-      __pipeline_memcpy_async(window + at, from + at, sizeof(Clock));
+  for (int32_t index = kMostTimes + thread; kLong && index < 1 << tiled.log2_span; index += kTileThreads) {
+    if (index < range.size) {
+      __pipeline_memcpy_async(window + index, from + index, sizeof(Clock));
     } else {
-      window[at] = latest<Clock>();
+      window[index] = latest<Clock>();
     }
   }
-  Clock kept[kTimesPerThread];
+  Clock loaded[kTimesPerThread];
   if (cut.rows == 1) {
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
-      const int32_t at = thread + u * kTileThreads;
-      kept[u] = at < range.size ? from[at] : latest<Clock>();
+      const int32_t index = thread + u * kTileThreads;
+      loaded[u] = index < range.size ? from[index] : latest<Clock>();
     }
   } else {
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
       const int32_t r = (thread + u * kTileThreads) >> tiled.log2_span;
-      const int32_t at = (thread + u * kTileThreads) & ((1 << tiled.log2_span) - 1);
-      kept[u] = at < range.size && r < tile.rows ? row[r * tiled.times_batch + at] : latest<Clock>();
+      const int32_t index = (thread + u * kTileThreads) & ((1 << tiled.log2_span) - 1);
+      loaded[u] = index < range.size && r < tile.rows ? row[r * tiled.times_batch + index] : latest<Clock>();
     }
   }
   static_assert(kMaxTile == 2 * kTileThreads);
   Clock target{};
-  Clock other{};
+  Clock second_target{};
   if (thread < tile.count) target = target_at(thread);
-  if (kLong && thread + kTileThreads < tile.count) other = target_at(thread + kTileThreads);
+  if (kLong && thread + kTileThreads < tile.count) second_target = target_at(thread + kTileThreads);
 #pragma unroll
-  for (int u = 0; u < kTimesPerThread; ++u) window[thread + u * kTileThreads] = kept[u];
+  for (int u = 0; u < kTimesPerThread; ++u) window[thread + u * kTileThreads] = loaded[u];
   if constexpr (kLong) {
     __pipeline_commit();
     __pipeline_wait_prior(0);
@@ -122,7 +122,7 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile
     const int32_t r = row_of(i);
     visit(i, Lookup<Clock>{row + r * tiled.times_batch, window + (r << tiled.log2_span), range, n, r, i - r * cut.tile,
                            target});
-    target = other;
+    target = second_target;
   }
 }
 
@@ -136,8 +136,8 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
     int32_t passed = 0;
 #pragma unroll
     for (int32_t k = 1; k < 8; ++k) {
-      const int32_t at = low + k * step;
-      passed += at < high && row[at < high ? at : low] <= target;
+      const int32_t row_index = low + k * step;
+      passed += row_index < high && row[row_index < high ? row_index : low] <= target;
     }
     low += passed * step;
     high = low + step < high ? low + step : high;
@@ -147,43 +147,44 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
 
 // The usual case: the target's samples are inside the window, and the target is their mixture or a hit.
 template <bool kLong, class Work, class Clock>
-__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& tiled, const Lookup<Clock>& at) {
-  const int32_t low = search<kLong>(at.window, 1 << tiled.log2_span, at.target);
-  const Clock before = at.window[low];
-  const Clock after = at.window[low + 1];
-  const Clock next = at.window[low + 2];
+__device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& tiled, const Lookup<Clock>& lookup) {
+  const int32_t low = search<kLong>(lookup.window, 1 << tiled.log2_span, lookup.target);
+  const Clock before = lookup.window[low];
+  const Clock after = lookup.window[low + 1];
+  const Clock next = lookup.window[low + 2];
   // If the window ends with the row, nothing follows its last sample.
-  const int32_t known = at.range.size + (at.range.begin + at.range.size == at.n ? 1 : 0);
-  const int32_t row = at.range.begin + low;
-  if (tiled.only_mix && low + 2 < known && before < at.target && at.target < after && after < next) {
+  const int32_t known_times = lookup.range.size + (lookup.range.begin + lookup.range.size == lookup.n ? 1 : 0);
+  const int32_t row = lookup.range.begin + low;
+  if (tiled.only_mix && low + 2 < known_times && before < lookup.target && lookup.target < after && after < next) {
     return {row, row + 1,
-            weight_of<Clock, Work>(later_minus_earlier(at.target, before), later_minus_earlier(after, before)),
+            weight_of<Clock, Work>(later_minus_earlier(lookup.target, before), later_minus_earlier(after, before)),
             PickKind::kMix, true};
   }
-  const bool found = low + 1 < known && before <= at.target;
-  if (found && before == at.target) return pick_one<Work>(row, true);
-  return pick_from_row<Work>(tiled.segment, at.row, at.n, at.target, found ? row : 0, found ? row + 1 : at.n);
+  const bool is_inside = low + 1 < known_times && before <= lookup.target;
+  if (is_inside && before == lookup.target) return pick_one<Work>(row, true);
+  return pick_from_row<Work>(tiled.segment, lookup.row, lookup.n, lookup.target, is_inside ? row : 0,
+                             is_inside ? row + 1 : lookup.n);
 }
 
 template <class Clock>
-__device__ void write_valid(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& at, bool valid) {
+__device__ void write_valid(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& lookup, bool valid) {
   if (tiled.valid == nullptr) return;
-  tiled.valid[(tile.batch + at.r) * tiled.segment.valid_batch + (tile.first + at.index) * tiled.segment.valid_target] =
-      valid;
+  tiled.valid[(tile.batch + lookup.r) * tiled.segment.valid_batch +
+              (tile.first + lookup.index) * tiled.segment.valid_target] = valid;
 }
 
-// The samples that a target uses, counted from the block's first row.
+// Returns the samples that a target uses, counted from the block's first row.
 template <bool kLong, class Work, class Clock>
-__device__ TileEntry<Work> entry_of(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& at) {
-  const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(tiled, at);
-  write_valid(tiled, tile, at, picked.valid);
-  const int32_t row = at.r * tiled.samples;
+__device__ TileEntry<Work> entry_of(const TiledSegment& tiled, const Tile& tile, const Lookup<Clock>& lookup) {
+  const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(tiled, lookup);
+  write_valid(tiled, tile, lookup, picked.valid);
+  const int32_t row = lookup.r * tiled.samples;
   return {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
 }
 
 // Returns the mixture of two vectors.
 template <class T, int kVector, class Work>
-__device__ Vector<T, kVector> between(const Vector<T, kVector>& a, const Vector<T, kVector>& b, Work weight) {
+__device__ Vector<T, kVector> mixture_of(const Vector<T, kVector>& a, const Vector<T, kVector>& b, Work weight) {
   Work x[kVector];
   Work y[kVector];
   unpack(a, x);
@@ -201,11 +202,12 @@ __device__ Vector<T, kVector> absent_vector() {
   return y;
 }
 
+// Returns the values of a target whose samples have the values a and b.
 template <class T, int kVector, class Work>
-__device__ Vector<T, kVector> mixed(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
-                                    const Vector<T, kVector>& b) {
+__device__ Vector<T, kVector> vector_of_entry(const TileEntry<Work>& entry, const Vector<T, kVector>& a,
+                                              const Vector<T, kVector>& b) {
   if (entry.kind == static_cast<int32_t>(PickKind::kOne)) return a;
-  if (entry.kind == static_cast<int32_t>(PickKind::kMix)) return between(a, b, entry.weight);
+  if (entry.kind == static_cast<int32_t>(PickKind::kMix)) return mixture_of(a, b, entry.weight);
   return absent_vector<T, kVector>();
 }
 

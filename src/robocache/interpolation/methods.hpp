@@ -6,8 +6,8 @@
 //   kWeighs     whether it has `weights`; only then its gradient follows from `value`
 //   kSlopes     whether it needs the slopes of spline.hpp; only cubic does
 //   weights     if kWeighs: Spacing -> CurveWeights, for float64 and for dual numbers
-//   value       (CurveWeights, the number of samples before and after the bracket, the samples of its reach in the order of
-//               time) -> the value, for float32, float64 and, if kWeighs, dual numbers
+//   value       (CurveWeights, the number of samples before and after the bracket, the samples of its reach in the
+//               order of time) -> the value, for float32, float64 and, if kWeighs, dual numbers
 //
 // The gradient of a method with kWeighs is computed by `weights` and `value` on dual numbers (curve_gradient.hpp). The
 // other methods, and cubic, define their gradient themselves: as `way`, or for rotations as rows_gradient and
@@ -81,9 +81,9 @@ ROBOCACHE_HD constexpr bool weighs(InterpolationMethod method) {
 
 // Returns the weights of a method with kWeighs.
 template <class Scalar, class Wide>
-ROBOCACHE_HD CurveWeights<Scalar> curve_weights(InterpolationMethod method, const Spacing<Wide>& at) {
+ROBOCACHE_HD CurveWeights<Scalar> curve_weights(InterpolationMethod method, const Spacing<Wide>& spacing) {
   return with_method(method, [&](auto m) -> CurveWeights<Scalar> {
-    if constexpr (decltype(m)::kWeighs) return decltype(m)::template weights<Scalar>(at);
+    if constexpr (decltype(m)::kWeighs) return decltype(m)::template weights<Scalar>(spacing);
     __builtin_unreachable();
   });
 }

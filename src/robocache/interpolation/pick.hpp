@@ -110,7 +110,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   const Pick<Work, Index> absent{0, 0, Work(0), PickKind::kAbsent, false};
   if (before >= 0 && times[before] == target) return pick_one<Work>(before, true);
 
-  const auto refused = [&](Index row) {
+  const auto padded = [&](Index row) {
     return rule.extrapolate == Extrapolate::kNan ? absent : pick_one<Work>(row, false);
   };
 
@@ -118,18 +118,18 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     if (before < 0) return absent;
     const auto age = later_minus_earlier(target, times[before]);
     const bool too_old = (rule.has_max_gap && age > rule.max_gap) || (rule.has_tolerance && age > rule.tolerance);
-    return too_old || before == n - 1 ? refused(before) : pick_one<Work>(before, true);
+    return too_old || before == n - 1 ? padded(before) : pick_one<Work>(before, true);
   }
 
   if (before < 0 || before == n - 1) {  // the target is outside
-    const bool early = before < 0;
+    const bool is_early = before < 0;
     // A first time that is NaN is not at or before itself.
-    const Index first = early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
-    const Index end = early ? (first < 0 ? 0 : first) : before;
-    if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
+    const Index first = is_early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
+    const Index end = is_early ? (first < 0 ? 0 : first) : before;
+    if (rule.extrapolate != Extrapolate::kLinear) return padded(end);
     // The bracket at the row's end; each of its samples is the last one with its time. A row with only one time, or
     // with NaN, has no bracket: the end sample is held.
-    if (early) {
+    if (is_early) {
       if (end + 1 >= n) return pick_one<Work>(end, false);
       const Index right = last_at_or_before(times, n, times[end + 1], end + 1);
       if (right <= end) return pick_one<Work>(end, false);
@@ -159,7 +159,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
       rule.method == InterpolationMethod::kNext || (rule.method == InterpolationMethod::kNearest && to_right < dt);
   const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
   const Index row = take_right ? right : left;
-  return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
+  return wide_gap || too_far ? padded(row) : pick_one<Work>(row, true);
 }
 
 // Searches for `before`, then calls pick_from. The search starts at `hint`. On return, `hint` is the last sample at or

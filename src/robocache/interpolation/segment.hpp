@@ -55,7 +55,7 @@ struct Segment {
   bool scaled, scale_per_feature, shift_per_feature;
 };
 
-// Segments of any number, all at the same targets.
+// Any number of segments, all at the same targets.
 struct Interpolation {
   const void* targets;
   int64_t targets_batch, targets_target;
@@ -129,29 +129,29 @@ ROBOCACHE_HD int64_t saturating_add(int64_t x, int64_t y) {
 // Returns target `index` of a row as a stamp of the stream: in the type of its clock, with its offset added.
 template <class Clock>
 ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segment& s, int64_t batch, int64_t index) {
-  const int64_t at = batch * call.targets_batch + index * call.targets_target;
-  const bool inside = index < length_at(call.target_lengths, call.target_lengths_dtype,
-                                        batch * call.target_lengths_batch, call.targets_count);
+  const int64_t offset_of_entry = batch * call.targets_batch + index * call.targets_target;
+  const bool is_inside = index < length_at(call.target_lengths, call.target_lengths_dtype,
+                                           batch * call.target_lengths_batch, call.targets_count);
   if constexpr (std::is_same_v<Clock, int64_t>) {
     if (call.target_dtype == DType::kInt64) {
-      return {saturating_add(static_cast<const int64_t*>(call.targets)[at], s.offset_ns), inside};
+      return {saturating_add(static_cast<const int64_t*>(call.targets)[offset_of_entry], s.offset_ns), is_inside};
     }
     const double seconds = call.target_dtype == DType::kFloat32
-                               ? static_cast<double>(static_cast<const float*>(call.targets)[at])
-                               : static_cast<const double*>(call.targets)[at];
+                               ? static_cast<double>(static_cast<const float*>(call.targets)[offset_of_entry])
+                               : static_cast<const double*>(call.targets)[offset_of_entry];
     if (seconds != seconds) return {0, false};
-    return {saturating_add(nearest_ns(seconds * 1e9), s.offset_ns), inside};
+    return {saturating_add(nearest_ns(seconds * 1e9), s.offset_ns), is_inside};
   } else {
     Clock time;
     if (call.target_dtype == DType::kInt64) {
-      time = static_cast<Clock>(static_cast<double>(static_cast<const int64_t*>(call.targets)[at]) / 1e9);
+      time = static_cast<Clock>(static_cast<double>(static_cast<const int64_t*>(call.targets)[offset_of_entry]) / 1e9);
     } else if (call.target_dtype == DType::kFloat32) {
-      time = static_cast<Clock>(static_cast<const float*>(call.targets)[at]);
+      time = static_cast<Clock>(static_cast<const float*>(call.targets)[offset_of_entry]);
     } else {
-      time = static_cast<Clock>(static_cast<const double*>(call.targets)[at]);
+      time = static_cast<Clock>(static_cast<const double*>(call.targets)[offset_of_entry]);
     }
     if (s.offset != 0) time += static_cast<Clock>(s.offset);
-    return {time, inside && time == time};
+    return {time, is_inside && time == time};
   }
 }
 
@@ -159,14 +159,14 @@ ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segm
 template <class Clock>
 ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t batch, int64_t index, bool exists,
                             Clock target, Clock used) {
-  const int64_t at = batch * s.age_batch + index * s.age_target;
+  const int64_t offset_of_entry = batch * s.age_batch + index * s.age_target;
   double seconds = 0;
   int64_t ns = 0;
   if constexpr (std::is_same_v<Clock, int64_t>) {
-    const bool later = target >= used;
-    const uint64_t apart = later ? ns_between(target, used) : ns_between(used, target);
-    ns = static_cast<int64_t>(apart < uint64_t{INT64_MAX} ? apart : uint64_t{INT64_MAX});
-    if (!later) ns = -ns;
+    const bool is_later = target >= used;
+    const uint64_t distance = is_later ? ns_between(target, used) : ns_between(used, target);
+    ns = static_cast<int64_t>(distance < uint64_t{INT64_MAX} ? distance : uint64_t{INT64_MAX});
+    if (!is_later) ns = -ns;
     seconds = static_cast<double>(ns) / 1e9;
   } else {
     const Clock difference = target == used ? Clock(0) : target - used;  // both may be infinity: a hit
@@ -179,11 +179,11 @@ ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t
     }
   }
   if (call.target_dtype == DType::kInt64) {
-    static_cast<int64_t*>(s.age)[at] = exists ? ns : INT64_MIN;
+    static_cast<int64_t*>(s.age)[offset_of_entry] = exists ? ns : INT64_MIN;
   } else if (call.target_dtype == DType::kFloat32) {
-    static_cast<float*>(s.age)[at] = exists ? static_cast<float>(seconds) : __builtin_nanf("");
+    static_cast<float*>(s.age)[offset_of_entry] = exists ? static_cast<float>(seconds) : __builtin_nanf("");
   } else {
-    static_cast<double*>(s.age)[at] = exists ? seconds : __builtin_nan("");
+    static_cast<double*>(s.age)[offset_of_entry] = exists ? seconds : __builtin_nan("");
   }
 }
 

@@ -16,7 +16,7 @@ int64_t slopes_bytes(const Segment& s, int64_t batch) {
 }
 
 template <class Clock>
-void table_of(const SplineCall& call, int64_t batch, SplineRow* table) {
+void fill_table(const SplineCall& call, int64_t batch, SplineRow* table) {
   const Segment& s = call.segment;
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   spline_table(times, row_length(s, batch), Clock{}, s.boundary, table);
@@ -43,7 +43,7 @@ void spline_row(const SplineCall& call, int64_t batch) {
   const Segment& s = call.segment;
   if (row_length(s, batch) == 0) return;
   SplineRow* const table = call.table + batch * s.samples;
-  with_clock(s.clock_dtype, [&](auto clock) { table_of<decltype(clock)>(call, batch, table); });
+  with_clock(s.clock_dtype, [&](auto clock) { fill_table<decltype(clock)>(call, batch, table); });
   with_floating(s.value_dtype, [&](auto element) { sweep_row<decltype(element)>(call, batch, table); });
 }
 
@@ -56,7 +56,7 @@ void make_spline(Segment& s, int64_t batch, char* workspace, Device device, Cuda
   } else {
     const int64_t grain = std::clamp<int64_t>(4096 / std::max<int64_t>(1, s.samples * s.features), 1, 4096);
     parallel_for(batch, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) spline_row(call, b);
+      for (int64_t row = begin; row < end; ++row) spline_row(call, row);
     });
   }
   s.slopes = workspace;

@@ -62,62 +62,63 @@ struct SplineStep {
 
 // a and b are the gaps before and after the sample; `back` is the factor of the previous sample.
 //
-// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]. The conditions
-// of `boundary` eliminate the slopes at the ends. Scalar is float64 or a number type based on it.
+// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i], where s[i] is
+// the slope at sample i and m[i] the slope of the line from it to the next. The conditions of `boundary` eliminate the
+// slopes at the ends. Scalar is float64 or a number type based on it.
 template <class Scalar>
-ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
+ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool is_first, bool is_last,
                                             Boundary boundary) {
   const bool natural = boundary == Boundary::kNatural;
-  const Scalar none(0);
+  const Scalar zero(0);
   const Scalar half(0.5);
   const Scalar two(2);
-  const Scalar both = a + b;
-  Scalar lower = half * b / both;
-  Scalar upper = half * a / both;
+  const Scalar sum = a + b;
+  Scalar lower = half * b / sum;
+  Scalar upper = half * a / sum;
   Scalar diagonal(1);
-  Scalar p = Scalar(1.5) * b / both;
-  Scalar q = Scalar(1.5) * a / both;
-  SplineStep<Scalar> result{none, none, none, none, none, none, none, none, none, none};
-  if (starts && ends && !natural) {
-    lower = upper = none;
-    p = b / both;
-    q = a / both;
+  Scalar p = Scalar(1.5) * b / sum;
+  Scalar q = Scalar(1.5) * a / sum;
+  SplineStep<Scalar> result{zero, zero, zero, zero, zero, zero, zero, zero, zero, zero};
+  if (is_first && is_last && !natural) {
+    lower = upper = zero;
+    p = b / sum;
+    q = a / sum;
     result.first_before = two / a;
     result.first_back = Scalar(1);
     result.last_after = two / b;
     result.last_carry = Scalar(1);
   } else {
-    if (starts) {
+    if (is_first) {
       if (natural) {
         diagonal = diagonal - half * lower;
         p = p * half;
         result.first_before = Scalar(1.5) / a;
         result.first_back = half;
       } else {
-        upper = a / both;
-        p = b * b / (both * both);
-        q = a * (two * both + b) / (both * both);
-        result.first_before = (a + two * both) / (both * a);
-        result.first_after = a * a / (both * b) / b;
-        result.first_back = both / b;
+        upper = a / sum;
+        p = b * b / (sum * sum);
+        q = a * (two * sum + b) / (sum * sum);
+        result.first_before = (a + two * sum) / (sum * a);
+        result.first_after = a * a / (sum * b) / b;
+        result.first_back = sum / b;
       }
-      lower = none;
+      lower = zero;
     }
-    if (ends) {
+    if (is_last) {
       if (natural) {
         diagonal = diagonal - half * upper;
         q = q * half;
         result.last_after = Scalar(1.5) / b;
         result.last_carry = half;
       } else {
-        lower = b / both;
-        q = a * a / (both * both);
-        p = b * (two * both + a) / (both * both);
-        result.last_before = b * b / (both * a) / a;
-        result.last_after = (b + two * both) / (both * b);
-        result.last_carry = both / a;
+        lower = b / sum;
+        q = a * a / (sum * sum);
+        p = b * (two * sum + a) / (sum * sum);
+        result.last_before = b * b / (sum * a) / a;
+        result.last_after = (b + two * sum) / (sum * b);
+        result.last_carry = sum / a;
       }
-      upper = none;
+      upper = zero;
     }
   }
   const Scalar pivot = Scalar(1) / (diagonal - lower * back);
@@ -129,11 +130,11 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
 }
 
 // Fills the entries [begin, end) of the interior samples. The first and the last interior sample also fill the entries
-// of the row's ends. The computation starts `warm` samples before `begin`, because each factor depends on the previous
-// one. table[0].carry becomes `count`, the number of used samples; their rows must be in the table already.
+// of the row's ends. The computation starts `run_up` samples before `begin`, because each factor depends on the
+// previous one. table[0].carry becomes `count`, the number of used samples; their rows must be in the table already.
 // gap_after(e) returns the time to the next sample, in spans of the row.
 template <class GapAfter>
-ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t warm,
+ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t run_up,
                                  Boundary boundary, SplineRow* table) {
   const auto set = [&](int64_t e, double before, double after, double carry, double back) {
     table[e] = {before, after, carry, back, table[e].row};
@@ -144,20 +145,20 @@ ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64
     if (count == 2) set(1, slope, slope, 0, 0);
     return;
   }
-  int64_t e = begin > warm + 1 ? begin - warm : 1;
+  int64_t e = begin > run_up + 1 ? begin - run_up : 1;
   if (e >= count - 1) return;
   double back = 0;
   double a = gap_after(e - 1);
   for (; e < end && e < count - 1; ++e) {
     const double b = gap_after(e);
-    const bool starts = e == 1;
-    const bool ends = e == count - 2;
-    const SplineStep<double> step = spline_step(a, b, back, starts, ends, boundary);
+    const bool is_first = e == 1;
+    const bool is_last = e == count - 2;
+    const SplineStep<double> step = spline_step(a, b, back, is_first, is_last, boundary);
     back = step.back;
     a = b;
     if (e < begin) continue;
-    if (starts) set(0, step.first_before, step.first_after, static_cast<double>(count), step.first_back);
-    if (ends) set(count - 1, step.last_before, step.last_after, step.last_carry, 0);
+    if (is_first) set(0, step.first_before, step.first_after, static_cast<double>(count), step.first_back);
+    if (is_last) set(count - 1, step.last_before, step.last_after, step.last_carry, 0);
     set(e, step.before, step.after, step.carry, step.back);
   }
 }
@@ -178,28 +179,28 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
 
 // Computes the slopes of the used samples [begin, end), for kLanes neighbouring features. The sweep down starts
 // `overlap` samples before them, the sweep up as many after them; samples farther away are ignored. value(row, lane)
-// returns a sample. kept(e, lane) stores the slope of the sweep down, in the work type, and slope(e, lane) the final
-// slope; both may use the same memory. Returns whether the sweep down found a NaN.
-template <int kLanes, class Value, class Kept, class Slope>
+// returns a sample. down_slope(e, lane) stores the slope of the sweep down, in the work type, and slope(e, lane)
+// the final slope; both may use the same memory. Returns whether the sweep down found a NaN.
+template <int kLanes, class Value, class DownSlope, class Slope>
 ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begin, int64_t end, int64_t overlap,
-                               const Value& value, const Kept& kept, const Slope& slope) {
-  using Work = std::remove_reference_t<decltype(kept(0, 0))>;
+                               const Value& value, const DownSlope& down_slope, const Slope& slope) {
+  using Work = std::remove_reference_t<decltype(down_slope(0, 0))>;
   const auto count = static_cast<int64_t>(table[0].carry);
   if (count < 2 || begin >= count) return false;
   if (end > count) end = count;
   const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // end of the interior samples
-  const SplineRow ends = table[0];
-  double here[kLanes];
+  const SplineRow first_entry = table[0];
+  double current[kLanes];
   double before[kLanes];  // the difference before the sample
   double after[kLanes];
   double result[kLanes];
   double first[kLanes];  // the slope of the row's first sample
   int64_t e = begin > overlap + 1 ? begin - overlap : 1;
   for (int lane = 0; lane < kLanes; ++lane) {
-    here[lane] = value(table[e].row, lane);
-    after[lane] = here[lane] - value(table[e - 1].row, lane);
+    current[lane] = value(table[e].row, lane);
+    after[lane] = current[lane] - value(table[e - 1].row, lane);
     before[lane] = result[lane] = 0;
-    first[lane] = ends.after * after[lane];  // a row of two samples
+    first[lane] = first_entry.after * after[lane];  // a row of two samples
   }
 #ifdef __CUDA_ARCH__
 #pragma unroll 4
@@ -210,17 +211,17 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
     for (int lane = 0; lane < kLanes; ++lane) {
       const double y = value(next, lane);
       before[lane] = after[lane];
-      after[lane] = y - here[lane];
-      here[lane] = y;
+      after[lane] = y - current[lane];
+      current[lane] = y;
       result[lane] = row.before * before[lane] + row.after * after[lane] - row.carry * result[lane];
     }
     for (int lane = 0; lane < kLanes && e == 1; ++lane) {
-      first[lane] = ends.before * before[lane] + ends.after * after[lane];
+      first[lane] = first_entry.before * before[lane] + first_entry.after * after[lane];
     }
-    for (int lane = 0; lane < kLanes && e >= begin; ++lane) kept(e, lane) = static_cast<Work>(result[lane]);
+    for (int lane = 0; lane < kLanes && e >= begin; ++lane) down_slope(e, lane) = static_cast<Work>(result[lane]);
   }
-  bool spoiled = false;
-  for (int lane = 0; lane < kLanes; ++lane) spoiled = spoiled || result[lane] != result[lane];
+  bool has_nan = false;
+  for (int lane = 0; lane < kLanes; ++lane) has_nan = has_nan || result[lane] != result[lane];
   if (end == count) {
     const SplineRow row = table[count - 1];
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -234,14 +235,15 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   for (e = last - 1; e >= begin && e >= 1; --e) {
     const double back = table[e].back;
     for (int lane = 0; lane < kLanes; ++lane) {
-      if (e < last - 1) result[lane] = static_cast<double>(kept(e, lane)) - back * result[lane];
+      if (e < last - 1) result[lane] = static_cast<double>(down_slope(e, lane)) - back * result[lane];
       if (e < end) slope(e, lane) = static_cast<Work>(result[lane]);
     }
   }
   for (int lane = 0; lane < kLanes && begin == 0; ++lane) {
-    slope(0, lane) = static_cast<Work>(static_cast<double>(static_cast<Work>(first[lane])) - ends.back * result[lane]);
+    slope(0, lane) =
+        static_cast<Work>(static_cast<double>(static_cast<Work>(first[lane])) - first_entry.back * result[lane]);
   }
-  return spoiled;
+  return has_nan;
 }
 
 // Computes the slopes of a whole row. Slopes of unused samples are not written.

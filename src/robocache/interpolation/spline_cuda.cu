@@ -10,8 +10,8 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kTableThreads = 128;
 constexpr int kRun = 16;  // samples in a thread's piece of the table
-// samples by which a piece of the table begins earlier: each divides the influence by four, so float64 keeps nothing of
-// more
+// The samples by which a piece of the table begins earlier. Each divides the influence by four, so in float64 samples
+// before them would change nothing.
 constexpr int kRunUp = 32;
 constexpr int kPiece = 128;  // samples of a warp's piece with one overlap
 template <class Work>
@@ -25,16 +25,16 @@ __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* 
   int32_t total = 0;
   for (int32_t base = 0; base < n; base += kTableThreads) {
     const int32_t i = base + thread;
-    const bool counts = i < n && (i + 1 == n || !(times[i + 1] == times[i]));
-    const unsigned votes = __ballot_sync(~0u, counts);
+    const bool is_used = i < n && (i + 1 == n || !(times[i + 1] == times[i]));
+    const unsigned votes = __ballot_sync(~0u, is_used);
     if (thread % kWarp == 0) warp_counts[thread / kWarp] = __popc(votes);
     __syncthreads();
-    int32_t at = total + __popc(votes & ((1u << thread % kWarp) - 1));
+    int32_t entry = total + __popc(votes & ((1u << thread % kWarp) - 1));
     for (int32_t w = 0; w < kTableThreads / kWarp; ++w) {
-      if (w < thread / kWarp) at += warp_counts[w];
+      if (w < thread / kWarp) entry += warp_counts[w];
       total += warp_counts[w];
     }
-    if (counts) table[at].row = i;
+    if (is_used) table[entry].row = i;
     __syncthreads();
   }
   return total;
@@ -66,27 +66,27 @@ __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_const
 // A warp handles a piece of a row, and each thread a feature, so neighbouring threads read neighbouring memory.
 template <class T, class Work, int kWarps = 8 / sizeof(Work)>
 __global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_constant__ SplineCall call) {
-  constexpr int kOwn = kPiece - kOverlap<Work>;
+  constexpr int kWithoutOverlap = kPiece - kOverlap<Work>;
   __shared__ Work memory[kWarps][kPiece][kWarp];
   const Segment& s = call.segment;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int64_t columns = (s.features + kWarp - 1) / kWarp;
-  const int64_t pieces = (s.samples + kOwn - 1) / kOwn;
-  const int64_t number = blockIdx.x * int64_t{kWarps} + thread / kWarp;
-  const int64_t batch = number / (columns * pieces);
-  const int64_t feature = number % columns * kWarp + thread % kWarp;
+  const int64_t pieces = (s.samples + kWithoutOverlap - 1) / kWithoutOverlap;
+  const int64_t piece_number = blockIdx.x * int64_t{kWarps} + thread / kWarp;
+  const int64_t batch = piece_number / (columns * pieces);
+  const int64_t feature = piece_number % columns * kWarp + thread % kWarp;
   if (batch >= call.batch || feature >= s.features || row_length(s, batch) == 0) return;
   SplineRow* const table = call.table + batch * s.samples;
   const T* __restrict__ const values =
       static_cast<const T*>(s.values) + batch * s.values_batch + feature * s.values_feature;
   Work* __restrict__ const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + feature;
-  const int64_t begin = number / columns % pieces * kOwn;
-  const bool spoiled = spline_sweep<1>(
-      table, begin, begin + kOwn, kOverlap<Work>,
+  const int64_t begin = piece_number / columns % pieces * kWithoutOverlap;
+  const bool has_nan = spline_sweep<1>(
+      table, begin, begin + kWithoutOverlap, kOverlap<Work>,
       [&](int64_t row, int) { return to_work<double>(values[row * s.values_sample]); },
       [&](int64_t e, int) -> Work& { return memory[thread / kWarp][e - begin][thread % kWarp]; },
       [&](int64_t e, int) -> Work& { return slopes[table[e].row * s.features]; });
-  if (spoiled) table[static_cast<int64_t>(table[0].carry) - 1].back = 1;
+  if (has_nan) table[static_cast<int64_t>(table[0].carry) - 1].back = 1;
 }
 
 // Writes NaN to every slope of a feature that has a NaN. A block handles a row. Nearly all rows need nothing.
@@ -100,12 +100,12 @@ __global__ void __launch_bounds__(kTableThreads) spread_nan_kernel(const __grid_
     for (int64_t d = threadIdx.x; d < s.features; d += kTableThreads) {
       const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature;
       Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d;
-      bool spoiled = false;
+      bool has_nan = false;
       for (int32_t e = 0; e < count; ++e) {
         const auto y = to_work<Work>(values[table[e].row * s.values_sample]);
-        spoiled = spoiled || y != y;
+        has_nan = has_nan || y != y;
       }
-      for (int32_t e = 0; spoiled && e < count; ++e) slopes[table[e].row * s.features] = absent_value<Work>();
+      for (int32_t e = 0; has_nan && e < count; ++e) slopes[table[e].row * s.features] = absent_value<Work>();
     }
   }
 }

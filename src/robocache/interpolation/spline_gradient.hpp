@@ -19,16 +19,18 @@ struct SplineRowGradient {
   double before, after, carry, back;
 };
 
-// Handles kLanes neighbouring features. The slopes, and `of_slopes`, the gradient with respect to the slopes, have an
-// entry for each sample of the row. `of_slopes` is overwritten. values(row, lane) returns a sample. add_value(row,
-// lane, x) and add_table(e, SplineRowGradient), which covers all lanes, receive the results.
+// Handles kLanes neighbouring features. The slopes, and `slopes_gradient`, the gradient with respect to them, have an
+// entry for each sample of the row. `slopes_gradient` is overwritten. values(row, lane) returns a sample.
+// add_value(row, lane, x) and add_table(e, SplineRowGradient), which covers all lanes, receive the results.
 template <int kLanes, class Values, class AddValue, class AddTable>
 ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const Values& values, const double* slopes,
-                                        double* of_slopes, int64_t stride, const AddValue& add_value,
+                                        double* slopes_gradient, int64_t stride, const AddValue& add_value,
                                         const AddTable& add_table) {
   if (table[0].row >= n - 1) return;
   const auto slope = [&](int64_t e, int lane) { return slopes[table[e].row * stride + lane]; };
-  const auto of_slope = [&](int64_t e, int lane) -> double& { return of_slopes[table[e].row * stride + lane]; };
+  const auto slope_gradient = [&](int64_t e, int lane) -> double& {
+    return slopes_gradient[table[e].row * stride + lane];
+  };
   const auto step = [&](int64_t e, int lane) { return values(table[e + 1].row, lane) - values(table[e].row, lane); };
   // x is the gradient with respect to step(e).
   const auto add_step = [&](int64_t e, int lane, double x) {
@@ -37,7 +39,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   };
   if (table[1].row >= n - 1) {  // a straight line: both slopes are step * before, and before is 1 for any times
     for (int lane = 0; lane < kLanes; ++lane) {
-      add_step(0, lane, table[0].before * (of_slope(0, lane) + of_slope(1, lane)));
+      add_step(0, lane, table[0].before * (slope_gradient(0, lane) + slope_gradient(1, lane)));
     }
     return;
   }
@@ -45,28 +47,28 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   while (table[last].row < n - 1) ++last;
   SplineRowGradient sum{0, 0, 0, 0};
   for (int lane = 0; lane < kLanes; ++lane) {
-    const double x = of_slope(last, lane);
+    const double x = slope_gradient(last, lane);
     add_step(last - 2, lane, table[last].before * x);
     add_step(last - 1, lane, table[last].after * x);
     sum.before += share_of(step(last - 2, lane), x);
     sum.after += share_of(step(last - 1, lane), x);
     sum.carry -= share_of(slope(last - 1, lane), x);
-    of_slope(last - 1, lane) -= table[last].carry * x;
+    slope_gradient(last - 1, lane) -= table[last].carry * x;
   }
   add_table(last, sum);
   for (int64_t e = 0; e <= last - 2; ++e) {  // the sweep up, reversed
     sum = {0, 0, 0, 0};
     for (int lane = 0; lane < kLanes; ++lane) {
-      const double x = of_slope(e, lane);
+      const double x = slope_gradient(e, lane);
       sum.back -= share_of(slope(e + 1, lane), x);
-      of_slope(e + 1, lane) -= table[e].back * x;
+      slope_gradient(e + 1, lane) -= table[e].back * x;
     }
     add_table(e, sum);
   }
   for (int64_t e = last - 1; e >= 1; --e) {  // the sweep down, reversed
     sum = {0, 0, 0, 0};
     for (int lane = 0; lane < kLanes; ++lane) {
-      const double x = of_slope(e, lane);
+      const double x = slope_gradient(e, lane);
       add_step(e - 1, lane, table[e].before * x);
       add_step(e, lane, table[e].after * x);
       sum.before += share_of(step(e - 1, lane), x);
@@ -75,13 +77,13 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
       // The previous sample's slope before the sweep down changed it.
       const double carried = slope(e - 1, lane) + table[e - 1].back * slope(e, lane);
       sum.carry -= share_of(carried, x);
-      of_slope(e - 1, lane) -= table[e].carry * x;
+      slope_gradient(e - 1, lane) -= table[e].carry * x;
     }
     add_table(e, sum);
   }
   sum = {0, 0, 0, 0};
   for (int lane = 0; lane < kLanes; ++lane) {
-    const double x = of_slope(0, lane);
+    const double x = slope_gradient(0, lane);
     add_step(0, lane, table[0].before * x);
     add_step(1, lane, table[0].after * x);
     sum.before += share_of(step(0, lane), x);
@@ -90,11 +92,11 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   add_table(0, sum);
 }
 
-// Handles one row. `of_table` holds the table's gradient, summed over the features, and is overwritten. add_time(row,
-// x) receives the results.
+// Handles one row. `table_gradient` holds the table's gradient, summed over the features, and is overwritten.
+// add_time(row, x) receives the results.
 template <class Times, class AddTime>
 ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary boundary, const SplineRow* table,
-                                        SplineRowGradient* of_table, const AddTime& add_time) {
+                                        SplineRowGradient* table_gradient, const AddTime& add_time) {
   if (table[0].row >= n - 1 || table[1].row >= n - 1) return;  // two samples or less: nothing depends on the times
   using Number = Dual<3>;
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
@@ -103,40 +105,41 @@ ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary 
   };
   int64_t last = 2;
   while (table[last].row < n - 1) ++last;
-  double of_span = 0;
+  double span_gradient = 0;
   // x is the gradient with respect to gap(e).
   const auto add_gap = [&](int64_t e, double x) {
     add_time(table[e].row, -x / span);
     add_time(table[e + 1].row, x / span);
-    of_span -= x * gap(e) / span;
+    span_gradient -= x * gap(e) / span;
   };
   for (int64_t e = last - 1; e >= 1; --e) {
-    const bool starts = e == 1;
-    const bool ends = e == last - 1;
+    const bool is_first = e == 1;
+    const bool is_last = e == last - 1;
     const SplineStep<Number> result =
         spline_step(Number::variable(gap(e - 1), 0), Number::variable(gap(e), 1),
-                    Number::variable(starts ? 0 : table[e - 1].back, 2), starts, ends, boundary);
+                    Number::variable(is_first ? 0 : table[e - 1].back, 2), is_first, is_last, boundary);
     double gradients[3];
     for (int i = 0; i < 3; ++i) {
-      gradients[i] = result.before.partial[i] * of_table[e].before + result.after.partial[i] * of_table[e].after +
-                     result.carry.partial[i] * of_table[e].carry + result.back.partial[i] * of_table[e].back;
-      if (starts) {
-        gradients[i] += result.first_before.partial[i] * of_table[0].before +
-                        result.first_after.partial[i] * of_table[0].after +
-                        result.first_back.partial[i] * of_table[0].back;
+      gradients[i] =
+          result.before.partial[i] * table_gradient[e].before + result.after.partial[i] * table_gradient[e].after +
+          result.carry.partial[i] * table_gradient[e].carry + result.back.partial[i] * table_gradient[e].back;
+      if (is_first) {
+        gradients[i] += result.first_before.partial[i] * table_gradient[0].before +
+                        result.first_after.partial[i] * table_gradient[0].after +
+                        result.first_back.partial[i] * table_gradient[0].back;
       }
-      if (ends) {
-        gradients[i] += result.last_before.partial[i] * of_table[last].before +
-                        result.last_after.partial[i] * of_table[last].after +
-                        result.last_carry.partial[i] * of_table[last].carry;
+      if (is_last) {
+        gradients[i] += result.last_before.partial[i] * table_gradient[last].before +
+                        result.last_after.partial[i] * table_gradient[last].after +
+                        result.last_carry.partial[i] * table_gradient[last].carry;
       }
     }
     add_gap(e - 1, gradients[0]);
     add_gap(e, gradients[1]);
-    if (!starts) of_table[e - 1].back += gradients[2];
+    if (!is_first) table_gradient[e - 1].back += gradients[2];
   }
-  add_time(table[0].row, -of_span);
-  add_time(n - 1, of_span);
+  add_time(table[0].row, -span_gradient);
+  add_time(n - 1, span_gradient);
 }
 
 }  // namespace robocache

@@ -31,12 +31,12 @@ void set_duration(const std::optional<Duration>& duration, std::string_view argu
                   double& seconds, uint64_t& ns, const ArgumentsOf& of) {
   has = duration.has_value();
   if (!has) return;
-  const bool whole = std::holds_alternative<int64_t>(*duration);
-  const double value = whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
+  const bool is_whole = std::holds_alternative<int64_t>(*duration);
+  const double value = is_whole ? static_cast<double>(std::get<int64_t>(*duration)) : std::get<double>(*duration);
   if (!(value >= 0)) refuse(of(argument), ": expected 0 or more, got ", number_text(value));
   seconds = value;
   if (clock != DType::kInt64) return;
-  if (whole) {
+  if (is_whole) {
     ns = static_cast<uint64_t>(std::get<int64_t>(*duration));
   } else if (value >= 0x1p64) {
     ns = std::numeric_limits<uint64_t>::max();
@@ -52,15 +52,15 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
     refuse(of("values"), ": expected [B, S, D] or [S, D], got ", shape_string(values));
   }
   const bool batched = values.ndim == 3;
-  const int first = batched ? 1 : 0;
+  const int sample_dim = batched ? 1 : 0;
   const int64_t batch = batched ? values.shape[0] : 1;
   check_clock(times, "times", "S", batched, batch, of);
   const int64_t samples = times.shape[times.ndim - 1];
-  if (samples != values.shape[first]) {
-    refuse(of("times"), ": expected ", std::to_string(values.shape[first]), " samples like values, got ",
+  if (samples != values.shape[sample_dim]) {
+    refuse(of("times"), ": expected ", std::to_string(values.shape[sample_dim]), " samples like values, got ",
            std::to_string(samples));
   }
-  return {batched, batch, samples, values.shape[first + 1]};
+  return {batched, batch, samples, values.shape[sample_dim + 1]};
 }
 
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
@@ -81,16 +81,16 @@ std::string duration_text(const Duration& duration) {
 // Checks the options that fit only some methods.
 void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
                   const ArgumentsOf& of) {
-  const bool step = is_step(method);
+  const bool is_step_method = is_step(method);
   const auto name = [&] { return "'" + std::string(name_of(method)) + "'"; };
-  if (!step && !is_floating(values)) {
+  if (!is_step_method && !is_floating(values)) {
     refuse_type(of("values"), ": method ", name(), " expects float64, float32, float16 or bfloat16, got ",
                 dtype_name(values), "; use 'nearest', 'previous' or 'next'");
   }
-  if (step && options.extrapolate == Extrapolate::kLinear) {
+  if (is_step_method && options.extrapolate == Extrapolate::kLinear) {
     refuse(of("extrapolate"), ": 'linear' goes with no step method, got ", name());
   }
-  if (!step && options.tolerance) {
+  if (!is_step_method && options.tolerance) {
     refuse(of("tolerance"), ": goes with 'nearest', 'previous' and 'next', got ", duration_text(*options.tolerance),
            " with ", name());
   }
@@ -130,8 +130,8 @@ void check_methods(int64_t features, DType values, const InterpolationOptions& o
 
 int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& of,
                     int64_t (*bytes_of)(const Segment&, int64_t batch)) {
-  const bool cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
-  if (!cubic || options.causal || values.ndim < 2) return 0;
+  const bool has_cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
+  if (!has_cubic || options.causal || values.ndim < 2) return 0;
   Segment s{};
   s.samples = values.shape[values.ndim - 2];
   s.value_dtype = values.dtype;
@@ -176,12 +176,12 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
     }
   }
 
-  const int first = shape.batched ? 1 : 0;
+  const int sample_dim = shape.batched ? 1 : 0;
   Segment s{};
   s.values = values.data;
   s.values_batch = shape.batched ? values.strides[0] : 0;
-  s.values_sample = values.strides[first];
-  s.values_feature = values.strides[first + 1];
+  s.values_sample = values.strides[sample_dim];
+  s.values_feature = values.strides[sample_dim + 1];
   s.times = times.data;
   s.times_batch = times.ndim == 2 ? times.strides[0] : 0;
   s.times_sample = times.strides[times.ndim - 1];
@@ -237,10 +237,10 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
 
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of) {
   if (options.boundary == Boundary::kNotAKnot) return;  // the default: the caller may not have set it
-  const auto takes_it = [&](const Segment& s) {
+  const auto uses_boundary = [&](const Segment& s) {
     return s.method == InterpolationMethod::kCubic && s.boundary == options.boundary;
   };
-  if (std::any_of(segments.begin(), segments.end(), takes_it)) return;
+  if (std::any_of(segments.begin(), segments.end(), uses_boundary)) return;
   refuse(of("bc_type"), ": goes with 'cubic', got '", name_of(options.boundary), "' with '", name_of(options.method),
          "'");
 }

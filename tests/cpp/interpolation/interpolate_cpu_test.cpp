@@ -20,7 +20,7 @@ using test::Random;
 
 struct Build {
   std::string name;
-  InterpolateEntries* entries;
+  InterpolateEntries* kernel;
 };
 
 // The builds of the kernel for this processor besides the baseline, to be compared with the baseline.
@@ -73,12 +73,12 @@ OneRow one_row(const std::vector<typename E::Type>& values, const std::vector<do
 }
 
 template <class T>
-std::vector<T> filled(InterpolateEntries* entries, OneRow row, int64_t begin, int64_t end) {
+std::vector<T> filled(InterpolateEntries* kernel, OneRow row, int64_t begin, int64_t end) {
   std::vector<T> out(static_cast<size_t>(row.call.targets_count * row.segment.out_target));
   std::memset(static_cast<void*>(out.data()), 0x5a, out.size() * sizeof(T));
   row.segment.out = out.data();
   row.call.segments = &row.segment;
-  entries(row.call, begin, end);
+  kernel(row.call, begin, end);
   return out;
 }
 
@@ -112,7 +112,7 @@ void expect_every_half_mixes_as_the_reference() {
     }
     expected[4 * kPatterns + i] = values[kPatterns + i];
   }
-  for (const Build& build : every_build()) expect_same(filled<Half>(build.entries, row, 0, 5), expected, build.name);
+  for (const Build& build : every_build()) expect_same(filled<Half>(build.kernel, row, 0, 5), expected, build.name);
 }
 
 TEST(InterpolateEntries, EveryFloat16MixesAsTheReferenceInEveryBuild) {
@@ -140,7 +140,7 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForEveryTypeAndWidth) {
         const std::vector<T> expected = filled<T>(baseline::interpolate_entries, row, 0, 20);
         for (const Build& build : vector_builds()) {
           expect_same(
-              filled<T>(build.entries, row, 0, 20), expected,
+              filled<T>(build.kernel, row, 0, 20), expected,
               build.name + ", " + std::string(dtype_name(E::kDType)) + ", features " + std::to_string(features));
         }
       }
@@ -168,7 +168,7 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAnglesAndRotations) {
           row.segment.extrapolate = random.one_in(2) ? Extrapolate::kLinear : Extrapolate::kNan;
           const std::vector<T> expected = filled<T>(baseline::interpolate_entries, row, 0, 30);
           for (const Build& build : vector_builds()) {
-            expect_same(filled<T>(build.entries, row, 0, 30), expected,
+            expect_same(filled<T>(build.kernel, row, 0, 30), expected,
                         build.name + ", " + std::string(dtype_name(E::kDType)) + ", " + std::string(name_of(method)) +
                             ", features " + std::to_string(features));
           }
@@ -191,7 +191,7 @@ TEST(InterpolateEntries, FillsOnlyItsEntries) {
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {7, 19}, {29, 30}, {12, 12}}) {
       std::vector<float> expected = none;
       std::copy(whole.begin() + 3 * begin, whole.begin() + 3 * end, expected.begin() + 3 * begin);
-      expect_same(filled<float>(build.entries, row, begin, end), expected, build.name);
+      expect_same(filled<float>(build.kernel, row, begin, end), expected, build.name);
     }
   }
 }

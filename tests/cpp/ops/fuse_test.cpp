@@ -57,12 +57,12 @@ struct RandomStream {
   static constexpr bool kDouble = std::is_same_v<Value, double>;
   using Work = std::conditional_t<kDouble, double, float>;
 
-  RandomStream(Random& random, int64_t batch_, const std::vector<Clock>& like, Device device)
+  RandomStream(Random& random, int64_t batch_, const std::vector<Clock>& clock_times, Device device)
       : batch(batch_),
-        samples(static_cast<int64_t>(like.size())),
+        samples(static_cast<int64_t>(clock_times.size())),
         features(1 + random.below(6)),
         values(random.values(V{}, batch * samples * features)),
-        times(like),
+        times(clock_times),
         scale(static_cast<size_t>(features)),
         values_array(values, V::kDType, {batch, samples, features}, device),
         times_array(times, C::kDType, {samples}, device),
@@ -81,8 +81,8 @@ struct RandomStream {
             .shift = shift};
   }
 
-  // Writes the features of one target, and returns how they were chosen.
-  test::Choice answer(int64_t row, Clock target, std::vector<float>& out) const {
+  // Appends the expected features of one target, and returns how they were chosen.
+  test::Choice append_expected(int64_t row, Clock target, std::vector<float>& out) const {
     const test::Choice choice = test::choose<Work>(std::span<const Clock>(times), target, options);
     for (int64_t d = 0; d < features; ++d) {
       const auto value = [&](int64_t sample) {
@@ -131,9 +131,10 @@ TEST_P(Fuse, StreamsOfEveryFloatTypeEqualTheReference) {
       const std::vector<Clock> target_times = random.targets(a.times, count);
       const DeviceArray<Clock> targets(target_times, C::kDType, {count}, device());
 
-      const int64_t wide = a.features + b.features + c.features + d.features;
-      const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(batch * count * wide)), DType::kFloat32,
-                                   {batch, count, wide}, device(), {count * (wide + 3), wide + 3, 1});
+      const int64_t all_features = a.features + b.features + c.features + d.features;
+      const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(batch * count * all_features)),
+                                   DType::kFloat32, {batch, count, all_features}, device(),
+                                   {count * (all_features + 3), all_features + 3, 1});
       const DeviceArray<uint8_t> valid(std::vector<uint8_t>(static_cast<size_t>(batch * count * 4), 7), DType::kBool,
                                        {batch, count, 4}, device());
       const DeviceArray<Clock> age(std::vector<Clock>(static_cast<size_t>(batch * count * 4)), C::kDType,
@@ -147,7 +148,7 @@ TEST_P(Fuse, StreamsOfEveryFloatTypeEqualTheReference) {
       for (int64_t i = 0; i < batch; ++i) {
         for (const Clock target : target_times) {
           const auto add = [&](const auto& stream) {
-            const test::Choice choice = stream.answer(i, target, expected);
+            const test::Choice choice = stream.append_expected(i, target, expected);
             expected_valid.push_back(choice.valid);
             if (choice.kind != test::Choice::kNothing) {
               expected_age.push_back(static_cast<Clock>(target - stream.times[static_cast<size_t>(choice.left)]));

@@ -91,20 +91,20 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
       // There are gaps between the features, as in a view of wider rows.
       const DeviceArray<double> out_gradient(p.weights, DType::kFloat64, {kBatch, kTargets, kFeatures}, device(),
                                              {kTargets * kFeatures * 3, kFeatures * 3, 3});
-      const DeviceArray<double> of_values(std::vector<double>(p.values.size()), DType::kFloat64,
-                                          {kBatch, kSamples, kFeatures}, device());
-      const DeviceArray<double> of_times(std::vector<double>(p.times.size()), DType::kFloat64, {kBatch, kSamples},
-                                         device());
-      const DeviceArray<double> of_targets(std::vector<double>(p.targets.size()), DType::kFloat64, {kBatch, kTargets},
-                                           device());
+      const DeviceArray<double> values_gradient(std::vector<double>(p.values.size()), DType::kFloat64,
+                                                {kBatch, kSamples, kFeatures}, device());
+      const DeviceArray<double> times_gradient(std::vector<double>(p.times.size()), DType::kFloat64, {kBatch, kSamples},
+                                               device());
+      const DeviceArray<double> targets_gradient(std::vector<double>(p.targets.size()), DType::kFloat64,
+                                                 {kBatch, kTargets}, device());
       const auto workspace = memory(stream_gradient_workspace_bytes(values.view(), options), device());
-      resample_trajectories_backward({.values = values.view(),
-                                      .times = times.view(),
-                                      .target_times = targets.view(),
-                                      .options = options,
-                                      .workspace = view_of(workspace)},
-                                     {out_gradient.view(), of_values.view(), of_times.view(), of_targets.view()},
-                                     CudaStream{});
+      resample_trajectories_backward(
+          {.values = values.view(),
+           .times = times.view(),
+           .target_times = targets.view(),
+           .options = options,
+           .workspace = view_of(workspace)},
+          {out_gradient.view(), values_gradient.view(), times_gradient.view(), targets_gradient.view()}, CudaStream{});
       const auto compare = [&](std::vector<double> GradientProblem::* input, const std::vector<double>& gradient,
                                const char* what) {
         for (size_t i = 0; i < gradient.size(); ++i) {
@@ -120,9 +120,9 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
               << static_cast<int>(extrapolate);
         }
       };
-      compare(&GradientProblem::values, of_values.read(), "values");
-      compare(&GradientProblem::times, of_times.read(), "times");
-      compare(&GradientProblem::targets, of_targets.read(), "targets");
+      compare(&GradientProblem::values, values_gradient.read(), "values");
+      compare(&GradientProblem::times, times_gradient.read(), "times");
+      compare(&GradientProblem::targets, targets_gradient.read(), "targets");
     }
   }
 }
@@ -132,15 +132,15 @@ TEST_P(ResampleBackward, AddsToTheOldContent) {
   const DeviceArray<float> times({0, 4}, DType::kFloat32, {2}, device());
   const DeviceArray<float> targets({1}, DType::kFloat32, {1}, device());
   const DeviceArray<float> out_gradient({8}, DType::kFloat32, {1, 1}, device());
-  const DeviceArray<float> of_values({100, 200}, DType::kFloat32, {1, 2, 1}, device());
-  const DeviceArray<double> of_times({10, 20}, DType::kFloat64, {1, 2}, device());
-  const DeviceArray<double> of_targets({30}, DType::kFloat64, {1, 1}, device());
-  resample_trajectories_backward({.values = values.view(), .times = times.view(), .target_times = targets.view()},
-                                 {out_gradient.view(), of_values.view(), of_times.view(), of_targets.view()},
-                                 CudaStream{});
-  EXPECT_EQ(of_values.read(), (std::vector<float>{106, 202}));
-  EXPECT_EQ(of_times.read(), (std::vector<double>{8.5, 19.5}));
-  EXPECT_EQ(of_targets.read(), (std::vector<double>{32}));
+  const DeviceArray<float> values_gradient({100, 200}, DType::kFloat32, {1, 2, 1}, device());
+  const DeviceArray<double> times_gradient({10, 20}, DType::kFloat64, {1, 2}, device());
+  const DeviceArray<double> targets_gradient({30}, DType::kFloat64, {1, 1}, device());
+  resample_trajectories_backward(
+      {.values = values.view(), .times = times.view(), .target_times = targets.view()},
+      {out_gradient.view(), values_gradient.view(), times_gradient.view(), targets_gradient.view()}, CudaStream{});
+  EXPECT_EQ(values_gradient.read(), (std::vector<float>{106, 202}));
+  EXPECT_EQ(times_gradient.read(), (std::vector<double>{8.5, 19.5}));
+  EXPECT_EQ(targets_gradient.read(), (std::vector<double>{32}));
 }
 
 TEST_P(ResampleBackward, RefusalsNameTheArgument) {
@@ -148,12 +148,12 @@ TEST_P(ResampleBackward, RefusalsNameTheArgument) {
   const DeviceArray<int64_t> stamps({0, 4}, DType::kInt64, {2}, device());
   const DeviceArray<float> narrow({8, 8}, DType::kFloat32, {2, 1}, device());
   const DeviceArray<double> wide({8, 8}, DType::kFloat64, {2, 1}, device());
-  const DeviceArray<double> of_times({0, 0}, DType::kFloat64, {1, 2}, device());
-  const auto refusal = [&](const TensorView& out_gradient, const std::optional<TensorView>& of_values,
-                           const std::optional<TensorView>& of_clock) -> std::string {
+  const DeviceArray<double> times_gradient({0, 0}, DType::kFloat64, {1, 2}, device());
+  const auto refusal = [&](const TensorView& out_gradient, const std::optional<TensorView>& values_gradient,
+                           const std::optional<TensorView>& clock_gradient) -> std::string {
     try {
       resample_trajectories_backward({.values = values.view(), .times = stamps.view(), .target_times = stamps.view()},
-                                     {out_gradient, of_values, of_clock}, CudaStream{});
+                                     {out_gradient, values_gradient, clock_gradient}, CudaStream{});
     } catch (const Error& error) {
       return error.what();
     }
@@ -164,7 +164,7 @@ TEST_P(ResampleBackward, RefusalsNameTheArgument) {
             std::string::npos);
   EXPECT_NE(refusal(narrow.view(), narrow.view(), std::nullopt).find("values_gradient: expected [1, 2, 1]"),
             std::string::npos);
-  EXPECT_NE(refusal(narrow.view(), std::nullopt, of_times.view()).find("times_gradient: an int64 clock"),
+  EXPECT_NE(refusal(narrow.view(), std::nullopt, times_gradient.view()).find("times_gradient: an int64 clock"),
             std::string::npos);
 }
 

@@ -128,8 +128,8 @@ void expect_reference(const Problem<V, C>& p, const InterpolationOptions& option
     if (with_batch) rest.insert(rest.begin(), p.batch);
     return rest;
   };
-  const auto array = [&]<class T>(const std::vector<T>& values, DType dtype, const std::vector<int64_t>& of) {
-    return DeviceArray<T>(values, dtype, of, device, strides_of(layout, of));
+  const auto array = [&]<class T>(const std::vector<T>& values, DType dtype, const std::vector<int64_t>& extents) {
+    return DeviceArray<T>(values, dtype, extents, device, strides_of(layout, extents));
   };
   const auto values = array(p.values, V::kDType, shape(p.batched, {p.samples, p.features}));
   const auto times = array(p.times, C::kDType, shape(p.times_per_row, {p.samples}));

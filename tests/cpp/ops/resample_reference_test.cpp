@@ -54,9 +54,10 @@ TEST_P(ResampleReference, EveryTypeClockAndOptionEqualsTheReference) {
     using V = decltype(value);
     using C = decltype(clock);
     const std::vector<InterpolationOptions> all = all_options<typename C::Type>(test::kIsFloat<typename V::Type>);
-    // Under a GPU's sanitizer each launch is slow: there only one in seven runs, another one for each pair of types.
-    const size_t every = device().is_cuda() ? 7 : 1;
-    for (size_t i = turn % every; i < all.size(); i += every) {
+    // Under a GPU's sanitizer each launch is slow, so only one in seven options runs there, others for each pair of
+    // types.
+    const size_t option_step = device().is_cuda() ? 7 : 1;
+    for (size_t i = turn % option_step; i < all.size(); i += option_step) {
       const int64_t features = kFeatureCounts[++turn % std::size(kFeatureCounts)];
       const Sizes sizes{random.below(3) + 1, random.one_in(6) ? random.below(3) : random.below(40),
                         random.below(70) + 1, features};
@@ -123,9 +124,9 @@ TEST_P(ResampleReference, EveryLayoutEqualsTheReference) {
 TEST_P(ResampleReference, ManyTargetsAndRows) {
   Random random(15);
   const auto check = [&](auto element, const Sizes& sizes) {
-    Sizes tried = sizes;
-    if (test::kSanitized) tried.batch = std::max<int64_t>(2, sizes.batch / 10);
-    expect_reference(random_problem<decltype(element), Element<int64_t, DType::kInt64>>(random, tried, false), {},
+    Sizes run_sizes = sizes;
+    if (test::kSanitized) run_sizes.batch = std::max<int64_t>(2, sizes.batch / 10);
+    expect_reference(random_problem<decltype(element), Element<int64_t, DType::kInt64>>(random, run_sizes, false), {},
                      device());
   };
   for (const int64_t features : {16, 32, 64, 128, 256}) check(Element<float, DType::kFloat32>{}, {2, 6, 300, features});
@@ -171,15 +172,15 @@ TEST_P(ResampleReference, RowsOfMoreSamplesThan32BitsCount) {
   }
 }
 
-// Clocks that break the contract, also under sanitizers. Their memory has exactly their size, between other rows, and
-// before samples that must not be read.
+// Runs clocks that break the contract, also under sanitizers. Their memory has exactly their size, so a read outside it
+// is found.
 TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
   Random random(17);
   const auto check = [&](auto clock, const InterpolationOptions& options, int64_t samples) {
     using Clock = typename decltype(clock)::Type;
     constexpr bool kFloating = std::is_floating_point_v<Clock>;
     const int64_t length = samples - random.below(std::min<int64_t>(samples, 3));
-    const auto anything = [&]() -> Clock {
+    const auto any_time = [&]() -> Clock {
       if (random.one_in(12))
         return random.one_in(2) ? std::numeric_limits<Clock>::max() : std::numeric_limits<Clock>::lowest();
       if (kFloating && random.one_in(4))
@@ -192,33 +193,33 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
     std::vector<Clock> targets;
     for (int64_t i = 0; i < 3 * samples; ++i) {
       values.push_back(i / samples == 1 && i % samples < length ? 1 : kOutside);
-      times.push_back(anything());
+      times.push_back(any_time());
     }
-    for (int64_t t = 0; t < 40; ++t) targets.push_back(anything());
+    for (int64_t t = 0; t < 40; ++t) targets.push_back(any_time());
     // The row under test lies between other rows, and then alone, with nothing mapped beside it.
-    for (const bool alone : {false, true}) {
-      const auto begin = static_cast<ptrdiff_t>(alone ? samples : 0);
-      const auto end = static_cast<ptrdiff_t>(alone ? samples + length : 3 * samples);
-      const int64_t rows = alone ? 1 : 3;
-      const int64_t width = alone ? length : samples;
+    for (const bool is_alone : {false, true}) {
+      const auto begin = static_cast<ptrdiff_t>(is_alone ? samples : 0);
+      const auto end = static_cast<ptrdiff_t>(is_alone ? samples + length : 3 * samples);
+      const int64_t rows = is_alone ? 1 : 3;
+      const int64_t width = is_alone ? length : samples;
       const DeviceArray<float> in({values.begin() + begin, values.begin() + end}, DType::kFloat32, {rows, width, 1},
                                   device());
-      const DeviceArray<Clock> at({times.begin() + begin, times.begin() + end}, decltype(clock)::kDType, {rows, width},
-                                  device());
-      const DeviceArray<Clock> wanted(targets, decltype(clock)::kDType, {40}, device());
+      const DeviceArray<Clock> times_array({times.begin() + begin, times.begin() + end}, decltype(clock)::kDType,
+                                           {rows, width}, device());
+      const DeviceArray<Clock> targets_array(targets, decltype(clock)::kDType, {40}, device());
       const DeviceArray<int64_t> lengths(std::vector<int64_t>(static_cast<size_t>(rows), length), DType::kInt64, {rows},
                                          device());
       const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(rows * 40)), DType::kFloat32, {rows, 40, 1},
                                    device());
       resample_trajectories({.values = in.view(),
-                             .times = at.view(),
-                             .target_times = wanted.view(),
+                             .times = times_array.view(),
+                             .target_times = targets_array.view(),
                              .options = options,
                              .lengths = lengths.view(),
                              .out = out.view()},
                             CudaStream{});
       const std::vector<float> got = out.read();
-      const size_t first = alone ? 0 : 40;
+      const size_t first = is_alone ? 0 : 40;
       for (size_t t = first; t < first + 40; ++t) {
         // All samples are 1, so a mixture is 1, or NaN if a weight is NaN.
         ASSERT_TRUE(got[t] == 1 || std::isnan(got[t])) << got[t];
@@ -228,8 +229,9 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
   for (const int64_t samples : {1, 2, 3, 4, 5, 9, 17}) {
     test::for_each_clock([&](auto clock) {
       const auto all = all_options<typename decltype(clock)::Type>(true);
-      const size_t every = device().is_cuda() ? 7 : 1;
-      for (size_t i = static_cast<size_t>(samples) % every; i < all.size(); i += every) check(clock, all[i], samples);
+      const size_t option_step = device().is_cuda() ? 7 : 1;
+      for (size_t i = static_cast<size_t>(samples) % option_step; i < all.size(); i += option_step)
+        check(clock, all[i], samples);
     });
   }
   for (const int64_t samples : {513, 1030}) {

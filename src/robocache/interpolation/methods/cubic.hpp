@@ -15,13 +15,13 @@ struct Cubic {
   static constexpr bool kSlopes = true;
 
   template <class Scalar, class Wide>
-  ROBOCACHE_HD static CurveWeights<Scalar> weights(const Spacing<Wide>& at) {
-    CurveWeights<Scalar> c = hermite_weights<Scalar>(at.w);
-    c.stretch[1] = static_cast<Scalar>(at.gaps[2] / at.span);
+  ROBOCACHE_HD static CurveWeights<Scalar> weights(const Spacing<Wide>& spacing) {
+    CurveWeights<Scalar> c = hermite_weights<Scalar>(spacing.w);
+    c.stretch[1] = static_cast<Scalar>(spacing.gaps[2] / spacing.span);
     return c;
   }
 
-  // y holds the samples a and b, then the slopes there per span of the row.
+  // y holds the samples a and b, then the slopes there, as values per span of the row.
   template <class Scalar>
   ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int /*before*/, int /*after*/, const Scalar (&y)[4]) {
     const Scalar step = y[1] - y[0];
@@ -39,12 +39,13 @@ struct Cubic {
 
   // Adds the gradient of one feature to the gradient of the weights, in the order of weights_to_array.
   ROBOCACHE_HD static void add_weights_gradient(const CurveWeights<double>& c, double a, double b, double slope_a,
-                                                double slope_b, double gradient, double (&of_weights)[kCurveWeights]) {
+                                                double slope_b, double gradient,
+                                                double (&weights_gradient)[kCurveWeights]) {
     const double step = b - a;
-    of_weights[0] += share_of(step, gradient);
-    of_weights[1] += share_of(slope_a * c.stretch[1] - step, gradient);
-    of_weights[2] += share_of(slope_b * c.stretch[1] - step, gradient);
-    of_weights[4] += share_of(c.early * slope_a + c.late * slope_b, gradient);
+    weights_gradient[0] += share_of(step, gradient);
+    weights_gradient[1] += share_of(slope_a * c.stretch[1] - step, gradient);
+    weights_gradient[2] += share_of(slope_b * c.stretch[1] - step, gradient);
+    weights_gradient[4] += share_of(c.early * slope_a + c.late * slope_b, gradient);
   }
 };
 

@@ -8,26 +8,27 @@
 namespace robocache {
 
 // The curve's slope at a sample is 0 at a turn, else the weighted harmonic mean of the slopes of both brackets beside
-// it (Fritsch and Butland, 1984). Returns it minus `own`, the slope of one bracket; `other` is the slope of the other.
+// it (Fritsch and Butland, 1984). Returns the curve's slope minus `inside`, the slope of the bracket that is computed;
+// `outside` is the slope of the bracket on the sample's other side, and `share` the weight of `inside`.
 template <class Scalar>
-ROBOCACHE_HD Scalar pchip_bend(Scalar own, Scalar other, Scalar share) {
-  const Scalar mean = multiply_add(share, own - other, other);
-  const Scalar ratio = quotient(other, mean);
-  const Scalar none = other * Scalar(0);  // keeps NaN
+ROBOCACHE_HD Scalar pchip_bend(Scalar inside, Scalar outside, Scalar share) {
+  const Scalar mean = multiply_add(share, inside - outside, outside);
+  const Scalar ratio = quotient(outside, mean);
+  const Scalar zero = outside * Scalar(0);  // keeps NaN
   // A selection instead of a branch lets the compiler vectorise over neighbouring features.
-  const bool turns = ((own < Scalar(0)) != (other < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
-  return multiply_add(own, turns ? none : ratio, -own);
+  const bool turns = ((inside < Scalar(0)) != (outside < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
+  return multiply_add(inside, turns ? zero : ratio, -inside);
 }
 
 // Returns the slope at a row's end: the slope of the parabola through three samples, limited so that the curve does not
 // turn.
 template <class Scalar>
-ROBOCACHE_HD Scalar pchip_end_slope(Scalar own, Scalar next, Scalar share) {
-  const Scalar slope = multiply_add(share, own - next, own);
-  const Scalar none = next * Scalar(0);  // keeps NaN
-  if (own == Scalar(0) || (slope < Scalar(0)) != (own < Scalar(0))) return none;
-  const bool turns = next == Scalar(0) || (own < Scalar(0)) != (next < Scalar(0));
-  return turns && absolute(slope) > Scalar(3) * absolute(own) ? Scalar(3) * own : slope;
+ROBOCACHE_HD Scalar pchip_end_slope(Scalar inside, Scalar next, Scalar share) {
+  const Scalar slope = multiply_add(share, inside - next, inside);
+  const Scalar zero = next * Scalar(0);  // keeps NaN
+  if (inside == Scalar(0) || (slope < Scalar(0)) != (inside < Scalar(0))) return zero;
+  const bool turns = next == Scalar(0) || (inside < Scalar(0)) != (next < Scalar(0));
+  return turns && absolute(slope) > Scalar(3) * absolute(inside) ? Scalar(3) * inside : slope;
 }
 
 struct Pchip {
@@ -37,17 +38,17 @@ struct Pchip {
   static constexpr bool kSlopes = false;
 
   template <class Scalar, class Wide>
-  ROBOCACHE_HD static CurveWeights<Scalar> weights(const Spacing<Wide>& at) {
+  ROBOCACHE_HD static CurveWeights<Scalar> weights(const Spacing<Wide>& spacing) {
     const Wide one(1);
-    const Wide earlier = stretch_before(at);
-    const Wide later = stretch_after(at);
-    const auto inner = [&](Wide r) { return (r + r + one) / (Wide(3) * (r + one)); };
-    const auto end = [&](Wide r) { return r / (r + one); };
-    CurveWeights<Scalar> c = hermite_weights<Scalar>(at.w);
+    const Wide earlier = stretch_before(spacing);
+    const Wide later = stretch_after(spacing);
+    const auto inner_share = [&](Wide r) { return (r + r + one) / (Wide(3) * (r + one)); };
+    const auto end_share = [&](Wide r) { return r / (r + one); };
+    CurveWeights<Scalar> c = hermite_weights<Scalar>(spacing.w);
     c.stretch[1] = static_cast<Scalar>(earlier);
     c.stretch[2] = static_cast<Scalar>(later);
-    c.share_left = static_cast<Scalar>(at.before > 0 ? inner(earlier) : end(later));
-    c.share_right = static_cast<Scalar>(at.after > 0 ? inner(later) : end(earlier));
+    c.share_left = static_cast<Scalar>(spacing.before > 0 ? inner_share(earlier) : end_share(later));
+    c.share_right = static_cast<Scalar>(spacing.after > 0 ? inner_share(later) : end_share(earlier));
     return c;
   }
 

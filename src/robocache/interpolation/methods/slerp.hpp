@@ -42,7 +42,7 @@ ROBOCACHE_HD float arc_tangent(float x) {
 ROBOCACHE_HD double sine(double x) { return std::sin(x); }
 ROBOCACHE_HD float sine(float x) { return std::sin(x); }
 
-// Returns sin(x) for x in [0, pi/2], within 2 ulp, by such a polynomial.
+// Returns sin(x) for x in [0, pi/2], within 2 ulp, by a minimax polynomial too.
 ROBOCACHE_HD double sine_of_quarter_turn(double x) { return std::sin(x); }
 ROBOCACHE_HD float sine_of_quarter_turn(float x) {
   const float s = x * x;
@@ -72,8 +72,8 @@ ROBOCACHE_HD void normalise(Scalar (&q)[4]) {
     for (int i = 0; i < 4; ++i) q[i] = q[i] * power;
     square = dot(q, q);
   }
-  const bool finite = Scalar(0) < square && square < Scalar(__builtin_inff());
-  const Scalar factor = finite ? reciprocal_root(square) : Scalar(__builtin_nanf(""));
+  const bool is_finite = Scalar(0) < square && square < Scalar(__builtin_inff());
+  const Scalar factor = is_finite ? reciprocal_root(square) : Scalar(__builtin_nanf(""));
   for (int i = 0; i < 4; ++i) q[i] = q[i] * factor;
 }
 
@@ -102,27 +102,27 @@ ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, S
   if (dot(a, b) < Scalar(0)) {
     for (int i = 0; i < 4; ++i) b[i] = -b[i];
   }
-  Scalar apart[4];
-  Scalar together[4];
+  Scalar difference[4];
+  Scalar sum[4];
   for (int i = 0; i < 4; ++i) {
-    apart[i] = a[i] - b[i];
-    together[i] = a[i] + b[i];
+    difference[i] = a[i] - b[i];
+    sum[i] = a[i] + b[i];
   }
-  const Scalar apart_square = dot(apart, apart);                  // (2 sin(angle / 2))^2
-  const Scalar product = apart_square * dot(together, together);  // (2 sin(angle))^2
-  Scalar of_a = rest;
-  Scalar of_b = w;
+  const Scalar difference_square = dot(difference, difference);  // (2 sin(angle / 2))^2
+  const Scalar product = difference_square * dot(sum, sum);      // (2 sin(angle))^2
+  Scalar weight_a = rest;
+  Scalar weight_b = w;
   if (!(product < smallest_normal<Scalar>())) {
     const Scalar reciprocal = reciprocal_root(product);
-    Scalar half = apart_square * reciprocal;  // the tangent of half the angle
-    if (Scalar(1) < half) half = Scalar(1);
-    const Scalar angle = Scalar(2) * arc_tangent(half);
-    const bool between = !(w < Scalar(0)) && !(rest < Scalar(0));
+    Scalar half_tangent = difference_square * reciprocal;  // of half the angle
+    if (Scalar(1) < half_tangent) half_tangent = Scalar(1);
+    const Scalar angle = Scalar(2) * arc_tangent(half_tangent);
+    const bool is_inside = !(w < Scalar(0)) && !(rest < Scalar(0));
     const Scalar factor = Scalar(2) * reciprocal;
-    of_a = factor * (between ? sine_of_quarter_turn(rest * angle) : sine(rest * angle));
-    of_b = factor * (between ? sine_of_quarter_turn(w * angle) : sine(w * angle));
+    weight_a = factor * (is_inside ? sine_of_quarter_turn(rest * angle) : sine(rest * angle));
+    weight_b = factor * (is_inside ? sine_of_quarter_turn(w * angle) : sine(w * angle));
   }
-  for (int i = 0; i < 4; ++i) y[i] = multiply_add(of_a, a[i], of_b * b[i]);
+  for (int i = 0; i < 4; ++i) y[i] = multiply_add(weight_a, a[i], weight_b * b[i]);
 }
 
 struct Slerp {
@@ -138,7 +138,8 @@ struct Slerp {
 
   // Passes the gradient of the 4 features back to the samples a and b; w is the weight between them.
   ROBOCACHE_HD static void rows_gradient(const double (&a)[4], const double (&b)[4], double w,
-                                         const double (&gradient)[4], double (&of_a)[4], double (&of_b)[4]) {
+                                         const double (&gradient)[4], double (&gradient_a)[4],
+                                         double (&gradient_b)[4]) {
     using Number = Dual<8>;
     Number from[4];
     Number to[4];
@@ -149,10 +150,10 @@ struct Slerp {
     }
     slerp(from, to, Number(w), Number(1 - w), y);
     for (int i = 0; i < 4; ++i) {
-      of_a[i] = of_b[i] = 0;
+      gradient_a[i] = gradient_b[i] = 0;
       for (int k = 0; k < 4; ++k) {
-        of_a[i] += share_of(y[k].partial[i], gradient[k]);
-        of_b[i] += share_of(y[k].partial[4 + i], gradient[k]);
+        gradient_a[i] += share_of(y[k].partial[i], gradient[k]);
+        gradient_b[i] += share_of(y[k].partial[4 + i], gradient[k]);
       }
     }
   }
@@ -171,9 +172,9 @@ struct Slerp {
     Number rest(1 - w);
     rest.partial[0] = -1;
     slerp(from, to, Number::variable(w, 0), rest, y);
-    double of_w = 0;
-    for (int k = 0; k < 4; ++k) of_w += share_of(y[k].partial[0], gradient[k]);
-    return of_w;
+    double gradient_w = 0;
+    for (int k = 0; k < 4; ++k) gradient_w += share_of(y[k].partial[0], gradient[k]);
+    return gradient_w;
   }
 };
 

@@ -31,11 +31,11 @@ void set_offset(Segment& s, const std::optional<Duration>& offset, const Argumen
 
 // Sets the scale or the shift of a segment.
 void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_missing, const Segment& s,
-                 const TensorView& values, std::string_view argument, const ArgumentsOf& of, PerFeature& into,
+                 const TensorView& values, std::string_view argument, const ArgumentsOf& of, PerFeature& result,
                  bool& per_feature) {
   per_feature = numbers && std::holds_alternative<TensorView>(*numbers);
   if (!per_feature) {
-    into.all = numbers ? std::get<double>(*numbers) : where_missing;
+    result.all = numbers ? std::get<double>(*numbers) : where_missing;
     return;
   }
   const TensorView& array = std::get<TensorView>(*numbers);
@@ -49,7 +49,7 @@ void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_miss
            shape_string(array));
   }
   check_device(array, argument, values.device, of);
-  into.array = array.data;
+  result.array = array.data;
 }
 
 void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf& of) {
@@ -98,16 +98,16 @@ FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& targ
   if (streams.empty()) refuse("streams: expected at least one, got none");
   FuseShape shape{};
   for (size_t i = 0; i < streams.size(); ++i) {
-    const StreamShape one = stream_shape(streams[i].values, streams[i].times, arguments_of(streams, i));
+    const StreamShape stream_size = stream_shape(streams[i].values, streams[i].times, arguments_of(streams, i));
     if (i == 0) {
-      shape.batched = one.batched;
-      shape.batch = one.batch;
-    } else if (one.batched != shape.batched || one.batch != shape.batch) {
+      shape.batched = stream_size.batched;
+      shape.batch = stream_size.batch;
+    } else if (stream_size.batched != shape.batched || stream_size.batch != shape.batch) {
       refuse(arguments_of(streams, i)("values"), ": expected ",
              shape.batched ? "[" + std::to_string(shape.batch) + ", S, D]" : "[S, D]", " like ",
              arguments_of(streams, 0)("values"), ", got ", shape_string(streams[i].values));
     }
-    shape.features += one.features;
+    shape.features += stream_size.features;
   }
   check_clock(target_times, "target_times", "T", shape.batched, shape.batch);
   shape.targets = target_times.shape[target_times.ndim - 1];
@@ -132,20 +132,20 @@ DType common_dtype(std::span<const FuseStream> streams) {
 
 FuseOutputs fuse_outputs(std::span<const FuseStream> streams, const TensorView& target_times, bool separate) {
   const FuseShape shape = fuse_shape(streams, target_times);
-  const auto like = [&](DType dtype, int64_t last) {
+  const auto result_view = [&](DType dtype, int64_t last) {
     const Device device = streams[0].values.device;
     return shape.batched ? TensorView::contiguous(nullptr, dtype, {shape.batch, shape.targets, last}, device)
                          : TensorView::contiguous(nullptr, dtype, {shape.targets, last}, device);
   };
   const auto count = static_cast<int64_t>(streams.size());
-  FuseOutputs outputs{{}, like(DType::kBool, count), like(target_times.dtype, count)};
+  FuseOutputs outputs{{}, result_view(DType::kBool, count), result_view(target_times.dtype, count)};
   if (separate) {
     for (const FuseStream& stream : streams) {
       const TensorView& values = stream.values;
-      outputs.out.push_back(like(stream.dtype.value_or(values.dtype), values.shape[values.ndim - 1]));
+      outputs.out.push_back(result_view(stream.dtype.value_or(values.dtype), values.shape[values.ndim - 1]));
     }
   } else {
-    outputs.out.push_back(like(streams[0].dtype ? *streams[0].dtype : common_dtype(streams), shape.features));
+    outputs.out.push_back(result_view(streams[0].dtype ? *streams[0].dtype : common_dtype(streams), shape.features));
   }
   return outputs;
 }
@@ -200,7 +200,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     check_target_shape(*age, "age", shape.batched, shape.batch, shape.targets, count);
   }
 
-  const int first = shape.batched ? 1 : 0;
+  const int target_dim = shape.batched ? 1 : 0;
   std::vector<Segment>& segments = call.segments;
   segments.reserve(streams.size());
   int64_t column = 0;
@@ -214,15 +214,15 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     place_out(s, to, concatenated ? column : 0);
     column += s.features;
     if (valid) {
-      s.valid = static_cast<bool*>(valid->data) + static_cast<int64_t>(i) * valid->strides[first + 1];
+      s.valid = static_cast<bool*>(valid->data) + static_cast<int64_t>(i) * valid->strides[target_dim + 1];
       s.valid_batch = shape.batched ? valid->strides[0] : 0;
-      s.valid_target = valid->strides[first];
+      s.valid_target = valid->strides[target_dim];
     }
     if (age) {
-      s.age =
-          static_cast<char*>(age->data) + static_cast<int64_t>(i) * age->strides[first + 1] * dtype_size(age->dtype);
+      s.age = static_cast<char*>(age->data) +
+              static_cast<int64_t>(i) * age->strides[target_dim + 1] * dtype_size(age->dtype);
       s.age_batch = shape.batched ? age->strides[0] : 0;
-      s.age_target = age->strides[first];
+      s.age_target = age->strides[target_dim];
     }
     set_offset(s, from.offset, of);
     set_scale_and_shift(s, from, of);
@@ -270,8 +270,8 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
            std::to_string(gradients.size()));
   }
   const int64_t batch = call.shape.batch;
-  double* const of_targets = clock_gradient(targets_gradient, "targets_gradient", target_times, batch);
-  std::vector<SegmentGradient> into;
+  double* const shared_targets_gradient = clock_gradient(targets_gradient, "targets_gradient", target_times, batch);
+  std::vector<SegmentGradient> segment_gradients;
   int64_t feature = 0;  // index of the segment's first feature in its stream
   for (size_t i = 0; i < call.segments.size(); ++i) {
     const Segment& s = call.segments[i];
@@ -290,11 +290,11 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
     g.values_sample = features;
     g.values_feature = 1;
     g.times = clock_gradient(gradients[index].times, "times_gradient", from.times, batch, of);
-    g.targets = of_targets;
-    into.push_back(g);
+    g.targets = shared_targets_gradient;
+    segment_gradients.push_back(g);
     feature += s.features;
   }
-  interpolate_backward(call.interpolation, into, workspace, streams[0].values.device, stream);
+  interpolate_backward(call.interpolation, segment_gradients, workspace, streams[0].values.device, stream);
 }
 
 }  // namespace robocache

@@ -35,19 +35,19 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_check_times
   const auto stream = static_cast<cudaStream_t>(stream_handle);
   *flat = -1;
   if (params->batch * params->samples == 0) return cudaSuccess;
-  unsigned long long* found = nullptr;
-  cudaError_t code = cudaMallocAsync(&found, sizeof(*found), stream);
+  unsigned long long* least_bad = nullptr;
+  cudaError_t code = cudaMallocAsync(&least_bad, sizeof(*least_bad), stream);
   if (code != cudaSuccess) return code;
-  code = cudaMemsetAsync(found, 0xff, sizeof(*found), stream);
+  code = cudaMemsetAsync(least_bad, 0xff, sizeof(*least_bad), stream);
   if (code == cudaSuccess) {
     with_clock(params->clock_dtype, [&](auto clock) {
       check_times_kernel<decltype(clock)>
-          <<<blocks_for(params->batch * params->samples, 256, 4096), 256, 0, stream>>>(*params, found);
+          <<<blocks_for(params->batch * params->samples, 256, 4096), 256, 0, stream>>>(*params, least_bad);
     });
     code = cudaGetLastError();
   }
-  if (code == cudaSuccess) code = cudaMemcpyAsync(flat, found, sizeof(*found), cudaMemcpyDeviceToHost, stream);
+  if (code == cudaSuccess) code = cudaMemcpyAsync(flat, least_bad, sizeof(*least_bad), cudaMemcpyDeviceToHost, stream);
   if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
-  const cudaError_t freed = cudaFreeAsync(found, stream);
+  const cudaError_t freed = cudaFreeAsync(least_bad, stream);
   return code != cudaSuccess ? code : freed;
 }

@@ -42,7 +42,7 @@ void prepare(const ResampleCall& call, const TensorView& out, const char* out_na
              const std::optional<TensorView>& valid, Prepared& prepared) {
   const TensorView& values = call.values;
   const Shape& shape = prepared.shape = shape_of(call);
-  const int first = shape.batched ? 1 : 0;
+  const int target_dim = shape.batched ? 1 : 0;
   Segment s = stream_segment(values, call.times, call.lengths, call.options);
   check_device(call.target_times, "target_times", values.device);
   if (call.target_lengths) {
@@ -63,7 +63,7 @@ void prepare(const ResampleCall& call, const TensorView& out, const char* out_na
     check_device(*valid, "valid", values.device);
     s.valid = static_cast<bool*>(valid->data);
     s.valid_batch = shape.batched ? valid->strides[0] : 0;
-    s.valid_target = valid->strides[first];
+    s.valid_target = valid->strides[target_dim];
   }
 
   append_segments(s, call.options, prepared.segments);
@@ -105,24 +105,24 @@ void resample_trajectories_backward(const ResampleCall& call, const ResampleGrad
   Prepared prepared;
   prepare(call, gradients.out_gradient, "out_gradient", std::nullopt, prepared);
   const Shape& shape = prepared.shape;
-  const std::optional<TensorView>& of_values = gradients.values_gradient;
+  const std::optional<TensorView>& values_array = gradients.values_gradient;
   SegmentGradient g{};
   g.times = clock_gradient(gradients.times_gradient, "times_gradient", call.times, shape.batch);
   g.targets = clock_gradient(gradients.targets_gradient, "targets_gradient", call.target_times, shape.batch);
   g.values_batch = shape.samples * shape.features;
   g.values_sample = shape.features;
   g.values_feature = 1;
-  std::vector<SegmentGradient> into;
+  std::vector<SegmentGradient> segment_gradients;
   int64_t feature = 0;
   for (const Segment& s : prepared.segments) {
-    if (of_values) {
-      g.values = values_gradient(*of_values, "values_gradient", s, shape.batch, shape.features, call.values.device);
-      g.values = static_cast<char*>(g.values) + feature * dtype_size(of_values->dtype);
+    if (values_array) {
+      g.values = values_gradient(*values_array, "values_gradient", s, shape.batch, shape.features, call.values.device);
+      g.values = static_cast<char*>(g.values) + feature * dtype_size(values_array->dtype);
     }
-    into.push_back(g);
+    segment_gradients.push_back(g);
     feature += s.features;
   }
-  interpolate_backward(prepared.interpolation, into, call.workspace, call.values.device, stream);
+  interpolate_backward(prepared.interpolation, segment_gradients, call.workspace, call.values.device, stream);
 }
 
 namespace {
@@ -175,8 +175,8 @@ void check_times(const TensorView& times, CudaStream stream, const std::optional
     }
   }
   if (index >= 0) {
-    refuse("times: expected ascending times without NaN, got one that is not at row ", std::to_string(row), ", index ",
-           std::to_string(index));
+    refuse("times: expected ascending times without NaN, got NaN or an earlier time at row ", std::to_string(row),
+           ", index ", std::to_string(index));
   }
 }
 
