@@ -21,7 +21,7 @@ ROBOCACHE_HD bool is_flipped(const ImageDraw& draw, int axis, double probability
   return hashed_draws(draw, 0, 0).number(purpose, {0, 1}) < probability;
 }
 
-// The result is exact at quarter turns.
+// Computes both; they are exact at quarter turns.
 ROBOCACHE_HD void sine_and_cosine(double degrees, double& sine, double& cosine) {
   const double quarters = whole_nearest(degrees / 90);
   const double x = (degrees - 90 * quarters) * 0x1.1df46a2529d39p-6;  // pi / 180
@@ -93,8 +93,8 @@ ROBOCACHE_HD int64_t nearest_unwarped_offset(const TransformParams& p, const War
 ROBOCACHE_HD void warped_pixel(const TransformParams& p, const Warp& warp, const uint8_t* image, int32_t y, int32_t x,
                                uint8_t* pixel) {
   if (!warp.turned || p.interpolation == ImageInterpolation::kNearest) {
-    const int64_t at = nearest_unwarped_offset(p, warp, y, x);
-    for (int c = 0; c < p.channels; ++c) pixel[c] = at < 0 ? uint8_t{0} : image[at * p.channels + c];
+    const int64_t offset = nearest_unwarped_offset(p, warp, y, x);
+    for (int c = 0; c < p.channels; ++c) pixel[c] = offset < 0 ? uint8_t{0} : image[offset * p.channels + c];
     return;
   }
   const WarpedFrom from = warped_from(p, warp, y, x);
@@ -103,9 +103,9 @@ ROBOCACHE_HD void warped_pixel(const TransformParams& p, const Warp& warp, const
   int64_t sums[3] = {};
   for (int i = 0; i < 2; ++i) {
     for (int k = 0; k < 2; ++k) {
-      const int64_t at = unwarped_offset(p, warp, (from.row >> 31) + i, (from.column >> 31) + k);
-      if (at < 0) continue;
-      for (int c = 0; c < p.channels; ++c) sums[c] += weights[0][i] * weights[1][k] * image[at * p.channels + c];
+      const int64_t offset = unwarped_offset(p, warp, (from.row >> 31) + i, (from.column >> 31) + k);
+      if (offset < 0) continue;
+      for (int c = 0; c < p.channels; ++c) sums[c] += weights[0][i] * weights[1][k] * image[offset * p.channels + c];
     }
   }
   for (int c = 0; c < p.channels; ++c) pixel[c] = rounded_mean(static_cast<double>(sums[c]), 0x1p32);
@@ -120,8 +120,8 @@ ROBOCACHE_HD void planned_intrinsics(const TransformParams& p, const FramePlan& 
   for (int row = 0; row < 2; ++row) {
     const AxisPlan& axis = *axes[row];
     const double scale = static_cast<double>(axis.to) / axis.from;
-    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.to_first - axis.first;
-    for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + moved * in[6 + i];
+    const double shift = (0.5 - axis.from_first) * scale - 0.5 + axis.to_first - axis.first;
+    for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + shift * in[6 + i];
   }
   for (int i = 6; i < 9; ++i) out[i] = in[i];
   for (int axis = 0; axis < 2; ++axis) {
@@ -147,9 +147,9 @@ ROBOCACHE_HD void planned_intrinsics(const TransformParams& p, const FramePlan& 
 template <class Out>
 ROBOCACHE_HD Out warped_depth(const TransformParams& p, const FramePlan& plan, const Warp& warp, const void* frame,
                               int32_t y, int32_t x) {
-  const int64_t at = nearest_unwarped_offset(p, warp, y, x);
-  const int32_t row = at < 0 ? -1 : resized_at(plan.rows, static_cast<int32_t>(at / p.out[1]));
-  const int32_t column = at < 0 ? -1 : resized_at(plan.columns, static_cast<int32_t>(at % p.out[1]));
+  const int64_t offset = nearest_unwarped_offset(p, warp, y, x);
+  const int32_t row = offset < 0 ? -1 : resized_at(plan.rows, static_cast<int32_t>(offset / p.out[1]));
+  const int32_t column = offset < 0 ? -1 : resized_at(plan.columns, static_cast<int32_t>(offset % p.out[1]));
   return row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_offset(p, plan, row, column));
 }
 
@@ -170,7 +170,7 @@ ROBOCACHE_HD double exponential(double x) {
 // A Gaussian times 2^15, rounded.
 struct BlurWeights {
   int32_t of[kMostBlurReach + 1];  // weight by distance
-  int32_t sum;                     // of both sides
+  int32_t sum;                     // of all weights, on both sides
 };
 
 ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw& draw, int64_t step) {
@@ -185,7 +185,7 @@ ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw&
   return weights;
 }
 
-// Mirrors an index beyond an end: that many pixels inside the end instead.
+// Mirrors an index outside [0, count): i pixels outside an end become i pixels inside it.
 ROBOCACHE_HD int32_t reflected(int32_t i, int32_t count) { return i < 0 ? -i : i < count ? i : 2 * count - 2 - i; }
 
 // `sum` is a whole number below 2^53.
@@ -204,17 +204,17 @@ ROBOCACHE_HD ErasedPart erased_part(const TransformParams& p, const ImageDraw& d
   const FrameDraws draws = frame_draws(p, draw, step);
   if (!(p.erase > 0) || draws.number(DrawnFor::kErase, {0, 1}) >= p.erase) return {};
   for (uint64_t attempt = 0; attempt < 10; ++attempt) {
-    const FrameDraws own{mix_bits(draws.state + attempt)};
-    const double area = own.number(DrawnFor::kEraseScale, p.erase_scale) * p.out[0] * p.out[1];
-    const double ratio = exponential(own.number(DrawnFor::kEraseRatio, p.erase_log_ratio));
+    const FrameDraws attempt_draws{mix_bits(draws.state + attempt)};
+    const double area = attempt_draws.number(DrawnFor::kEraseScale, p.erase_scale) * p.out[0] * p.out[1];
+    const double ratio = exponential(attempt_draws.number(DrawnFor::kEraseRatio, p.erase_log_ratio));
     const double rows = whole_nearest(std::sqrt(area * ratio));
     const double columns = whole_nearest(std::sqrt(area / ratio));
     if (rows >= p.out[0] || columns >= p.out[1]) continue;
     ErasedPart part{};
     part.size[0] = static_cast<int32_t>(rows);
     part.size[1] = static_cast<int32_t>(columns);
-    part.first[0] = own.integer(DrawnFor::kErasedRow, p.out[0] - part.size[0]);
-    part.first[1] = own.integer(DrawnFor::kErasedColumn, p.out[1] - part.size[1]);
+    part.first[0] = attempt_draws.integer(DrawnFor::kErasedRow, p.out[0] - part.size[0]);
+    part.first[1] = attempt_draws.integer(DrawnFor::kErasedColumn, p.out[1] - part.size[1]);
     return part;
   }
   return {};

@@ -14,9 +14,9 @@ namespace robocache {
 namespace {
 
 void check_encodable(Codec codec, const FrameShape& shape, const EncodeOptions& options) {
-  const bool is_side =
+  const bool sides_fit =
       shape.height >= 1 && shape.width >= 1 && shape.height <= kMaxFrameSide && shape.width <= kMaxFrameSide;
-  if (!is_side || (shape.channels != 1 && shape.channels != 3)) {
+  if (!sides_fit || (shape.channels != 1 && shape.channels != 3)) {
     refuse("frames: expected sides of 1 to ", std::to_string(kMaxFrameSide), " and 1 or 3 channels, got ",
            shape.describe());
   }

@@ -20,26 +20,26 @@ constexpr uint32_t kStagedWords = kWarp * 56;
 // The coefficients of one block for each thread, with 8 of them (16 bytes) side by side.
 class SharedCoefficients {
  public:
-  __device__ explicit SharedCoefficients(uint4* all) : mine_(all + threadIdx.x) {
-    for (unsigned i = 0; i < 8; ++i) mine_[i * kScanThreads] = uint4{};
+  __device__ explicit SharedCoefficients(uint4* all) : first_(all + threadIdx.x) {
+    for (unsigned i = 0; i < 8; ++i) first_[i * kScanThreads] = uint4{};
   }
   __device__ void set(uint32_t index, int16_t value) {
-    reinterpret_cast<int16_t*>(mine_ + index / 8 * kScanThreads)[index % 8] = value;
+    reinterpret_cast<int16_t*>(first_ + index / 8 * kScanThreads)[index % 8] = value;
   }
   __device__ void take(uint32_t (&words)[32]) {
 #pragma unroll
     for (unsigned i = 0; i < 8; ++i) {
-      const uint4 four = mine_[i * kScanThreads];
-      mine_[i * kScanThreads] = uint4{};
-      words[4 * i] = four.x;
-      words[4 * i + 1] = four.y;
-      words[4 * i + 2] = four.z;
-      words[4 * i + 3] = four.w;
+      const uint4 vector = first_[i * kScanThreads];
+      first_[i * kScanThreads] = uint4{};
+      words[4 * i] = vector.x;
+      words[4 * i + 1] = vector.y;
+      words[4 * i + 2] = vector.z;
+      words[4 * i + 3] = vector.w;
     }
   }
 
  private:
-  uint4* mine_;
+  uint4* first_;
 };
 
 struct ScanShared {
@@ -62,8 +62,8 @@ __device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t
   const unsigned lane = threadIdx.x % kWarp;
   uint32_t end = count;
   for (unsigned step = 1; step < kWarp; step *= 2) {
-    const uint32_t before = __shfl_up_sync(kAll, end, step);
-    if (lane >= step) end = end > kStagedWords || before > kStagedWords ? kStagedWords + 1 : end + before;
+    const uint32_t previous_end = __shfl_up_sync(kAll, end, step);
+    if (lane >= step) end = end > kStagedWords || previous_end > kStagedWords ? kStagedWords + 1 : end + previous_end;
   }
   const bool fits = end <= kStagedWords;
   const uint32_t begin = end - count;
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kScanThreads, 7)
   const int64_t output = thread / lanes;
   const auto segment = static_cast<int32_t>(thread - output * lanes);
   const JpegFrame* const frame = output < p.count ? frame_at(p, output) : nullptr;
-  const bool mine = frame != nullptr && segment < frame->segment_count;
-  if (!__syncthreads_or(mine)) return;
+  const bool has_segment = frame != nullptr && segment < frame->segment_count;
+  if (!__syncthreads_or(has_segment)) return;
 
   // Without `one_table`, the whole block belongs to one frame.
   const JpegTables* const tables = p.tables + (p.one_table ? 0 : frame->tables);
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
   }
   uint32_t first_byte = 0, bytes = 0;
   const uint32_t* words = p.words;
-  if (mine) {
+  if (has_segment) {
     const uint32_t* const begins = p.segments + frame->segments + segment;
     first_byte = begins[0] % 4;
     bytes = begins[1] - begins[0];
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
   words = stage(words, JpegBits::word_count(first_byte, bytes), shared.words[threadIdx.x / kWarp]);
   SharedCoefficients coefficients(shared.coefficients);
   __syncthreads();
-  if (!mine) return;
+  if (!has_segment) return;
   const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
   p.damage[output * p.most_segments + segment] =
       !decode_jpeg_segment(*frame, planes, shared.tables, p.long_entries, p.channels, segment, words, first_byte, bytes,
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
 // ---- Chroma upsampling and colour: one block per group of rows of a frame ------------------------------------------
 
 constexpr unsigned kColorThreads = 256;
-constexpr int64_t kRunsOfThread = 4;  // if there are enough frames: starting a block costs as much as a run
+constexpr int64_t kRunsOfThread = 4;  // if there are enough frames: starting a block costs as much as computing a run
 
 __device__ void report_damage(const DecodeJpegParams& p, int64_t output) {
   if (p.is_pad != nullptr) p.is_pad[output] = true;
@@ -169,20 +169,20 @@ __global__ void __launch_bounds__(kColorThreads)
     const uint8_t* const samples = p.planes + output * p.plane_bytes;
     const int32_t runs = (p.width + kJpegRun - 1) / kJpegRun;
     const bool whole_words = (shift | static_cast<int32_t>(pitch)) % 4 == 0;
-    const int32_t rows_further = static_cast<int32_t>(kColorThreads) / runs;
-    const int32_t runs_further = static_cast<int32_t>(kColorThreads) - rows_further * runs;
+    const int32_t row_step = static_cast<int32_t>(kColorThreads) / runs;
+    const int32_t run_step = static_cast<int32_t>(kColorThreads) - row_step * runs;
     int32_t row = static_cast<int32_t>(threadIdx.x) / runs;
     int32_t run = static_cast<int32_t>(threadIdx.x) - row * runs;
-    for (; row < rows; row += rows_further) {
+    for (; row < rows; row += row_step) {
       const int32_t x = run * kJpegRun;
       uint8_t* const to = pixels + row * pitch + x * p.channels;
       const auto write = [&](const auto& words) {
-        const int32_t wanted = min(kJpegRun, p.width - x) * p.channels;
-        if (whole_words && wanted == static_cast<int32_t>(sizeof(words))) {
+        const int32_t byte_count = min(kJpegRun, p.width - x) * p.channels;
+        if (whole_words && byte_count == static_cast<int32_t>(sizeof(words))) {
           for (unsigned word = 0; word < sizeof(words) / 4; ++word) reinterpret_cast<uint32_t*>(to)[word] = words[word];
         } else {
           for (int32_t byte = 0; byte < static_cast<int32_t>(sizeof(words)); ++byte) {
-            if (byte < wanted) to[byte] = static_cast<uint8_t>(words[byte / 4] >> (8 * (byte % 4)));
+            if (byte < byte_count) to[byte] = static_cast<uint8_t>(words[byte / 4] >> (8 * (byte % 4)));
           }
         }
       };
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kColorThreads)
         jpeg_grey_run(samples, planes, first_row + row, x, grey);
         write(grey);
       }
-      run += runs_further;
+      run += run_step;
       if (run >= runs) {
         run -= runs;
         ++row;
@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(kColorThreads)
   for (int32_t i = threadIdx.x; i < body; i += kColorThreads) {
     reinterpret_cast<uint4*>(out + head)[i] = reinterpret_cast<const uint4*>(pixels + head)[i];
   }
-  const int32_t ends = bytes - 16 * body;  // the bytes before and after the aligned body
-  for (int32_t i = threadIdx.x; i < ends; i += kColorThreads) {
+  const int32_t edge_bytes = bytes - 16 * body;  // the bytes before and after the aligned body
+  for (int32_t i = threadIdx.x; i < edge_bytes; i += kColorThreads) {
     const int32_t byte = i < head ? i : i + 16 * body;
     out[byte] = pixels[byte];
   }
@@ -234,14 +234,14 @@ __global__ void __launch_bounds__(kFetchThreads) fetch_words(const __grid_consta
     const auto* const from = reinterpret_cast<const uint4*>(p.words + frame->words);
     auto* const to = reinterpret_cast<uint4*>(p.fetched + output * p.words_stride);
     for (uint32_t first = lane; first < count; first += kWarp * kFetchLoads) {
-      uint4 held[kFetchLoads];
+      uint4 loaded[kFetchLoads];
 #pragma unroll
       for (unsigned i = 0; i < kFetchLoads; ++i) {
-        if (first + i * kWarp < count) held[i] = from[first + i * kWarp];
+        if (first + i * kWarp < count) loaded[i] = from[first + i * kWarp];
       }
 #pragma unroll
       for (unsigned i = 0; i < kFetchLoads; ++i) {
-        if (first + i * kWarp < count) to[first + i * kWarp] = held[i];
+        if (first + i * kWarp < count) to[first + i * kWarp] = loaded[i];
       }
     }
   }

@@ -45,8 +45,8 @@ struct alignas(16) JpegTables {
   JpegHuffman dc[2];
   JpegHuffman ac[2];
   uint16_t quantisation[3][64];  // for each component, in zigzag order
-  uint8_t dc_of[4];              // for each component: the index in dc and ac
-  uint8_t ac_of[4];
+  uint8_t dc_of[4];              // for each component: the index in dc
+  uint8_t ac_of[4];              // for each component: the index in ac
   uint8_t padding[8];
 };
 static_assert(sizeof(JpegTables) % 16 == 0);
@@ -55,8 +55,8 @@ struct JpegFrame {
   int64_t words;     // offset of its entropy-coded bits in JpegFrames::words, a multiple of 4
   int64_t segments;  // offset of its segments in JpegFrames::segments
   int32_t segment_count;
-  int32_t segment_mcus;  // MCUs in each segment except the last
-  int32_t tables;
+  int32_t segment_mcus;            // MCUs in each segment except the last
+  int32_t tables;                  // index of its tables
   int32_t luma_across, luma_down;  // luma samples per chroma sample: 1 and 1, 2 and 1, or 2 and 2
   int32_t padding;
 };

@@ -16,12 +16,12 @@ namespace {
 constexpr int64_t kPixelsAtOnce = 256 << 20;
 
 // Joins the files, one after another.
-void join(const std::vector<std::vector<uint8_t>>& files, EncodedFrames* into) {
-  into->offsets = {0};
-  for (const auto& file : files) into->offsets.push_back(into->offsets.back() + static_cast<int64_t>(file.size()));
-  into->bytes.resize(static_cast<size_t>(into->offsets.back()));
+void join(const std::vector<std::vector<uint8_t>>& files, EncodedFrames* joined) {
+  joined->offsets = {0};
+  for (const auto& file : files) joined->offsets.push_back(joined->offsets.back() + static_cast<int64_t>(file.size()));
+  joined->bytes.resize(static_cast<size_t>(joined->offsets.back()));
   for (size_t i = 0; i < files.size(); ++i) {
-    std::memcpy(into->bytes.data() + into->offsets[i], files[i].data(), files[i].size());
+    std::memcpy(joined->bytes.data() + joined->offsets[i], files[i].data(), files[i].size());
   }
 }
 
@@ -30,7 +30,7 @@ void join(const std::vector<std::vector<uint8_t>>& files, EncodedFrames* into) {
 void for_each_frame(int64_t count, const std::function<void(int64_t)>& body,
                     const std::function<std::string(int64_t)>& name, int64_t frame_bytes) {
   std::mutex mutex;
-  int64_t first = count;
+  int64_t first_bad = count;
   std::string refusal;
   const int64_t at_once = std::max<int64_t>(1, kPixelsAtOnce / std::max<int64_t>(1, frame_bytes));
   const int64_t grain = std::max<int64_t>(1, (count + at_once - 1) / at_once);
@@ -40,13 +40,14 @@ void for_each_frame(int64_t count, const std::function<void(int64_t)>& body,
         body(i);
       } catch (const FrameError& error) {
         const std::lock_guard<std::mutex> lock(mutex);
-        if (i >= first) continue;
-        first = i;
+        if (i >= first_bad) continue;
+        first_bad = i;
         refusal = error.what();
       }
     }
   });
-  if (first < count) throw FrameError((name ? name(first) : "frames[" + std::to_string(first) + "]") + ": " + refusal);
+  if (first_bad < count)
+    throw FrameError((name ? name(first_bad) : "frames[" + std::to_string(first_bad) + "]") + ": " + refusal);
 }
 
 std::span<const uint8_t> blob_at(std::span<const uint8_t> bytes, std::span<const int64_t> offsets, int64_t row) {

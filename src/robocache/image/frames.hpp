@@ -37,8 +37,8 @@ void for_each_frame(int64_t count, const std::function<void(int64_t i)>& body,
                     const std::function<std::string(int64_t i)>& name = nullptr, int64_t frame_bytes = 0);
 
 // Checks and converts files from outside: at least one (`offsets` is [frames + 1]), all JPEG or all PNG, all of one
-// shape. Reads each completely and passes JPEGs through segment_jpeg. Throws FrameError that names the first bad frame:
-// "frames[7]: ...".
+// shape. Reads each file completely and passes JPEGs through segment_jpeg. Throws FrameError that names the first bad
+// frame: "frames[7]: ...".
 EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
 // Decodes frame rows[i] to out[i]; each output takes shape.bytes(). For kRaw `offsets` is empty, and each frame in

@@ -32,8 +32,8 @@ constexpr const char* kMessages[] = {
 #include <jerror.h>
 };
 
-// With a few bytes each, the scans of a progressive file can repeat every coefficient without limit. Real files have
-// about ten.
+// A progressive file may have any number of scans, each of a few bytes, and each makes the decoder visit every
+// coefficient. Real files have about ten.
 constexpr int kMaxScans = 100;
 
 // A block of 8 x 8 pixels takes at least two bits, in a progressive file one bit per scan. Arithmetic coding of one
@@ -45,15 +45,15 @@ constexpr int kReencodeQuality = 95;
 // The return point after a failed call of libjpeg, and the reason. libjpeg uses the first member.
 struct Failure {
   jpeg_error_mgr manager{};
-  std::jmp_buf back;
+  std::jmp_buf return_point;
   const char* why = nullptr;  // if null, manager.msg_code and manager.msg_parm hold the reason
 
   Failure() {
     manager.error_exit = [](j_common_ptr info) { jump(info); };
     manager.emit_message = [](j_common_ptr info, int level) {
       const int code = info->err->msg_code;
-      const bool harmless = level >= 0 || code == JWRN_JFIF_MAJOR || code == JWRN_ADOBE_XFORM;
-      if (!harmless) jump(info);
+      const bool is_harmless = level >= 0 || code == JWRN_JFIF_MAJOR || code == JWRN_ADOBE_XFORM;
+      if (!is_harmless) jump(info);
     };
     manager.output_message = [](j_common_ptr) {};
     manager.format_message = [](j_common_ptr, char*) {};
@@ -62,12 +62,14 @@ struct Failure {
   Failure(const Failure&) = delete;
   Failure& operator=(const Failure&) = delete;
 
-  [[noreturn]] static void jump(j_common_ptr info) { std::longjmp(reinterpret_cast<Failure*>(info->err)->back, 1); }
+  [[noreturn]] static void jump(j_common_ptr info) {
+    std::longjmp(reinterpret_cast<Failure*>(info->err)->return_point, 1);
+  }
 
   // Runs `calls` and returns whether it finished. `calls` must not own anything, because a longjmp may leave it.
   template <class Calls>
   bool passes(const Calls& calls) {
-    if (setjmp(back) != 0) return false;
+    if (setjmp(return_point) != 0) return false;
     calls();
     return true;
   }
@@ -136,9 +138,9 @@ class Source {
   };
 
   [[noreturn]] void refuse(const std::string& why) const {
-    const size_t left = info.src != nullptr ? info.src->bytes_in_buffer : 0;
+    const size_t remaining = info.src != nullptr ? info.src->bytes_in_buffer : 0;
     throw FrameError("JPEG of " + std::to_string(size_) + " bytes: " + why + ", near byte " +
-                     std::to_string(size_ - std::min(left, size_)));
+                     std::to_string(size_ - std::min(remaining, size_)));
   }
 
   void check_header() const {
@@ -175,13 +177,13 @@ class Sink {
  public:
   Sink() {
     info.err = &failure_.manager;
-    to_.sink = this;
-    to_.manager.init_destination = [](j_compress_ptr compress) { grow(compress); };
-    to_.manager.empty_output_buffer = [](j_compress_ptr compress) -> boolean {
+    destination_.sink = this;
+    destination_.manager.init_destination = [](j_compress_ptr compress) { grow(compress); };
+    destination_.manager.empty_output_buffer = [](j_compress_ptr compress) -> boolean {
       grow(compress);
       return TRUE;
     };
-    to_.manager.term_destination = [](j_compress_ptr) {};
+    destination_.manager.term_destination = [](j_compress_ptr) {};
   }
   ~Sink() {
     jpeg_destroy_compress(&info);
@@ -195,7 +197,7 @@ class Sink {
   bool writes(const Calls& calls) {
     return failure_.passes([&] {
       jpeg_create_compress(&info);
-      info.dest = &to_.manager;
+      info.dest = &destination_.manager;
       calls();
       jpeg_finish_compress(&info);
     });
@@ -203,7 +205,7 @@ class Sink {
 
   std::string complaint() const { return failure_.text(); }
 
-  std::vector<uint8_t> bytes() const { return {bytes_, bytes_ + size_ - to_.manager.free_in_buffer}; }
+  std::vector<uint8_t> bytes() const { return {bytes_, bytes_ + size_ - destination_.manager.free_in_buffer}; }
 
   jpeg_compress_struct info{};
 
@@ -227,7 +229,7 @@ class Sink {
   }
 
   Failure failure_;
-  Destination to_;
+  Destination destination_;
   uint8_t* bytes_ = nullptr;
   size_t size_ = 0;
 };
@@ -242,11 +244,11 @@ std::string obstacle(const jpeg_decompress_struct& info) {
   const jpeg_component_info& luma = info.comp_info[0];
   const jpeg_component_info& blue = info.comp_info[1];
   const jpeg_component_info& red = info.comp_info[2];
-  const bool alike = blue.h_samp_factor == red.h_samp_factor && blue.v_samp_factor == red.v_samp_factor;
-  const bool halves =
+  const bool chroma_is_alike = blue.h_samp_factor == red.h_samp_factor && blue.v_samp_factor == red.v_samp_factor;
+  const bool factors_fit =
       is_one_or_two(luma.h_samp_factor, blue.h_samp_factor) && is_one_or_two(luma.v_samp_factor, blue.v_samp_factor);
   const bool only_down = luma.h_samp_factor == blue.h_samp_factor && luma.v_samp_factor != blue.v_samp_factor;
-  if (alike && halves && !only_down) return "";
+  if (chroma_is_alike && factors_fit && !only_down) return "";
   std::string text = "its sampling is ";
   for (int i = 0; i < 3; ++i) {
     text += (i > 0 ? ", " : "") + std::to_string(info.comp_info[i].h_samp_factor) + "x" +
@@ -271,6 +273,7 @@ bool decodes_alike(const JBLOCK& block, const UINT16 (&steps)[DCTSIZE2]) {
     sum += std::abs(values[k / 8][k % 8]);
   }
   if (sum <= 2040) return true;  // a coefficient adds at most a quarter of its value to a sample
+  // The shifts and roundings are those of jpeg_idct.hpp.
   for (int column = 0; column < 8; ++column) {
     int64_t in[8], out[8];
     for (int row = 0; row < 8; ++row) in[row] = values[row][column];
@@ -291,18 +294,19 @@ bool decodes_alike(const JBLOCK& block, const UINT16 (&steps)[DCTSIZE2]) {
 
 // Whether baseline JPEG has codes for the coefficients of these blocks.
 bool have_codes(std::span<const JBLOCK> blocks) {
-  std::array<JCOEF, DCTSIZE2> least{};
-  std::array<JCOEF, DCTSIZE2> most{};
+  std::array<JCOEF, DCTSIZE2> smallest{};
+  std::array<JCOEF, DCTSIZE2> largest{};
   for (const JBLOCK& block : blocks) {
     for (size_t k = 0; k < DCTSIZE2; ++k) {
       const JCOEF coefficient = block[k];
-      least[k] = coefficient < least[k] ? coefficient : least[k];
-      most[k] = coefficient > most[k] ? coefficient : most[k];
+      smallest[k] = coefficient < smallest[k] ? coefficient : smallest[k];
+      largest[k] = coefficient > largest[k] ? coefficient : largest[k];
     }
   }
   // The first coefficient of a block is coded as its difference from the previous block's.
-  return least[0] >= -1024 && most[0] <= 1023 && *std::min_element(least.begin() + 1, least.end()) >= -1023 &&
-         *std::max_element(most.begin() + 1, most.end()) <= 1023;
+  return smallest[0] >= -1024 && largest[0] <= 1023 &&
+         *std::min_element(smallest.begin() + 1, smallest.end()) >= -1023 &&
+         *std::max_element(largest.begin() + 1, largest.end()) <= 1023;
 }
 
 // Returns why the coefficients cannot be kept, or "". The coefficients must have been read. Throws FrameError if
@@ -320,22 +324,22 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
   }
   // libjpeg-turbo's Huffman encoder does not check this: for coefficients without a code it writes wrong data.
   bool has_codes = true;
-  bool is_sure = true;
+  bool all_alike = true;
   source->run([&] {
     for (int i = 0; i < info.num_components; ++i) {
       const jpeg_component_info& component = info.comp_info[i];
       for (JDIMENSION row = 0; row < component.height_in_blocks; ++row) {
         auto* common = reinterpret_cast<j_common_ptr>(&info);
         const JBLOCKROW blocks = (*info.mem->access_virt_barray)(common, coefficients[i], row, 1, FALSE)[0];
-        const std::span<const JBLOCK> in_row(blocks, component.width_in_blocks);
-        has_codes = has_codes && have_codes(in_row);
-        is_sure = is_sure && std::all_of(in_row.begin(), in_row.end(), [&](const JBLOCK& block) {
-                    return decodes_alike(block, component.quant_table->quantval);
-                  });
+        const std::span<const JBLOCK> row_blocks(blocks, component.width_in_blocks);
+        has_codes = has_codes && have_codes(row_blocks);
+        all_alike = all_alike && std::all_of(row_blocks.begin(), row_blocks.end(), [&](const JBLOCK& block) {
+                      return decodes_alike(block, component.quant_table->quantval);
+                    });
       }
     }
   });
-  if (!is_sure) {
+  if (!all_alike) {
     throw FrameError(
         "JPEG: expected blocks within the range of the inverse DCT, got one whose pixels differ from decoder to "
         "decoder "
@@ -435,8 +439,8 @@ Segmented segment_jpeg(std::span<const uint8_t> blob) {
   const FrameShape shape = source.shape();
   std::vector<uint8_t> pixels(static_cast<size_t>(shape.bytes()));
   decode_jpeg_frame(blob, shape, pixels.data());
-  const bool full = shape.channels == 1 || source.info.jpeg_color_space == JCS_RGB;
-  const EncodeOptions options{kReencodeQuality, full ? Subsampling::k444 : Subsampling::k420};
+  const bool has_full_chroma = shape.channels == 1 || source.info.jpeg_color_space == JCS_RGB;
+  const EncodeOptions options{kReencodeQuality, has_full_chroma ? Subsampling::k444 : Subsampling::k420};
   return {encode_jpeg_frame(pixels.data(), shape, options), true, std::move(why)};
 }
 

@@ -11,8 +11,8 @@ JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool dc, std::vector<ui
   codes.for_each([&](uint32_t symbol, uint32_t code, uint32_t length) {
     const uint32_t size = symbol & 15;
     const uint32_t run = symbol >> 4;
-    const bool end_of_block = !dc && size == 0 && run != 15;
-    const uint32_t advance = dc ? 1 : end_of_block ? 64 : run + 1;
+    const bool is_end_of_block = !dc && size == 0 && run != 15;
+    const uint32_t advance = dc ? 1 : is_end_of_block ? 64 : run + 1;
     const auto entry = static_cast<uint16_t>(advance << 9 | size << 5 | (length + size));
     const uint32_t codes_16 = 1u << (16 - length);  // sequences of 16 bits that begin with the code
     if (length <= kJpegFirstBits) {

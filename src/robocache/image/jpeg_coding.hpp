@@ -35,8 +35,9 @@ template <class... Parts>
   throw FrameError(text);
 }
 
-// Calls take(from, bytes) for each run of entropy-coded data from `begin` on, and end_segment() after each segment.
-// Throws FrameError if restart markers are out of order or the image has no end marker.
+// Calls take(from, bytes) for each stretch of entropy-coded data from `begin` on, without byte stuffing and markers,
+// and end_segment() after each segment. Throws FrameError if restart markers are out of order or the image has no end
+// marker.
 template <class Take, class EndSegment>
 void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
   const uint8_t* const end = blob.data() + blob.size();

@@ -29,13 +29,14 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
   }
   // In each direction a pixel is 3/4 of its own sample and 1/4 of the next nearest one. At an edge the two are the same
   // sample. libjpeg-turbo repeats samples if a row has only one or two.
-  const bool repeat = planes.chroma_width <= 2;
-  const bool two_down = frame.luma_down == 2;
-  const int32_t row = two_down ? y / 2 : y;
-  int32_t far = row;
-  if (two_down && !repeat) far += y % 2 == 0 ? (row > 0 ? -1 : 0) : (row + 1 < planes.chroma_height ? 1 : 0);
+  const bool repeats = planes.chroma_width <= 2;
+  const bool is_halved_down = frame.luma_down == 2;
+  const int32_t row = is_halved_down ? y / 2 : y;
+  int32_t far_index = row;
+  if (is_halved_down && !repeats)
+    far_index += y % 2 == 0 ? (row > 0 ? -1 : 0) : (row + 1 < planes.chroma_height ? 1 : 0);
   const uint8_t* const near_row = plane + int64_t{row} * planes.chroma_pitch;
-  const uint8_t* const far_row = plane + int64_t{far} * planes.chroma_pitch;
+  const uint8_t* const far_row = plane + int64_t{far_index} * planes.chroma_pitch;
 
   const int32_t first = x / 2;
   const int32_t last = planes.chroma_width - 1;
@@ -47,7 +48,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
   sums[0] = near_row[left];
   for (int i = 0; i < 4; ++i) sums[i + 1] = packed_uint8(&word, i);
   sums[5] = near_row[right];
-  if (two_down) {
+  if (is_halved_down) {
     std::memcpy(&word, __builtin_assume_aligned(far_row + first, 4), 4);
     sums[0] = 3 * sums[0] + far_row[left];
     for (int i = 0; i < 4; ++i) sums[i + 1] = 3 * sums[i + 1] + packed_uint8(&word, i);
@@ -58,22 +59,22 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
       if (first + i > last) sums[i + 1] = sums[i];
     }
   }
-  if (repeat) {
-    for (int i = 0; i < 4; ++i) out[2 * i] = out[2 * i + 1] = (two_down ? sums[i + 1] / 4 : sums[i + 1]) - 128;
+  if (repeats) {
+    for (int i = 0; i < 4; ++i) out[2 * i] = out[2 * i + 1] = (is_halved_down ? sums[i + 1] / 4 : sums[i + 1]) - 128;
     return;
   }
   // Halves are rounded up in one column and down in the next.
-  const int shift = two_down ? 4 : 2;
-  const int32_t left_bias = (two_down ? 8 : 1) - (128 << shift);
-  const int32_t right_bias = (two_down ? 7 : 2) - (128 << shift);
+  const int shift = is_halved_down ? 4 : 2;
+  const int32_t left_bias = (is_halved_down ? 8 : 1) - (128 << shift);
+  const int32_t right_bias = (is_halved_down ? 7 : 2) - (128 << shift);
   for (int i = 0; i < 4; ++i) {
     out[2 * i] = (3 * sums[i + 1] + sums[i] + left_bias) >> shift;
     out[2 * i + 1] = (3 * sums[i + 1] + sums[i + 2] + right_bias) >> shift;
   }
 }
 
-// Computes the kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB frame. x is a multiple of
-// kJpegRun. Pixels beyond the frame's width are undefined.
+// Computes the kJpegRun pixels of a grey frame from (y, x) on. x is a multiple of kJpegRun. Pixels beyond the frame's
+// width are undefined.
 ROBOCACHE_HD void jpeg_grey_run(const uint8_t* samples, const JpegPlanes& planes, int32_t y, int32_t x,
                                 uint32_t (&grey)[2]) {
   std::memcpy(grey, __builtin_assume_aligned(samples + int64_t{y} * planes.luma_pitch + x, 8), 8);
@@ -132,6 +133,7 @@ ROBOCACHE_HD void jpeg_halved_chroma_run(const uint8_t* chroma, const JpegPlanes
   }
 }
 
+// Computes the pixels of an RGB frame; see jpeg_grey_run.
 ROBOCACHE_HD void jpeg_rgb_run(const uint8_t* samples, const JpegFrame& frame, const JpegPlanes& planes, int32_t y,
                                int32_t x, uint32_t (&rgb)[6]) {
   uint32_t luma[2];

@@ -18,14 +18,14 @@
 namespace robocache {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "words are turned round");
+static_assert(std::endian::native == std::endian::little, "the bytes of words are reversed");
 
 // A JPEG file with its header read and its entropy-coded data measured.
 class JpegFile {
  public:
   explicit JpegFile(std::span<const uint8_t> blob) : blob_(blob) {
     if (blob.size() < 2 || blob[0] != 0xff || blob[1] != 0xd8) refuse_jpeg(0, "expected a JPEG file's ff d8");
-    at_ = 2;
+    position_ = 2;
     while (read_marker()) {
     }
     const JpegPlanes planes = jpeg_planes(frame, height, width, channels);
@@ -125,69 +125,72 @@ class JpegFile {
 
   // Returns false if the entropy-coded data begins next.
   bool read_marker() {
-    if (byte(at_) != 0xff) refuse_jpeg(at_, "expected a marker, got ", hexadecimal(byte(at_)));
-    while (byte(at_) == 0xff) ++at_;
-    const int marker = byte(at_);
-    const int64_t begin = ++at_;  // offset of the length
+    if (byte(position_) != 0xff) refuse_jpeg(position_, "expected a marker, got ", hexadecimal(byte(position_)));
+    while (byte(position_) == 0xff) ++position_;
+    const int marker = byte(position_);
+    const int64_t begin = ++position_;  // offset of the length
     if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd9)) {
       refuse_jpeg(begin - 1, "expected a header, got marker ", hexadecimal(marker));
     }
     const int length = big_endian_16(begin);
     const int64_t end = begin + length;
     if (length < 2 || end > static_cast<int64_t>(blob_.size())) {
-      refuse_jpeg(begin, "a part of the header that is ", length, " bytes long, where ",
-                  static_cast<int64_t>(blob_.size()) - begin, " are left");
+      refuse_jpeg(begin, "expected a header part of 2 to ", static_cast<int64_t>(blob_.size()) - begin,
+                  " bytes, got one of ", length);
     }
-    at_ = begin + 2;
+    position_ = begin + 2;
     switch (marker) {
       case 0xc0:
       case 0xc1:
         read_frame(end);
         break;
       case 0xc4:
-        while (at_ < end) read_huffman(end);
+        while (position_ < end) read_huffman(end);
         break;
       case 0xda:
         read_scan(end);
         return false;
       case 0xdb:
-        while (at_ < end) read_quantisation(end);
+        while (position_ < end) read_quantisation(end);
         break;
       case 0xdd:
         if (length != 4) refuse_jpeg(begin, "expected a restart interval of 4 bytes, got ", length);
-        interval_ = big_endian_16(at_);
+        interval_ = big_endian_16(position_);
         break;
       case 0xe0:
-        jfif_ |= length >= 7 && std::memcmp(blob_.data() + at_, "JFIF", 5) == 0;
+        is_jfif_ |= length >= 7 && std::memcmp(blob_.data() + position_, "JFIF", 5) == 0;
         break;
       case 0xee:
-        if (length >= 14 && std::memcmp(blob_.data() + at_, "Adobe", 5) == 0) adobe_transform_ = byte(at_ + 11);
+        if (length >= 14 && std::memcmp(blob_.data() + position_, "Adobe", 5) == 0)
+          adobe_transform_ = byte(position_ + 11);
         break;
       default:
         if (marker == 0xc2) refuse_jpeg(begin - 1, "expected baseline coding, got progressive");
         if (marker > 0xc2 && marker <= 0xcf && marker != 0xc8) {
-          refuse_jpeg(begin - 1, "expected baseline coding, got that of marker ", hexadecimal(marker));
+          refuse_jpeg(begin - 1, "expected baseline coding, got the coding of marker ", hexadecimal(marker));
         }
         if (marker < 0xe0 && marker != 0xdc) refuse_jpeg(begin - 1, "got unknown marker ", hexadecimal(marker));
         if (marker == 0xdc)
           refuse_jpeg(begin - 1, "expected the number of lines in the frame header, got it after the frame");
     }
-    at_ = end;
+    position_ = end;
     return true;
   }
 
   void read_frame(int64_t end) {
-    if (channels != 0) refuse_jpeg(at_, "a second frame header");
-    if (end - at_ < 6) refuse_jpeg(at_, "the frame header is too short");
-    if (byte(at_) != 8) refuse_jpeg(at_, "expected 8 bits a sample, got ", byte(at_));
-    height = big_endian_16(at_ + 1);
-    width = big_endian_16(at_ + 3);
-    if (height == 0 || width == 0) refuse_jpeg(at_ + 1, "a frame of ", height, " x ", width, " pixels");
-    channels = byte(at_ + 5);
-    if (channels != 1 && channels != 3) refuse_jpeg(at_ + 5, "expected 1 or 3 components, got ", channels);
-    if (end - at_ != 6 + 3 * channels) refuse_jpeg(at_, "the frame header's length does not fit its components");
+    if (channels != 0) refuse_jpeg(position_, "expected one frame header, got a second one");
+    if (end - position_ < 6) refuse_jpeg(position_, "the frame header is too short");
+    if (byte(position_) != 8) refuse_jpeg(position_, "expected 8 bits a sample, got ", byte(position_));
+    height = big_endian_16(position_ + 1);
+    width = big_endian_16(position_ + 3);
+    if (height == 0 || width == 0)
+      refuse_jpeg(position_ + 1, "expected a frame with pixels, got ", height, " x ", width);
+    channels = byte(position_ + 5);
+    if (channels != 1 && channels != 3) refuse_jpeg(position_ + 5, "expected 1 or 3 components, got ", channels);
+    if (end - position_ != 6 + 3 * channels)
+      refuse_jpeg(position_, "the frame header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
-      const int64_t offset = at_ + 6 + int64_t{3} * c;
+      const int64_t offset = position_ + 6 + int64_t{3} * c;
       Component& component = components_[c];
       component = {static_cast<uint8_t>(byte(offset)), static_cast<uint8_t>(byte(offset + 1) >> 4),
                    static_cast<uint8_t>(byte(offset + 1) & 15), static_cast<uint8_t>(byte(offset + 2))};
@@ -197,10 +200,10 @@ class JpegFile {
     const int across = components_[0].across, down = components_[0].down;
     const bool chroma_is_1x1 = channels == 1 || (components_[1].across == 1 && components_[1].down == 1 &&
                                                  components_[2].across == 1 && components_[2].down == 1);
-    const bool known = (across == 1 && down == 1) || (across == 2 && (down == 1 || down == 2));
+    const bool is_known_sampling = (across == 1 && down == 1) || (across == 2 && (down == 1 || down == 2));
     // A scan of one component has one block per MCU, whatever its sampling.
-    if (channels == 3 && !(chroma_is_1x1 && known)) {
-      refuse_jpeg(at_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
+    if (channels == 3 && !(chroma_is_1x1 && is_known_sampling)) {
+      refuse_jpeg(position_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
                   components_[1].across, "x", components_[1].down, ", ", components_[2].across, "x",
                   components_[2].down);
     }
@@ -209,49 +212,53 @@ class JpegFile {
   }
 
   void read_huffman(int64_t end) {
-    if (end - at_ < 17) refuse_jpeg(at_, "a Huffman table is cut short");
-    const int kind = byte(at_) >> 4, id = byte(at_) & 15;
-    if (kind > 1 || id > 3) refuse_jpeg(at_, "there is no Huffman table ", hexadecimal(byte(at_)));
+    if (end - position_ < 17) refuse_jpeg(position_, "a Huffman table is cut short");
+    const int kind = byte(position_) >> 4, id = byte(position_) & 15;
+    if (kind > 1 || id > 3) refuse_jpeg(position_, "there is no Huffman table ", hexadecimal(byte(position_)));
     HuffmanCodes codes;
     codes.defined = true;
     int symbols = 0;
-    int room = 1;  // free codes of this length
+    int free_codes = 1;  // of this length
     for (int length = 1; length <= 16; ++length) {
-      const int count = byte(at_ + length);
+      const int count = byte(position_ + length);
       codes.counts[static_cast<size_t>(length - 1)] = static_cast<uint8_t>(count);
       symbols += count;
-      room = 2 * room - count;
-      if (room < 0) refuse_jpeg(at_ + length, "a Huffman table has more codes of ", length, " bits than there can be");
+      free_codes = 2 * free_codes - count;
+      if (free_codes < 0)
+        refuse_jpeg(position_ + length, "a Huffman table has more codes of ", length, " bits than there can be");
     }
-    if (symbols > 256 || symbols > end - at_ - 17) refuse_jpeg(at_, "a Huffman table is cut short");
+    if (symbols > 256 || symbols > end - position_ - 17) refuse_jpeg(position_, "a Huffman table is cut short");
     for (int i = 0; i < symbols; ++i) {
-      codes.symbols[static_cast<size_t>(i)] = static_cast<uint8_t>(byte(at_ + 17 + i));
+      codes.symbols[static_cast<size_t>(i)] = static_cast<uint8_t>(byte(position_ + 17 + i));
       if (kind == 0 && codes.symbols[static_cast<size_t>(i)] > 15) {
-        refuse_jpeg(at_ + 17 + i, "a DC coefficient of ", byte(at_ + 17 + i), " bits");
+        refuse_jpeg(position_ + 17 + i, "expected DC coefficients of at most 15 bits, got ", byte(position_ + 17 + i));
       }
     }
-    at_ += 17 + symbols;
+    position_ += 17 + symbols;
     if (id < 2) (kind == 0 ? dc_ : ac_)[id] = codes;  // baseline coding has no other tables
   }
 
   void read_quantisation(int64_t end) {
-    const int wide = byte(at_) >> 4, id = byte(at_) & 15;
-    if (wide > 1 || id > 3) refuse_jpeg(at_, "there is no quantisation table ", hexadecimal(byte(at_)));
-    if (end - at_ < 1 + 64 * (1 + wide)) refuse_jpeg(at_, "a quantisation table is cut short");
+    const int has_16_bits = byte(position_) >> 4, id = byte(position_) & 15;
+    if (has_16_bits > 1 || id > 3)
+      refuse_jpeg(position_, "there is no quantisation table ", hexadecimal(byte(position_)));
+    if (end - position_ < 1 + 64 * (1 + has_16_bits)) refuse_jpeg(position_, "a quantisation table is cut short");
     for (int i = 0; i < 64; ++i) {
-      const int value = wide ? big_endian_16(at_ + 1 + int64_t{2} * i) : byte(at_ + 1 + i);
+      const int value = has_16_bits ? big_endian_16(position_ + 1 + int64_t{2} * i) : byte(position_ + 1 + i);
       quantisation_[static_cast<size_t>(id)][static_cast<size_t>(i)] = static_cast<uint16_t>(value);
     }
     quantisation_defined_[id] = true;
-    at_ += 1 + 64 * (1 + wide);
+    position_ += 1 + 64 * (1 + has_16_bits);
   }
 
   void read_scan(int64_t end) {
-    if (channels == 0) refuse_jpeg(at_, "entropy-coded data without a frame header");
-    if (byte(at_) != channels) refuse_jpeg(at_, "expected one scan of ", channels, " components, got ", byte(at_));
-    if (end - at_ != 4 + 2 * channels) refuse_jpeg(at_, "the scan header's length does not fit its components");
+    if (channels == 0) refuse_jpeg(position_, "expected a frame header before the entropy-coded data, got none");
+    if (byte(position_) != channels)
+      refuse_jpeg(position_, "expected one scan of ", channels, " components, got ", byte(position_));
+    if (end - position_ != 4 + 2 * channels)
+      refuse_jpeg(position_, "the scan header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
-      const int64_t offset = at_ + 1 + int64_t{2} * c;
+      const int64_t offset = position_ + 1 + int64_t{2} * c;
       Component& component = components_[c];
       if (byte(offset) != component.id)
         refuse_jpeg(offset, "expected component ", component.id, ", got ", byte(offset));
@@ -264,23 +271,23 @@ class JpegFile {
         refuse_jpeg(offset, "there is no quantisation table ", component.quantisation);
       }
     }
-    const int64_t spectrum = at_ + 1 + int64_t{2} * channels;
+    const int64_t spectrum = position_ + 1 + int64_t{2} * channels;
     if (byte(spectrum) != 0 || byte(spectrum + 1) != 63 || byte(spectrum + 2) != 0) {
       refuse_jpeg(spectrum, "expected all coefficients in one scan");
     }
     // The rule is libjpeg's: JFIF files are YCbCr. Otherwise Adobe's marker decides, or else the components' names.
-    const bool named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
-    const bool rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : named_rgb;
-    if (channels == 3 && !jfif_ && rgb) refuse_jpeg(at_, "expected YCbCr, got RGB");
+    const bool is_named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
+    const bool is_rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : is_named_rgb;
+    if (channels == 3 && !is_jfif_ && is_rgb) refuse_jpeg(position_, "expected YCbCr, got RGB");
     scan_begin_ = end;
   }
 
   std::span<const uint8_t> blob_;
-  int64_t at_ = 0;
+  int64_t position_ = 0;
   int64_t scan_begin_ = 0;
   int64_t least_scan_bytes_ = 0;
   int32_t interval_ = 0;
-  bool jfif_ = false;
+  bool is_jfif_ = false;
   int adobe_transform_ = -1;  // none
   Component components_[3]{};
   HuffmanCodes dc_[2], ac_[2];
@@ -295,7 +302,7 @@ class TableSet {
   int32_t index_of(const JpegFile& file) {
     std::string key = file.tables_key();
     const std::lock_guard lock(mutex_);
-    const auto [entry, is_new] = known_.try_emplace(std::move(key), static_cast<int32_t>(tables.size()));
+    const auto [entry, is_new] = indices_.try_emplace(std::move(key), static_cast<int32_t>(tables.size()));
     if (is_new) tables.push_back(file.tables(long_entries));
     return entry->second;
   }
@@ -305,7 +312,7 @@ class TableSet {
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, int32_t> known_;
+  std::unordered_map<std::string, int32_t> indices_;
 };
 
 int64_t multiple_of_16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -385,26 +392,26 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
            std::equal(all.long_entries.begin() + a.long_begin, all.long_entries.begin() + a.long_begin + longer,
                       piece.long_entries.begin() + b.long_begin);
   };
-  const auto same = [&](const JpegTables& a, const JpegTables& b) {
+  const auto same_tables = [&](const JpegTables& a, const JpegTables& b) {
     return std::ranges::equal(a.dc, b.dc, same_codes) && std::ranges::equal(a.ac, b.ac, same_codes) &&
            std::memcmp(a.quantisation, b.quantisation, sizeof(a.quantisation)) == 0 &&
            std::ranges::equal(a.dc_of, b.dc_of) && std::ranges::equal(a.ac_of, b.ac_of);
   };
   std::vector<int32_t> new_index;
-  const auto known = static_cast<std::ptrdiff_t>(all.tables.size());
-  const auto long_before = static_cast<uint32_t>(all.long_entries.size());
+  const auto old_count = static_cast<std::ptrdiff_t>(all.tables.size());
+  const auto old_long_entries = static_cast<uint32_t>(all.long_entries.size());
   for (JpegTables& tables : piece.tables) {
-    const auto end = all.tables.begin() + known;
+    const auto end = all.tables.begin() + old_count;
     const auto found =
-        std::find_if(all.tables.begin(), end, [&](const JpegTables& other) { return same(other, tables); });
+        std::find_if(all.tables.begin(), end, [&](const JpegTables& other) { return same_tables(other, tables); });
     new_index.push_back(static_cast<int32_t>(found == end ? all.tables.size() : found - all.tables.begin()));
     if (found != end) continue;
     for (JpegHuffman* codes : {&tables.dc[0], &tables.dc[1], &tables.ac[0], &tables.ac[1]}) {
-      codes->long_begin += long_before;
+      codes->long_begin += old_long_entries;
     }
     all.tables.push_back(tables);
   }
-  if (std::ssize(all.tables) > known) {
+  if (std::ssize(all.tables) > old_count) {
     all.long_entries.insert(all.long_entries.end(), piece.long_entries.begin(), piece.long_entries.end());
   }
   for (JpegFrame& frame : piece.frames) {
@@ -454,6 +461,7 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
                     static_cast<uint32_t*>(part(packed.segments)) + frame.segments);
     frame.tables = tables.index_of(file);
     frames[i] = frame;
+    // Raises most_segments to this frame's number, unless another thread has raised it further.
     int32_t most = most_segments;
     while (most < frame.segment_count && !most_segments.compare_exchange_weak(most, frame.segment_count)) {
     }
@@ -470,10 +478,10 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
                    }
                  }
                });
-  const auto append = [&](int64_t at, const auto& entries) {
+  const auto append = [&](int64_t offset, const auto& entries) {
     const auto bytes = static_cast<int64_t>(entries.size() * sizeof(entries[0]));
-    if (bytes > 0) std::memcpy(part(at), entries.data(), static_cast<size_t>(bytes));
-    return multiple_of_16(at + bytes);
+    if (bytes > 0) std::memcpy(part(offset), entries.data(), static_cast<size_t>(bytes));
+    return multiple_of_16(offset + bytes);
   };
   packed.tables = multiple_of_16(packed.segments + segments * static_cast<int64_t>(sizeof(uint32_t)));
   packed.long_entries = append(packed.tables, tables.tables);

@@ -17,8 +17,8 @@ namespace robocache {
 struct JpegFrames {
   int32_t height = 0, width = 0, channels = 0;  // of every frame; channels is 1 (grey) or 3 (RGB)
   std::vector<uint32_t> words;                  // entropy-coded bits, from the highest bit of a word down
-  // for each frame segment_count + 1 offsets, in bytes from the frame's first byte: the begin of each segment, and the
-  // end of the last one
+  // For each frame segment_count + 1 offsets, in bytes from the frame's first byte: the begin of each segment, and the
+  // end of the last one.
   std::vector<uint32_t> segments;
   std::vector<JpegFrame> frames;
   std::vector<JpegTables> tables;  // distinct ones

@@ -93,7 +93,7 @@ ROBOCACHE_HD void inverse_dct_of_column(const uint32_t (&packed)[32], int32_t (&
       packed_int16<zigzag_index(4, kColumn)>(packed), packed_int16<zigzag_index(5, kColumn)>(packed),
       packed_int16<zigzag_index(6, kColumn)>(packed), packed_int16<zigzag_index(7, kColumn)>(packed)};
   inverse_dct_of_8(column, 1 << 10, out);
-  // keeps two bits more than samples have, and the factor sqrt(8)
+  // The values keep two bits more than samples have, and the factor sqrt(8).
   for (int row = 0; row < 8; ++row) out[row] >>= 11;
 }
 

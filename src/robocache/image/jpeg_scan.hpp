@@ -62,7 +62,7 @@ class JpegBits {
   }
 
  private:
-  static constexpr uint32_t kHeld = 3;  // words
+  static constexpr uint32_t kHeld = 3;  // words that are loaded: high_, low_, ahead_
 
   ROBOCACHE_HD const uint32_t* next_word() const {
     const uint32_t last = word_count_ - 1;
@@ -114,14 +114,14 @@ ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const
     // Looks up the next code before computing this coefficient, so that neither waits for the other. After the block's
     // last code, the look-up is useless but harmless.
     const uint32_t following = bits.peek();
-    const uint32_t entry_of_following = jpeg_entry(ac, long_entries, following);
+    const uint32_t next_entry = jpeg_entry(ac, long_entries, following);
     if (entry_size(entry) != 0 && index <= 64) {
       const uint32_t value = static_cast<uint32_t>(jpeg_coefficient(entry, next));
       coefficients.set(index - 1, static_cast<int16_t>(value * quantisation[index - 1]));
     }
     if (index >= 64 || entry == 0) break;
     next = following;
-    entry = entry_of_following;
+    entry = next_entry;
   }
   return entry != 0 && (index <= 64 || entry_size(entry) == 0);
 }
@@ -136,8 +136,9 @@ ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& 
   JpegBits bits(words, first_byte, byte_count);
   uint32_t predictions[3] = {0, 0, 0};
   const int64_t first = int64_t{segment} * frame.segment_mcus;
-  const int64_t all = int64_t{planes.mcus_across} * planes.mcus_down;
-  const int32_t mcus = static_cast<int32_t>(all - first < frame.segment_mcus ? all - first : frame.segment_mcus);
+  const int64_t all_mcus = int64_t{planes.mcus_across} * planes.mcus_down;
+  const int32_t mcus =
+      static_cast<int32_t>(all_mcus - first < frame.segment_mcus ? all_mcus - first : frame.segment_mcus);
   int32_t mcu_row = static_cast<int32_t>(first / planes.mcus_across);
   int32_t mcu_column = static_cast<int32_t>(first - int64_t{mcu_row} * planes.mcus_across);
   const int32_t luma_blocks = frame.luma_across * frame.luma_down;

@@ -187,24 +187,24 @@ ImageOptions without_augmentation(ImageOptions options) {
 }
 
 void check_image_options(const ImageOptions& options, std::string_view prefix) {
-  const auto named = [&](const char* name) { return std::string(prefix) + name; };
+  const auto option_name = [&](const char* name) { return std::string(prefix) + name; };
   if (options.crop_scale && !(options.crop_scale->low > 0)) {
     refuse(prefix, "crop_scale: expected parts of the frame's area above 0, got ",
            number_text(options.crop_scale->low));
   }
-  check_range(options.crop_scale, named("crop_scale"), 0, 1);
-  check_size(options.size, named("size"));
-  check_size(options.crop, named("crop"));
+  check_range(options.crop_scale, option_name("crop_scale"), 0, 1);
+  check_size(options.size, option_name("size"));
+  check_size(options.crop, option_name("crop"));
   if (options.fit != ImageFit::kStretch && !options.size) refuse(prefix, "fit: goes with a size, got none");
   if (options.shift < 0 || options.shift > 16384) {
     refuse(prefix, "shift: expected from 0 to 16384 pixels, got ", std::to_string(options.shift));
   }
   if (options.shift > 0 && options.crop) refuse(prefix, "shift: goes without crop, got both");
   constexpr double kMostFactor = 1000;
-  check_range(options.brightness, named("brightness"), 0, kMostFactor);
-  check_range(options.contrast, named("contrast"), 0, kMostFactor);
-  check_range(options.saturation, named("saturation"), 0, kMostFactor);
-  check_range(options.hue, named("hue"), -0.5, 0.5);
+  check_range(options.brightness, option_name("brightness"), 0, kMostFactor);
+  check_range(options.contrast, option_name("contrast"), 0, kMostFactor);
+  check_range(options.saturation, option_name("saturation"), 0, kMostFactor);
+  check_range(options.hue, option_name("hue"), -0.5, 0.5);
   const auto check_probability = [&](double probability, const char* name) {
     if (!(probability >= 0 && probability <= 1)) {
       refuse(prefix, name, ": expected a probability from 0 to 1, got ", number_text(probability));
@@ -213,9 +213,9 @@ void check_image_options(const ImageOptions& options, std::string_view prefix) {
   check_probability(options.flip_horizontal, "flip_horizontal");
   check_probability(options.flip_vertical, "flip_vertical");
   check_probability(options.erase, "erase");
-  check_range(options.rotation, named("rotation"), -180, 180);
+  check_range(options.rotation, option_name("rotation"), -180, 180);
   constexpr double kLeastSigma = 0.01;
-  check_range(options.blur, named("blur"), kLeastSigma, kMostFactor);
+  check_range(options.blur, option_name("blur"), kLeastSigma, kMostFactor);
   if (options.blur.has_value() != (options.blur_kernel != 0)) {
     refuse(prefix, "blur_kernel: goes with blur, got ", options.blur ? "none" : "it alone");
   }
@@ -229,9 +229,9 @@ void check_image_options(const ImageOptions& options, std::string_view prefix) {
   check_erased(options.erase_scale.has_value(), "erase_scale");
   check_erased(options.erase_ratio.has_value(), "erase_ratio");
   check_erased(!options.erase_value.empty(), "erase_value");
-  check_range(options.erase_scale, named("erase_scale"), 0, 1);
+  check_range(options.erase_scale, option_name("erase_scale"), 0, 1);
   constexpr double kLeastRatio = 0.001;
-  check_range(options.erase_ratio, named("erase_ratio"), kLeastRatio, kMostFactor);
+  check_range(options.erase_ratio, option_name("erase_ratio"), kLeastRatio, kMostFactor);
   for (const double value : options.erase_value) {
     if (!(value >= 0 && value <= 1)) {
       refuse(prefix, "erase_value: expected values from 0, black, to 1, got ", number_text(value));

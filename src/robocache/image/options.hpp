@@ -54,7 +54,7 @@ struct ImageRange {
 // The steps, in the order in which they are applied (rule 41 of docs/rules.md). Depth takes only the geometric ones.
 struct ImageOptions {
   std::optional<ImageRange> crop_scale = {};  // the share of the frame's area to cut out, with the frame's proportions
-  // size to resize to; without it the part cut out by crop_scale keeps its size
+  // The size to resize to; without it, the part that crop_scale cuts out keeps its size.
   std::optional<ImageSize> size = {};
   ImageFit fit = ImageFit::kStretch;
   ImageInterpolation interpolation = ImageInterpolation::kBilinear;  // of the resize; depth always uses kNearest

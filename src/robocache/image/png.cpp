@@ -107,13 +107,13 @@ Header read_header(std::span<const uint8_t> blob) {
                       .depth = data[8],
                       .color = static_cast<Color>(data[9]),
                       .interlaced = data[12] == 1};
-  const bool is_color = data[9] <= 6 && data[9] != 1 && data[9] != 5;
+  const bool is_known_color = data[9] <= 6 && data[9] != 1 && data[9] != 5;
   const int depth = header.depth;
-  const bool is_depth =
+  const bool is_known_depth =
       depth == 8 || (depth == 16 && header.color != kPalette) ||
       ((depth == 1 || depth == 2 || depth == 4) && (header.color == kGray || header.color == kPalette));
-  if (!is_color || !is_depth || data[10] != 0 || data[11] != 0 || data[12] > 1) {
-    refuse_png(blob, "a header of values that PNG does not have", offset);
+  if (!is_known_color || !is_known_depth || data[10] != 0 || data[11] != 0 || data[12] > 1) {
+    refuse_png(blob, "its header has values that PNG does not have", offset);
   }
   if (header.width < 1 || header.height < 1 || header.width > kMaxFrameSide || header.height > kMaxFrameSide) {
     refuse_png(blob, "expected sides of 1 to " + std::to_string(kMaxFrameSide) + ", got " + header.shape().describe(),
@@ -139,9 +139,9 @@ std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint
   uLong consumed = data.size();
   const int code = uncompress2(rows.data(), &inflated, data.data(), &consumed);
   if (code == Z_MEM_ERROR) throw std::bad_alloc();
-  if (inflated > bytes) refuse_png(blob, "more pixels than its header says", offset + consumed);
-  if (code != Z_OK) refuse_png(blob, "data that does not inflate", offset + consumed);
-  if (consumed < data.size()) refuse_png(blob, "bytes after the end of the data", offset + consumed);
+  if (inflated > bytes) refuse_png(blob, "it has more pixels than its header says", offset + consumed);
+  if (code != Z_OK) refuse_png(blob, "its data does not inflate", offset + consumed);
+  if (consumed < data.size()) refuse_png(blob, "it has bytes after the end of the data", offset + consumed);
   if (inflated != bytes) {
     refuse_png(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(inflated), offset);
   }
@@ -151,24 +151,24 @@ std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint
 
 Content read_content(std::span<const uint8_t> blob, const Header& header) {
   Content content;
-  std::vector<uint8_t> data;  // the content of all IDAT chunks
-  size_t first_data = 0;      // offset of the first one's content
-  bool ended = false;         // another chunk came after the IDAT chunks
+  std::vector<uint8_t> data;    // the content of all IDAT chunks
+  size_t first_data = 0;        // offset of the first one's content
+  bool data_has_ended = false;  // another chunk came after the IDAT chunks
   for (size_t offset = kSignature.size() + 25;;) {
     const Chunk chunk = chunk_at(blob, offset);
     if (chunk.type == "IDAT") {
       if (header.color == kPalette && content.palette.empty())
         refuse_png(blob, "expected a palette before IDAT", offset);
-      if (ended) refuse_png(blob, "another IDAT after other chunks", offset);
+      if (data_has_ended) refuse_png(blob, "it has another IDAT after other chunks", offset);
       if (first_data == 0) first_data = offset + 8;
       data.insert(data.end(), chunk.data.begin(), chunk.data.end());
     } else {
-      ended = first_data != 0;
+      data_has_ended = first_data != 0;
     }
     if (chunk.type == "PLTE" && header.color == kPalette) {
-      if (ended || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
+      if (data_has_ended || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
           chunk.data.size() > 768) {
-        refuse_png(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", offset);
+        refuse_png(blob, "it has a palette of " + std::to_string(chunk.data.size()) + " bytes", offset);
       }
       content.palette.assign(chunk.data.begin(), chunk.data.end());
     } else if (chunk.type == "tRNS") {
@@ -269,10 +269,10 @@ void read_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, u
   if (shape != expected) throw FrameError("PNG: expected " + expected.describe() + ", got " + shape.describe());
   Content content = read_content(blob, header);
   // In grey and RGB every value is a valid pixel; in the other kinds some values are refused.
-  std::vector<uint8_t> unwanted;
+  std::vector<uint8_t> discarded;
   if (out == nullptr && header.color != kGray && header.color != kRgb) {
-    unwanted.resize(static_cast<size_t>(shape.bytes()));
-    out = unwanted.data();
+    discarded.resize(static_cast<size_t>(shape.bytes()));
+    out = discarded.data();
   }
   const auto pixel_bytes = static_cast<size_t>(shape.channels * dtype_size(shape.dtype));
   const auto filter_step = static_cast<size_t>(std::max(1, header.bits() / 8));
@@ -289,8 +289,8 @@ void read_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, u
       }
       if (out == nullptr) continue;
       uint8_t* first = out + (y * header.width + pass.x0) * pixel_bytes;
-      if (const char* wrong = place_row(header, content.palette, row + 1, columns, first, pass.dx)) {
-        throw FrameError("PNG: row " + std::to_string(y) + " has " + wrong);
+      if (const char* fault = place_row(header, content.palette, row + 1, columns, first, pass.dx)) {
+        throw FrameError("PNG: row " + std::to_string(y) + " has " + fault);
       }
     }
   }
@@ -318,9 +318,9 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
   // are smaller.
   std::vector<uint8_t> filtered(rows * (1 + bytes));
   std::vector<uint8_t> row(bytes), above(bytes), by_left(bytes), by_above(bytes);
-  const auto cost = [](const std::vector<uint8_t>& left_over) {
+  const auto cost = [](const std::vector<uint8_t>& differences) {
     int64_t sum = 0;
-    for (const uint8_t byte : left_over) sum += std::abs(static_cast<int8_t>(byte));
+    for (const uint8_t byte : differences) sum += std::abs(static_cast<int8_t>(byte));
     return sum;
   };
   for (size_t r = 0; r < rows; ++r) {
@@ -334,10 +334,10 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
       by_left[i] = static_cast<uint8_t>(row[i] - (i < step ? 0 : row[i - step]));
       by_above[i] = static_cast<uint8_t>(row[i] - above[i]);
     }
-    const bool left = cost(by_left) <= cost(by_above);
+    const bool is_by_left = cost(by_left) <= cost(by_above);
     uint8_t* to = filtered.data() + r * (1 + bytes);
-    *to = left ? 1 : 2;
-    std::memcpy(to + 1, (left ? by_left : by_above).data(), bytes);
+    *to = is_by_left ? 1 : 2;
+    std::memcpy(to + 1, (is_by_left ? by_left : by_above).data(), bytes);
     std::swap(row, above);
   }
 
@@ -365,10 +365,10 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
   header[8] = static_cast<uint8_t>(8 * sample_bytes);
   header[9] = shape.channels == 1 ? kGray : kRgb;
   put_chunk("IHDR", header);
-  for (std::span<const uint8_t> left = data; !left.empty();) {
-    const size_t length = std::min(left.size(), size_t{1} << 30);
-    put_chunk("IDAT", left.first(length));
-    left = left.subspan(length);
+  for (std::span<const uint8_t> remaining = data; !remaining.empty();) {
+    const size_t length = std::min(remaining.size(), size_t{1} << 30);
+    put_chunk("IDAT", remaining.first(length));
+    remaining = remaining.subspan(length);
   }
   put_chunk("IEND", {});
   return file;

@@ -1,6 +1,6 @@
-// JPEG frames in memory that a CUDA device reads. It decodes any selection of them in two kernels. The first has a
-// thread for each segment (entropy coding, dequantisation, inverse DCT), the second upsamples chroma and converts
-// colours. The pixels are libjpeg-turbo's, bit for bit.
+// JPEG frames in memory that a CUDA device reads. Two kernels decode any selection of them: the first has a thread for
+// each segment (entropy coding, dequantisation, inverse DCT), the second upsamples chroma and converts colours. The
+// pixels are libjpeg-turbo's, bit for bit.
 #pragma once
 
 #include <cstdint>

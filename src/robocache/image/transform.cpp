@@ -17,12 +17,12 @@ namespace robocache {
 namespace {
 
 void check_frame(const FrameShape& from, const std::optional<double>& unit_m, const std::string& prefix) {
-  const bool depth = from.dtype == DType::kUInt16 || from.dtype == DType::kFloat32;
-  if (from.dtype != DType::kUInt8 && !depth) {
+  const bool is_depth = from.dtype == DType::kUInt16 || from.dtype == DType::kFloat32;
+  if (from.dtype != DType::kUInt8 && !is_depth) {
     refuse_type(prefix, "frames: expected uint8, or depth of uint16 or float32, got ", from.describe());
   }
-  if (from.channels != 1 && (depth || from.channels != 3)) {
-    refuse(prefix, "frames: expected ", depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", from.describe());
+  if (from.channels != 1 && (is_depth || from.channels != 3)) {
+    refuse(prefix, "frames: expected ", is_depth ? "depth of 1 channel" : "1 or 3 channels", ", got ", from.describe());
   }
   if (from.height < 1 || from.width < 1 || from.height > kMaxFrameSide || from.width > kMaxFrameSide) {
     refuse(prefix, "frames: expected sides from 1 to ", std::to_string(kMaxFrameSide), ", got ", from.describe());
@@ -78,8 +78,8 @@ uint64_t key_of(const ImageOptions& options, std::string_view key) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   uint64_t hash = 0;
-  for (const std::string& one : keys) {
-    for (const char letter : one) hash = mix_bits(hash + static_cast<unsigned char>(letter) + 1);
+  for (const std::string& name_in_key : keys) {
+    for (const char letter : name_in_key) hash = mix_bits(hash + static_cast<unsigned char>(letter) + 1);
     hash = mix_bits(~hash);
   }
   return hash;
@@ -125,14 +125,14 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
   const ImageRange ratio = options.erase_ratio.value_or(ImageRange{0.3, 3.3});
   p.erase_log_ratio = {std::log(ratio.low), std::log(ratio.high)};
   p.jitters = p.brightens || p.contrasts || p.saturates || p.hues;
-  const auto of_channel = [](const std::vector<double>& numbers, size_t c, double none) {
-    return numbers.empty() ? none : numbers.size() == 1 ? numbers[0] : numbers[c];
+  const auto number_of_channel = [](const std::vector<double>& numbers, size_t c, double default_number) {
+    return numbers.empty() ? default_number : numbers.size() == 1 ? numbers[0] : numbers[c];
   };
   for (size_t c = 0; c < static_cast<size_t>(from.channels); ++c) {
-    p.erased[c] = static_cast<uint8_t>(std::nearbyint(255 * of_channel(options.erase_value, c, 0)));
-    const double stddev = of_channel(options.stddev, c, 1);
+    p.erased[c] = static_cast<uint8_t>(std::nearbyint(255 * number_of_channel(options.erase_value, c, 0)));
+    const double stddev = number_of_channel(options.stddev, c, 1);
     p.scale[c] = static_cast<float>(1 / (255 * stddev));
-    p.offset[c] = static_cast<float>(-of_channel(options.mean, c, 0) / stddev);
+    p.offset[c] = static_cast<float>(-number_of_channel(options.mean, c, 0) / stddev);
   }
   return p;
 }
@@ -147,7 +147,7 @@ void check_resize(const TransformParams& p, const std::string& prefix) {
   const bool resizes = p.crop_scales || plan.rows.from != plan.rows.to || plan.columns.from != plan.columns.to;
   if (!resizes) return;
   double weight = 1;
-  bool beyond = false;
+  bool is_beyond = false;
   for (const AxisPlan* axis : axes) {
     // The sides of a drawn crop are rounded, which changes their ratio by less than a factor of 2.
     const double slack = p.crop_scales && p.fit != ImageFit::kStretch ? 2 : 1;
@@ -156,14 +156,15 @@ void check_resize(const TransformParams& p, const std::string& prefix) {
     const double least = std::max(1.0, std::floor(axis->to / slack) - (slack - 1));
     const double larger = std::max(from, most);
     const double factor = std::max(from / least, 1.0);
-    double of_axis = 2 * larger * (factor + 1);
-    if (p.interpolation == ImageInterpolation::kBicubic) of_axis = 0x1.8p15 * (factor + 1);
-    if (p.interpolation == ImageInterpolation::kArea) of_axis = from;
-    if (p.interpolation == ImageInterpolation::kNearest) of_axis = 1;
-    weight *= of_axis;
-    beyond = beyond || from > 16384 || most > 32769 || of_axis >= 0x1p23;
+    // The most that the weights of a pixel's taps add up to, by the filters of transform_math.hpp.
+    double axis_weight = 2 * larger * (factor + 1);
+    if (p.interpolation == ImageInterpolation::kBicubic) axis_weight = 0x1.8p15 * (factor + 1);
+    if (p.interpolation == ImageInterpolation::kArea) axis_weight = from;
+    if (p.interpolation == ImageInterpolation::kNearest) axis_weight = 1;
+    weight *= axis_weight;
+    is_beyond = is_beyond || from > 16384 || most > 32769 || axis_weight >= 0x1p23;
   }
-  if (!beyond && weight < 0x1p43) return;
+  if (!is_beyond && weight < 0x1p43) return;
   refuse(prefix, "size: ", std::to_string(p.sized[0]), " x ", std::to_string(p.sized[1]), " cannot be made of ",
          std::to_string(p.frame[0]), " x ", std::to_string(p.frame[1]),
          ": expected frames of up to 16384 a side, shrunk by no more than some 60 times");

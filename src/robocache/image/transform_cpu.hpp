@@ -23,8 +23,9 @@ namespace v4 {
 TransformFrame transform_frame;
 }
 
-// The layout of the scratch memory: the frame [H, W, C] before normalisation; the sums of a resize, for a row; and for
-// a flip, rotation or blur a second frame, a row extended beyond its ends, and a sum for each pixel.
+// The layout of the scratch memory: first the frame [H, W, C] before normalisation; then at these offsets the sums of a
+// resize, for a row; and for a flip, rotation or blur a second frame (`other`), a row extended beyond its ends, and a
+// sum for each pixel (`blurred`).
 struct TransformScratch {
   int64_t sums, wide, means, divisors, taps, weights, other, row, blurred, end;
 };
@@ -33,22 +34,22 @@ ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
   const auto rounded_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const int64_t out = p.out[1];
   // The last pixel of three channels is read and written as four lanes.
-  const int64_t of_frame = int64_t{p.frame[1]} * p.channels + 1;
-  const int64_t of_row = out * p.channels + 1;
+  const int64_t frame_row = int64_t{p.frame[1]} * p.channels + 1;
+  const int64_t out_row = out * p.channels + 1;
   // A column has at most 4 max(from / to, 1) + 1 taps, and at most `to` columns have taps.
   const int64_t taps = 4 * int64_t{p.frame[1]} + 5 * out;
   TransformScratch offsets{};
-  offsets.sums = rounded_up(of_row * p.out[0]);
-  offsets.wide = offsets.sums + rounded_up(of_frame * int64_t{sizeof(int32_t)});
-  offsets.means = offsets.wide + rounded_up(of_frame * int64_t{sizeof(double)});
-  offsets.divisors = offsets.means + rounded_up(of_row * int64_t{sizeof(double)});
-  offsets.taps = offsets.divisors + rounded_up(of_row * int64_t{sizeof(double)});
+  offsets.sums = rounded_up(out_row * p.out[0]);
+  offsets.wide = offsets.sums + rounded_up(frame_row * int64_t{sizeof(int32_t)});
+  offsets.means = offsets.wide + rounded_up(frame_row * int64_t{sizeof(double)});
+  offsets.divisors = offsets.means + rounded_up(out_row * int64_t{sizeof(double)});
+  offsets.taps = offsets.divisors + rounded_up(out_row * int64_t{sizeof(double)});
   offsets.weights = offsets.taps + rounded_up(out * int64_t{sizeof(Taps)});
   offsets.other = offsets.weights + rounded_up(taps * int64_t{sizeof(double)});
   const bool blurs = p.blur_reach > 0;
-  offsets.row = offsets.other + (p.warps || blurs ? rounded_up(of_row * p.out[0]) : 0);
+  offsets.row = offsets.other + (p.warps || blurs ? rounded_up(out_row * p.out[0]) : 0);
   offsets.blurred = offsets.row + (blurs ? rounded_up((out + int64_t{2} * p.blur_reach) * p.channels) : 0);
-  offsets.end = offsets.blurred + (blurs ? rounded_up(of_row * p.out[0] * int64_t{sizeof(int32_t)}) : 0);
+  offsets.end = offsets.blurred + (blurs ? rounded_up(out_row * p.out[0] * int64_t{sizeof(int32_t)}) : 0);
   return offsets;
 }
 

@@ -10,7 +10,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Rows of pixels [W, C], `pitch` bytes apart.
+// Rows of pixels [W, C], `stride` bytes apart.
 struct Rows {
   const uint8_t* first;
   int64_t stride;
@@ -31,7 +31,7 @@ Rows rows_in_frame(const TransformParams& p, const FramePlan& plan, const void* 
           int64_t{p.frame[1]} * p.channels};
 }
 
-// For a plan that only moves pixels.
+// Makes the frame of a plan that only moves pixels.
 void move(const TransformParams& p, const FramePlan& plan, const void* frame, uint8_t* bytes) {
   const AxisPlan& columns = plan.columns;
   const int32_t out = p.out[1];
@@ -136,18 +136,18 @@ void resize(const TransformParams& p, const FramePlan& plan, const void* frame, 
   const ResizeScratch scratch = resize_scratch(p, memory);
   weigh_columns<Filter>(p, plan.columns, scratch);
   const int64_t n = int64_t{p.out[1]} * p.channels;
-  int32_t last = -1;
+  int32_t last_row = -1;
   for (int32_t y = 0; y < p.out[0]; ++y, bytes += n) {
     const int32_t r = resized_at(plan.rows, y);
     if (r < 0) {
       std::memset(bytes, 0, static_cast<size_t>(n));
       continue;
     }
-    if (r == last) {
+    if (r == last_row) {
       std::memcpy(bytes, bytes - n, static_cast<size_t>(n));
       continue;
     }
-    last = r;
+    last_row = r;
     const double weight = add_rows<Filter>(p, plan, frame, r, scratch);
     add_columns(p, scratch);
     for (int64_t i = 0; i < n; ++i)
@@ -168,7 +168,8 @@ void warp(const TransformParams& p, const Warp& warp, const uint8_t* from, uint8
   }
 }
 
-// Sums along rows to `sums`, then along columns. `wide`, the memory of a resize that is done, holds the sums of a row.
+// Sums along rows to `sums`, then along columns. `wide`, in memory that only a resize needs, holds the sums of a
+// row.
 void blur(const TransformParams& p, const BlurWeights& weights, const uint8_t* from, char* scratch, uint8_t* to) {
   const TransformScratch offsets = transform_scratch(p);
   auto* const row = reinterpret_cast<uint8_t*>(scratch + offsets.row);

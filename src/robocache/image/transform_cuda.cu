@@ -28,7 +28,8 @@ __device__ const uint8_t* frame_of(const TransformBatch& batch, int64_t i) {
   return static_cast<const uint8_t*>(from.pixels) + row * bytes;
 }
 
-__device__ bool is_mine(const FrameChoice& from, int64_t i) {
+// Whether output i belongs to this call: see FrameChoice.
+__device__ bool belongs_to_call(const FrameChoice& from, int64_t i) {
   return from.rows == nullptr || (from.rows[i] >= from.begin && from.rows[i] < from.end);
 }
 
@@ -86,16 +87,16 @@ __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, c
   for (int32_t y = rows.begin; y < rows.end; ++y) {
     const uint8_t* from =
         frame + (int64_t{plan.rows.from_first + y} * p.frame[1] + plan.columns.from_first) * kChannels;
-    int32_t of_row[kChannels] = {};
+    int32_t row_sums[kChannels] = {};
     weight_of_columns = 0;
     for (int32_t x = columns.begin; x < columns.end; ++x) {
       const int32_t w = Filter::weight(plan.columns, columns, x);
       weight_of_columns += w;
-      for (int c = 0; c < kChannels; ++c) of_row[c] += w * __ldg(from + x * kChannels + c);
+      for (int c = 0; c < kChannels; ++c) row_sums[c] += w * __ldg(from + x * kChannels + c);
     }
     const int32_t w = Filter::weight(plan.rows, rows, y);
     weight_of_rows += w;
-    for (int c = 0; c < kChannels; ++c) sums[c] += int64_t{w} * of_row[c];
+    for (int c = 0; c < kChannels; ++c) sums[c] += int64_t{w} * row_sums[c];
   }
   const auto weight = static_cast<double>(weight_of_rows * weight_of_columns);
   for (int c = 0; c < kChannels; ++c)
@@ -195,8 +196,8 @@ __device__ void store_pixels(const TransformParams& p, const uint8_t* bytes, int
 
 // Calls visit(y, x, count) for the block's groups of up to `together` pixels among `rows` rows from `first_row` on.
 template <class Visit>
-__device__ void along_my_pixels(const TransformParams& p, int32_t first_row, int32_t rows, const Visit& visit,
-                                int32_t together = kTogether) {
+__device__ void for_each_pixel_group(const TransformParams& p, int32_t first_row, int32_t rows, const Visit& visit,
+                                     int32_t together = kTogether) {
   const int32_t groups = (p.out[1] + together - 1) / together;
   rows = min(rows, p.out[0] - first_row);
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < rows * groups; i += kThreads) {
@@ -217,17 +218,17 @@ __device__ int32_t rows_of_block(const TransformParams& p) {
   return (p.out[0] + static_cast<int32_t>(gridDim.y) - 1) / static_cast<int32_t>(gridDim.y);
 }
 
-// For frames that are cropped or shifted, without colour steps.
+// Makes frames that are only cropped or shifted, without colour steps.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
   const int64_t i = blockIdx.x;
-  if (!is_mine(batch.from, i)) return;
+  if (!belongs_to_call(batch.from, i)) return;
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
   const int32_t rows = rows_of_block(batch.params);
-  along_my_pixels(batch.params, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
+  for_each_pixel_group(batch.params, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
     uint8_t bytes[kTogether * kChannels];
     load_pixels<OnlyMoves, kChannels>(batch, plan, frame, y, x, count, bytes);
     store_pixels<Out, kChannels>(batch.params, bytes, y, x, count, out);
@@ -241,20 +242,20 @@ __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
   if (threadIdx.x == 0) total = 0;
   __syncthreads();
   int64_t sum = 0;
-  along_my_pixels(p, 0, p.out[0], [&](int32_t y, int32_t x, int count) { sum += load(y, x, count); });
+  for_each_pixel_group(p, 0, p.out[0], [&](int32_t y, int32_t x, int count) { sum += load(y, x, count); });
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_down_sync(~0u, sum, lane);
   if (threadIdx.x % 32 == 0) atomicAdd(&total, static_cast<Word>(sum));
   __syncthreads();
   return mean_luma(static_cast<int64_t>(total), int64_t{p.out[0]} * p.out[1]);
 }
 
-// For all other frames. With contrast, a block computes a whole frame and passes over its pixels twice.
+// Makes all other frames. With contrast, a block computes a whole frame and passes over its pixels twice.
 template <class Filter, class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
-  if (!is_mine(batch.from, i)) return;
+  if (!belongs_to_call(batch.from, i)) return;
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
     });
   }
   const int32_t rows = rows_of_block(p);
-  const auto make = [&](int32_t y, int32_t x, int count) {
+  const auto compute = [&](int32_t y, int32_t x, int count) {
     uint8_t bytes[kTogether * kChannels] = {};
     load(y, x, count, bytes);
     if (p.contrasts) {
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
     store_pixels<Out, kChannels>(p, bytes, y, x, count, out);
   };
   // With few frames a thread computes one pixel at a time: the device has enough threads.
-  along_my_pixels(p, blockIdx.y * rows, rows, make, rows <= kRowsOfBlock / kTogether ? 1 : kTogether);
+  for_each_pixel_group(p, blockIdx.y * rows, rows, compute, rows <= kRowsOfBlock / kTogether ? 1 : kTogether);
 }
 
 template <bool kWarps, class Out>
@@ -298,7 +299,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
-  if (!is_mine(batch.from, i)) return;
+  if (!belongs_to_call(batch.from, i)) return;
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
@@ -307,7 +308,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
     __shared__ Warp warp;
     if (threadIdx.x == 0) warp = warp_of(batch, i);
     __syncthreads();
-    along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
+    for_each_pixel_group(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
       for (int k = 0; k < count; ++k) {
         out[int64_t{y} * p.out[1] + x + k] =
             frame == nullptr ? Out{} : warped_depth<Out>(p, plan, warp, frame, y, x + k);
@@ -315,7 +316,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
     });
     return;
   }
-  along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
+  for_each_pixel_group(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
     const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
     for (int k = 0; k < count; ++k) {
       const int32_t column = resized_at(plan.columns, x + k);
@@ -328,11 +329,11 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
 // A thread computes one matrix.
 __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_constant__ IntrinsicsBatch batch) {
   wait_for_work_before();
-  const int64_t each = batch.params.per_frame ? batch.steps : 1;
+  const int64_t steps_per_sample = batch.params.per_frame ? batch.steps : 1;
   const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i >= batch.count * each) return;
-  const int64_t sample = i / each;
-  const int64_t step = i - sample * each;
+  if (i >= batch.count * steps_per_sample) return;
+  const int64_t sample = i / steps_per_sample;
+  const int64_t step = i - sample * steps_per_sample;
   const int64_t number = batch.numbers[sample * batch.steps + step];
   if (number < batch.begin || number >= batch.end) return;
   double matrix[9] = {};
@@ -351,7 +352,7 @@ __global__ void __launch_bounds__(kThreads) warp_frames(const __grid_constant__ 
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
-  if (!is_mine(batch.from, i)) return;
+  if (!belongs_to_call(batch.from, i)) return;
   __shared__ Warp warp;
   if (threadIdx.x == 0) warp = warp_of(batch, i);
   __syncthreads();
@@ -374,7 +375,7 @@ __global__ void __launch_bounds__(kThreads) blur_frames(const __grid_constant__ 
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
-  if (!is_mine(batch.from, i)) return;
+  if (!belongs_to_call(batch.from, i)) return;
   __shared__ BlurWeights weights;
   __shared__ int32_t sums[kTile + 2 * kMostBlurReach][kTile * 3];
   if (threadIdx.x == 0) weights = blur_weights(p, draw_of(batch, i), i % batch.steps);
@@ -420,7 +421,7 @@ __global__ void __launch_bounds__(kThreads) erase_parts(const __grid_constant__ 
   wait_for_work_before();
   const TransformParams& p = batch.params;
   const int64_t i = blockIdx.x;
-  if (!is_mine(batch.from, i)) return;
+  if (!belongs_to_call(batch.from, i)) return;
   __shared__ ErasedPart part;
   if (threadIdx.x == 0) part = erased_part(p, draw_of(batch, i), i % batch.steps);
   __syncthreads();
@@ -450,18 +451,18 @@ Kernel depth_kernel(const TransformParams& p) {
 
 Kernel kernel_of(const TransformParams& p) {
   Kernel kernel = nullptr;
-  const auto of_colour = [&](auto type) {
+  const auto set_colour_kernel = [&](auto type) {
     using Out = decltype(type);
     kernel = p.channels == 1 ? colour_kernel<Out, 1>(p) : colour_kernel<Out, 3>(p);
   };
   if (p.out_dtype == DType::kUInt8) {
-    of_colour(uint8_t{});
+    set_colour_kernel(uint8_t{});
   } else if (p.out_dtype == DType::kFloat32) {
-    p.dtype == DType::kUInt8 ? of_colour(float{}) : void(kernel = depth_kernel<float>(p));
+    p.dtype == DType::kUInt8 ? set_colour_kernel(float{}) : void(kernel = depth_kernel<float>(p));
   } else if (p.out_dtype == DType::kFloat16) {
-    p.dtype == DType::kUInt8 ? of_colour(Float16{}) : void(kernel = depth_kernel<Float16>(p));
+    p.dtype == DType::kUInt8 ? set_colour_kernel(Float16{}) : void(kernel = depth_kernel<Float16>(p));
   } else {
-    p.dtype == DType::kUInt8 ? of_colour(BFloat16{}) : void(kernel = depth_kernel<BFloat16>(p));
+    p.dtype == DType::kUInt8 ? set_colour_kernel(BFloat16{}) : void(kernel = depth_kernel<BFloat16>(p));
   }
   return kernel;
 }

@@ -44,12 +44,12 @@ struct FrameDraws {
   ROBOCACHE_HD uint64_t bits(DrawnFor purpose) const {
     return mix_bits(state + static_cast<uint64_t>(purpose) * 0x9e3779b97f4a7c15u);
   }
-  // Uniform in [low, high].
+  // Returns a number, uniform in [low, high].
   ROBOCACHE_HD double number(DrawnFor purpose, const ImageRange& range) const {
     const double part = static_cast<double>(bits(purpose) >> 11) * 0x1p-53;
     return range.low + (range.high - range.low) * part;
   }
-  // Uniform among 0, ..., most.
+  // Returns one of 0, ..., most, all equally likely.
   ROBOCACHE_HD int32_t integer(DrawnFor purpose, int32_t most) const {
     return static_cast<int32_t>((bits(purpose) >> 32) * (static_cast<uint64_t>(most) + 1) >> 32);
   }
@@ -81,10 +81,10 @@ struct AxisPlan {
 
 // Returns the index of an output pixel among the `to` pixels, or -1 for black.
 ROBOCACHE_HD int32_t resized_at(const AxisPlan& axis, int32_t i) {
-  int32_t at = i + axis.first;
-  at = at < 0 ? 0 : at < axis.sized ? at : axis.sized - 1;
-  at -= axis.to_first;
-  return at >= 0 && at < axis.to ? at : -1;
+  int32_t resized = i + axis.first;
+  resized = resized < 0 ? 0 : resized < axis.sized ? resized : axis.sized - 1;
+  resized -= axis.to_first;
+  return resized >= 0 && resized < axis.to ? resized : -1;
 }
 
 struct FramePlan {
@@ -97,9 +97,9 @@ ROBOCACHE_HD void set_lowest_terms(AxisPlan& axis) {
   int32_t a = axis.from;
   int32_t b = axis.to;
   while (b != 0) {
-    const int32_t rest = a % b;
+    const int32_t remainder = a % b;
     a = b;
-    b = rest;
+    b = remainder;
   }
   axis.from_terms = axis.from / a;
   axis.to_terms = axis.to / a;
@@ -132,9 +132,9 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   AxisPlan& y = plan.rows;
   AxisPlan& x = plan.columns;
   if (p.fit != ImageFit::kStretch) {
-    // Whether the width limits the size of the whole frame, or requires it.
-    const bool by_width = static_cast<int64_t>(x.from) * y.to >= static_cast<int64_t>(y.from) * x.to;
-    if (by_width == (p.fit == ImageFit::kPad)) {
+    // A frame that is wider than `sized` fits in by its width, and covers it by its height.
+    const bool is_wider = static_cast<int64_t>(x.from) * y.to >= static_cast<int64_t>(y.from) * x.to;
+    if (is_wider == (p.fit == ImageFit::kPad)) {
       y.to = in_proportion(y.from, x.to, x.from);
     } else {
       x.to = in_proportion(x.from, y.to, y.from);
@@ -185,6 +185,7 @@ ROBOCACHE_HD int32_t tap_reach(const AxisPlan& axis, int32_t reach) {
   return 2 * reach * (axis.from_terms > axis.to_terms ? axis.from_terms : axis.to_terms);
 }
 
+// Returns the distance of pixel j from the centre, times 2 b.
 ROBOCACHE_HD int32_t from_centre(const AxisPlan& axis, const Taps& taps, int32_t j) {
   const int32_t distance = (2 * j + 1) * axis.to_terms - taps.centre;
   return distance < 0 ? -distance : distance;
@@ -223,11 +224,11 @@ struct Bicubic {
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) { return taps_within(axis, r, tap_reach(axis, 2)); }
   ROBOCACHE_HD static int32_t weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
     // These are whole numbers below 2^53: float64 holds them.
-    const double one = tap_reach(axis, 1);
+    const double unit = tap_reach(axis, 1);
     const double x = from_centre(axis, taps, j);
-    const double twice = x < one ? (3 * x - 5 * one) * x * x + 2 * (one * one * one)
-                                 : ((5 * one - x) * x - 8 * (one * one)) * x + 4 * (one * one * one);
-    return static_cast<int32_t>(whole_nearest(twice * (0x1p14 / (one * one * one))));
+    const double twice = x < unit ? (3 * x - 5 * unit) * x * x + 2 * (unit * unit * unit)
+                                  : ((5 * unit - x) * x - 8 * (unit * unit)) * x + 4 * (unit * unit * unit);
+    return static_cast<int32_t>(whole_nearest(twice * (0x1p14 / (unit * unit * unit))));
   }
 };
 

@@ -26,9 +26,10 @@ namespace {
 using test::picture;
 using Bytes = std::vector<uint8_t>;
 
-class BeforeAWall {
+// Memory that ends at a page that must not be touched.
+class GuardedMemory {
  public:
-  explicit BeforeAWall(size_t most) {
+  explicit GuardedMemory(size_t most) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     size_ = (most + page - 1) / page * page;
     mapped_ = size_ + page;
@@ -36,9 +37,9 @@ class BeforeAWall {
     if (memory == MAP_FAILED || mprotect(static_cast<char*>(memory) + size_, page, PROT_NONE) != 0) std::abort();
     memory_ = static_cast<uint8_t*>(memory);
   }
-  ~BeforeAWall() { munmap(memory_, mapped_); }
-  BeforeAWall(const BeforeAWall&) = delete;
-  BeforeAWall& operator=(const BeforeAWall&) = delete;
+  ~GuardedMemory() { munmap(memory_, mapped_); }
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
 
   uint8_t* last(size_t bytes) { return memory_ + size_ - bytes; }
 
@@ -77,26 +78,26 @@ std::vector<Sample> samples() {
 Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19937* random) {
   const auto below = [random](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(*random); };
   Bytes file = sample.file;
-  const size_t times = 1 + below(4);
-  for (size_t i = 0; i < times && !file.empty(); ++i) {
+  const size_t changes = 1 + below(4);
+  for (size_t i = 0; i < changes && !file.empty(); ++i) {
     // Half of the changes are near the beginning, where headers and tables are.
     const size_t offset = below(below(2) == 0 ? file.size() : std::min<size_t>(file.size(), 700));
-    const auto at = file.begin() + static_cast<std::ptrdiff_t>(offset);
+    const auto position = file.begin() + static_cast<std::ptrdiff_t>(offset);
     switch (below(7)) {
       case 0:
-        *at ^= static_cast<uint8_t>(1 << below(8));
+        *position ^= static_cast<uint8_t>(1 << below(8));
         break;
       case 1:
-        *at = static_cast<uint8_t>(below(256));
+        *position = static_cast<uint8_t>(below(256));
         break;
       case 2:
-        *at = below(2) == 0 ? 0xff : 0;
+        *position = below(2) == 0 ? 0xff : 0;
         break;
       case 3:
         file.resize(offset);
         break;
       case 4:
-        file.erase(at, at + static_cast<std::ptrdiff_t>(std::min(file.size() - offset, 1 + below(40))));
+        file.erase(position, position + static_cast<std::ptrdiff_t>(std::min(file.size() - offset, 1 + below(40))));
         break;
       case 5: {  // any marker, or part of another frame
         const Bytes& other = others[below(others.size())].file;
@@ -104,19 +105,19 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
         const Bytes marker{0xff, static_cast<uint8_t>(0xc0 + below(64))};
         const Bytes part(other.begin() + static_cast<std::ptrdiff_t>(from),
                          other.begin() + static_cast<std::ptrdiff_t>(std::min(other.size(), from + 1 + below(80))));
-        const Bytes& put = below(2) == 0 ? marker : part;
-        file.insert(at, put.begin(), put.end());
+        const Bytes& inserted = below(2) == 0 ? marker : part;
+        file.insert(position, inserted.begin(), inserted.end());
         break;
       }
       default:
-        std::swap(*at, file[below(file.size())]);
+        std::swap(*position, file[below(file.size())]);
     }
   }
   if (sample.codec == Codec::kPng && below(8) != 0) test::mend_checksums(&file);
   return file;
 }
 
-// Returns the fault that a call names in a PNG.
+// Returns the fault that a call names in a PNG, or "".
 template <class Call, class... More>
 std::string png_fault(const Call& call, std::span<const uint8_t> blob, const FrameShape& shape, More... more) {
   try {
@@ -135,7 +136,7 @@ int rounds() {
 
 TEST(Mutations, AreDecodedOrRefused) {
   const std::vector<Sample> all = samples();
-  BeforeAWall blobs(1 << 20), pixels(1 << 20);
+  GuardedMemory blobs(1 << 20), pixels(1 << 20);
   std::mt19937 random(20240611);
   int decoded = 0, refused = 0;
   for (int round = 0; round < rounds(); ++round) {
@@ -160,11 +161,11 @@ TEST(Mutations, AreDecodedOrRefused) {
     try {
       const Segmented segmented = segment_jpeg(blob);
       const FrameShape shape = frame_shape(Codec::kJpeg, segmented.blob);
-      Bytes again(static_cast<size_t>(shape.bytes()));
-      decode_frame(Codec::kJpeg, segmented.blob, shape, again.data());
+      Bytes segmented_pixels(static_cast<size_t>(shape.bytes()));
+      decode_frame(Codec::kJpeg, segmented.blob, shape, segmented_pixels.data());
       // A frame kept without loss decodes to the same pixels.
       if (is_whole && !segmented.reencoded) {
-        EXPECT_EQ(std::memcmp(again.data(), out, again.size()), 0);
+        EXPECT_EQ(std::memcmp(segmented_pixels.data(), out, segmented_pixels.size()), 0);
       }
     } catch (const FrameError& error) {
       const bool beyond_range = std::string(error.what()).find("inverse DCT") != std::string::npos;

@@ -128,40 +128,41 @@ TEST(Codec, SegmentingKeepsTheLargestCoefficients) {
 }
 
 TEST(Codec, RefusesUnsupportedJpegs) {
-  const auto refused = [](const Bytes& file, const std::string& why) {
+  const auto expect_fault = [](const Bytes& file, const std::string& why) {
     const std::string start = "JPEG of " + std::to_string(file.size()) + " bytes: ";
     expect_refused<FrameError>([&] { frame_shape(Codec::kJpeg, file); }, start, why);
     expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, {16, 16, 3}); }, start, why);
     expect_refused<FrameError>([&] { segment_jpeg(file); }, start, why);
   };
-  refused(jpeg(16, 16, 4, {.luma_across = 1, .luma_down = 1}), "expected grey, YCbCr or RGB, got CMYK");
+  expect_fault(jpeg(16, 16, 4, {.luma_across = 1, .luma_down = 1}), "expected grey, YCbCr or RGB, got CMYK");
   Bytes ycck = jpeg(16, 16, 4, {.luma_across = 1, .luma_down = 1});
   const size_t adobe = marker(ycck, 0xee);
   ASSERT_LT(adobe, ycck.size());
   ycck[adobe + 15] = 2;
-  refused(ycck, "got YCCK");
+  expect_fault(ycck, "got YCCK");
 
   const Bytes good = jpeg(16, 16, 3, {});
   const size_t frame = marker(good, kSof0);
-  const auto with = [&](size_t offset, std::initializer_list<uint8_t> bytes) {
+  const auto with_bytes = [&](size_t offset, std::initializer_list<uint8_t> bytes) {
     Bytes file = good;
     std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<std::ptrdiff_t>(offset));
     return file;
   };
-  refused(with(frame + 4, {12}), "precision");
-  refused(with(frame + 5, {0, 0}), "Empty");
-  refused(with(frame + 7, {0, 0}), "Empty");
-  refused(with(frame + 5, {0xff, 0xff, 0xff, 0xff}), "65500");
-  refused(with(frame + 5, {0xff, 0xdc, 0xff, 0xdc}), "[65500, 65500, 3] uint8, more than the file's bytes can hold");
-  refused(with(0, {0xff, 0xd9}), "0xd9");
-  refused({}, "");
+  expect_fault(with_bytes(frame + 4, {12}), "precision");
+  expect_fault(with_bytes(frame + 5, {0, 0}), "Empty");
+  expect_fault(with_bytes(frame + 7, {0, 0}), "Empty");
+  expect_fault(with_bytes(frame + 5, {0xff, 0xff, 0xff, 0xff}), "65500");
+  expect_fault(with_bytes(frame + 5, {0xff, 0xdc, 0xff, 0xdc}),
+               "[65500, 65500, 3] uint8, more than the file's bytes can hold");
+  expect_fault(with_bytes(0, {0xff, 0xd9}), "0xd9");
+  expect_fault({}, "");
 }
 
 TEST(Codec, RefusesDamagedJpegs) {
   const int height = 40, width = 56;
   const FrameShape shape{height, width, 3};
   const Bytes good = encode_frame(Codec::kJpeg, picture(height, width, 3).data(), shape);
-  const auto refused = [&](const Bytes& file, const std::string& why) {
+  const auto expect_fault = [&](const Bytes& file, const std::string& why) {
     expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, shape); }, "JPEG of ", why);
     expect_refused<FrameError>([&] { segment_jpeg(file); }, "JPEG of ", why);
   };
@@ -169,49 +170,50 @@ TEST(Codec, RefusesDamagedJpegs) {
   for (size_t bytes = 0; bytes < good.size(); bytes += test::kDamageStep) {
     SCOPED_TRACE(bytes);
     const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(bytes));
-    refused(cut, ", near byte ");
+    expect_fault(cut, ", near byte ");
   }
   // Restart markers that are out of order, missing, or one too many.
   const size_t restart = marker(good, 0xd2);
   ASSERT_LT(restart, good.size());
   Bytes file = good;
   file[restart + 1] = 0xd5;
-  refused(file, "Corrupt JPEG data");
+  expect_fault(file, "Corrupt JPEG data");
   file = good;
   file.erase(file.begin() + static_cast<std::ptrdiff_t>(restart),
              file.begin() + static_cast<std::ptrdiff_t>(restart) + 2);
-  refused(file, "Corrupt JPEG data");
+  expect_fault(file, "Corrupt JPEG data");
   file = good;
   file.insert(file.begin() + static_cast<std::ptrdiff_t>(restart), {0xff, 0xd2});
-  refused(file, "Corrupt JPEG data");
+  expect_fault(file, "Corrupt JPEG data");
   // More codes of a length than can exist.
   file = good;
   const size_t table = marker(good, kDht);
   for (size_t length = 1; length <= 16; ++length) file[table + 4 + length] = 0xff;
-  refused(file, "Bogus Huffman table definition");
+  expect_fault(file, "Bogus Huffman table definition");
   file = good;
   file[table + 4 + 1] = 3;  // there are only two codes of one bit
   file[table + 4 + 16] = 0;
-  refused(file, "Bogus Huffman table definition");
+  expect_fault(file, "Bogus Huffman table definition");
   // A component has no data.
-  const Bytes several = jpeg(height, width, 3, {.restart_mcus = 0, .interleaved = false});
-  const size_t first = marker(several, kSos, 0), second = marker(several, kSos, 1), third = marker(several, kSos, 2);
-  file = several;
+  const Bytes scan_each = jpeg(height, width, 3, {.restart_mcus = 0, .interleaved = false});
+  const size_t first = marker(scan_each, kSos, 0), second = marker(scan_each, kSos, 1),
+               third = marker(scan_each, kSos, 2);
+  file = scan_each;
   file.resize(third);
   file.insert(file.end(), {0xff, kEoi});
-  refused(file, "component 2 has no data");
+  expect_fault(file, "component 2 has no data");
   // The same scan repeats. A file may have at most 100 scans.
   const auto with_scans = [&](int times) {
-    const Bytes again(several.begin() + static_cast<std::ptrdiff_t>(first),
-                      several.begin() + static_cast<std::ptrdiff_t>(second));
-    Bytes many = several;
+    const Bytes scan(scan_each.begin() + static_cast<std::ptrdiff_t>(first),
+                     scan_each.begin() + static_cast<std::ptrdiff_t>(second));
+    Bytes repeated = scan_each;
     for (int i = 0; i < times; ++i) {
-      many.insert(many.begin() + static_cast<std::ptrdiff_t>(second), again.begin(), again.end());
+      repeated.insert(repeated.begin() + static_cast<std::ptrdiff_t>(second), scan.begin(), scan.end());
     }
-    return many;
+    return repeated;
   };
-  EXPECT_EQ(decoded(Codec::kJpeg, with_scans(97), shape), decoded(Codec::kJpeg, several, shape));
-  refused(with_scans(98), "more than 100 scans");
+  EXPECT_EQ(decoded(Codec::kJpeg, with_scans(97), shape), decoded(Codec::kJpeg, scan_each, shape));
+  expect_fault(with_scans(98), "more than 100 scans");
 }
 
 TEST(Frames, RawFramesNeedNoOffsets) {

@@ -42,16 +42,16 @@ Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& row
       {count, frames.height, frames.width, frames.channels}, device);
   const DeviceArray<int32_t> status(std::vector<int32_t>(rows.size(), -1), DType::kInt32, {count}, device);
   const DeviceBuffer workspace(device, size_t(resident.workspace_bytes(count)));
-  const auto* const on_device = static_cast<const int64_t*>(row_array.view().data);
+  const auto* const device_rows = static_cast<const int64_t*>(row_array.view().data);
   DeviceBuffer words;
   ResidentJpegs::Marks marks;
   if (fetched) {
     marks.fetched_stride = resident.largest_data_bytes() + 16;
     words = DeviceBuffer(device, size_t(count * marks.fetched_stride));
-    resident.fetch(on_device, count, 0, words.data(), marks.fetched_stride, {});
+    resident.fetch(device_rows, count, 0, words.data(), marks.fetched_stride, {});
     marks.fetched = words.data();
   }
-  resident.decode(on_device, count, static_cast<uint8_t*>(pixels.view().data),
+  resident.decode(device_rows, count, static_cast<uint8_t*>(pixels.view().data),
                   static_cast<int32_t*>(status.view().data), workspace.data(), {}, marks);
   return {pixels.read(), status.read()};
 }
@@ -112,8 +112,8 @@ void expect_decoded(const Files& files, Device device, const std::string& what, 
     ASSERT_EQ(frames.width, expected.width);
     ASSERT_EQ(frames.channels, expected.channels);
     ASSERT_EQ(decoded.status[size_t(i)], 0) << what << ", file " << i;
-    const auto* const mine = decoded.pixels.data() + size_t(i) * frame_bytes;
-    const auto differs = std::mismatch(expected.pixels.begin(), expected.pixels.end(), mine);
+    const auto* const actual = decoded.pixels.data() + size_t(i) * frame_bytes;
+    const auto differs = std::mismatch(expected.pixels.begin(), expected.pixels.end(), actual);
     ASSERT_EQ(differs.first, expected.pixels.end())
         << what << ", file " << i << ", byte " << differs.first - expected.pixels.begin() << ": " << int(*differs.first)
         << " and " << int(*differs.second);
@@ -184,23 +184,24 @@ TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEveryRestartInterval) {
 Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
   const int changes = 1 + int(random() % 4);
   for (int i = 0; i < changes; ++i) {
-    const size_t at = from + random() % (file.size() - from);
+    const size_t offset = from + random() % (file.size() - from);
     switch (random() % 8) {
       case 0:
-        file.erase(file.begin() + int64_t(at), file.begin() + int64_t(std::min(file.size(), at + random() % 9)));
+        file.erase(file.begin() + int64_t(offset),
+                   file.begin() + int64_t(std::min(file.size(), offset + random() % 9)));
         break;
       case 1:
-        file.insert(file.begin() + int64_t(at), random() % 9, uint8_t(random()));
+        file.insert(file.begin() + int64_t(offset), random() % 9, uint8_t(random()));
         break;
       case 2:
-        if (random() % 8 == 0) file.resize(std::max(at, from + 1));
+        if (random() % 8 == 0) file.resize(std::max(offset, from + 1));
         break;
       case 3:
-        std::fill(file.begin() + int64_t(at), file.begin() + int64_t(std::min(file.size(), at + 40)),
+        std::fill(file.begin() + int64_t(offset), file.begin() + int64_t(std::min(file.size(), offset + 40)),
                   uint8_t(random() % 2 ? 0 : 0xfe));
         break;
       default:
-        file[at] = uint8_t(random());
+        file[offset] = uint8_t(random());
     }
   }
   return file;
@@ -246,8 +247,8 @@ TEST_P(DecodeJpeg, PackedFramesDecodeToTheSamePixels) {
       rows.push_back(i == 4 || i == 7 ? 0 : 100 + i);
     }
     std::vector<int64_t> refused;
-    const int64_t room = packed_jpegs_bytes(shape, files.count(), *std::max_element(bytes.begin(), bytes.end()));
-    std::vector<uint64_t> memory(size_t(room) / 8, 0xaaaaaaaaaaaaaaaaU);
+    const int64_t capacity = packed_jpegs_bytes(shape, files.count(), *std::max_element(bytes.begin(), bytes.end()));
+    std::vector<uint64_t> memory(size_t(capacity) / 8, 0xaaaaaaaaaaaaaaaaU);
     const PackedJpegs packed = pack_jpegs(
         shape, bytes,
         [&](int64_t i, Bytes& blob) {
@@ -257,7 +258,7 @@ TEST_P(DecodeJpeg, PackedFramesDecodeToTheSamePixels) {
         },
         [&](int64_t i, const FrameError&) { refused.push_back(i); }, memory.data());
     EXPECT_EQ(refused, std::vector<int64_t>{7});
-    EXPECT_LE(packed.bytes, room);
+    EXPECT_LE(packed.bytes, capacity);
     EXPECT_EQ(packed.one_table, one_table);
     for (const size_t absent : {4, 7})
       std::fill_n(expected.pixels.begin() + int64_t(absent * frame_bytes), frame_bytes, 0);
@@ -316,18 +317,18 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
     if (frames.height != height || frames.width != width) continue;  // the first file was damaged
     result = decode(frames, files.rows(), device());
     for (int64_t i = 0; i < files.count(); ++i) {
-      const auto* const mine = result.pixels.data() + size_t(i) * frame_bytes;
+      const auto* const actual = result.pixels.data() + size_t(i) * frame_bytes;
       if (i != victim) {
         ASSERT_EQ(result.status[size_t(i)], 0);
-        ASSERT_EQ(std::memcmp(mine, expected.pixels.data() + size_t(i) * frame_bytes, frame_bytes), 0) << attempt;
+        ASSERT_EQ(std::memcmp(actual, expected.pixels.data() + size_t(i) * frame_bytes, frame_bytes), 0) << attempt;
       } else if (result.status[size_t(i)] != 0) {
-        ASSERT_TRUE(std::all_of(mine, mine + frame_bytes, [](uint8_t byte) { return byte == 0; }));
+        ASSERT_TRUE(std::all_of(actual, actual + frame_bytes, [](uint8_t byte) { return byte == 0; }));
         ++marked;
       } else {
         ++decoded;
         Bytes pixels(frame_bytes);
         decode_frame(Codec::kJpeg, files.file(i), {height, width, 3}, pixels.data());  // libjpeg-turbo accepts it too
-        different += std::memcmp(mine, pixels.data(), frame_bytes) != 0;
+        different += std::memcmp(actual, pixels.data(), frame_bytes) != 0;
       }
     }
     if (device().is_cuda()) {
@@ -372,13 +373,13 @@ class PrepareJpegFrames : public testing::Test {
 
 TEST_F(PrepareJpegFrames, RefusesBrokenHeaders) {
   const Bytes whole = encode({});
-  const auto changed = [&](const Bytes& marker, size_t behind, uint8_t to) {
+  const auto changed = [&](const Bytes& marker, size_t offset, uint8_t to) {
     Bytes file = whole;
-    file[find(file, marker) + behind] = to;
+    file[find(file, marker) + offset] = to;
     return file;
   };
   expect_refused(changed({0xff, 0xc0}, 4, 12), "expected 8 bits a sample, got 12");
-  expect_refused(changed({0xff, 0xc0}, 6, 0), "a frame of 0 x 56 pixels");
+  expect_refused(changed({0xff, 0xc0}, 6, 0), "expected a frame with pixels, got 0 x 56");
   expect_refused(changed({0xff, 0xc0}, 12, 7), "there is no quantisation table 7");
   expect_refused(changed({0xff, 0xc0}, 12, 2), "there is no quantisation table 2");
   expect_refused(changed({0xff, 0xc4}, 5, 3), "more codes of 1 bits than there can be");

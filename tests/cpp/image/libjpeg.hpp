@@ -16,7 +16,7 @@ struct JpegOptions {
   int quality = 95;
   int luma_across = 2, luma_down = 2;
   int restart_mcus = 2;
-  bool optimised = false;  // own Huffman tables
+  bool optimised = false;  // Huffman tables made for this picture
   bool progressive = false;
   bool interleaved = true;           // otherwise three channels have a scan each
   J_COLOR_SPACE stored = JCS_YCbCr;  // for three or four channels
@@ -79,7 +79,7 @@ struct DecodedJpeg {
   std::vector<uint8_t> pixels;
 };
 
-// The file must be whole.
+// Decodes a file that is not damaged.
 inline DecodedJpeg decode_by_libjpeg(const uint8_t* file, size_t bytes) {
   jpeg_decompress_struct jpeg;
   jpeg_error_mgr errors;

@@ -110,7 +110,7 @@ void expect_intrinsics_follow(const char* json, bool along_rows) {
   const double in[9] = {210, 0.5, 117.25, 0, 190, 80.5, 0, 0, 1};
   const int64_t h = transform.shape()[0];
   const int64_t w = transform.shape()[1];
-  int seen = 0;
+  int compared = 0;
   for (int64_t sample = 0; sample < 5; ++sample) {
     const Bytes out = run(transform, frame.data(), {3, 0, sample});
     double matrix[9];
@@ -123,18 +123,19 @@ void expect_intrinsics_follow(const char* json, bool along_rows) {
     EXPECT_NEAR(matrix[1] / in[1], matrix[0] / in[0], 1e-12);
     for (int64_t y = 3; y < h - 3; ++y) {
       for (int64_t x = 3; x < w - 3; ++x) {
-        const double from = out[static_cast<size_t>(y * w + x)];
+        const double position = out[static_cast<size_t>(y * w + x)];
         // Skips pixels near the frame's edges, where pixels are repeated or black.
-        if (from < 8 || from > (along_rows ? 171 : 231)) continue;
+        if (position < 8 || position > (along_rows ? 171 : 231)) continue;
         // The ray through that pixel of the frame.
-        const double direction = (from - in[3 * row + 2]) / in[4 * row];
-        const double at = matrix[4 * row] * direction + matrix[3 * row + 2];
-        EXPECT_NEAR(at, static_cast<double>(along_rows ? y : x), 0.5 * scale + 1e-9) << json << " " << y << " " << x;
-        ++seen;
+        const double direction = (position - in[3 * row + 2]) / in[4 * row];
+        const double projected = matrix[4 * row] * direction + matrix[3 * row + 2];
+        EXPECT_NEAR(projected, static_cast<double>(along_rows ? y : x), 0.5 * scale + 1e-9)
+            << json << " " << y << " " << x;
+        ++compared;
       }
     }
   }
-  EXPECT_GT(seen, 1000) << json;
+  EXPECT_GT(compared, 1000) << json;
 }
 
 TEST(Transform, IntrinsicsFollowTheFrame) {
