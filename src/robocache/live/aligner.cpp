@@ -28,7 +28,7 @@ int rows_after(InterpolationMethod method, const KeySpec& key) {
   return 1 + with_method(method, []<class Method>(Method) { return Method::kReach; });
 }
 
-// Removes goals: the caller provides them.
+// Removes the keys of goals, which the caller provides.
 BatchSpec without_goals(BatchSpec spec) {
   std::erase_if(spec.keys, [](const KeySpec& key) { return key.moment.has_value(); });
   return spec;
@@ -37,7 +37,7 @@ BatchSpec without_goals(BatchSpec spec) {
 // Returns how many rows at or before a target a method reads. Rows with equal stamps count once.
 int rows_before(InterpolationMethod method, const KeySpec& key) { return std::max(1, rows_after(method, key)); }
 
-constexpr int64_t kLatestNs = int64_t{1} << 62;
+constexpr int64_t kLatestNs = int64_t{1} << 62;  // in the year 2116; the sum with an offset does not overflow
 constexpr int kMargin = 4;  // distinct stamps to copy on each side of a window: more than any method reads
 
 }  // namespace
@@ -50,8 +50,9 @@ struct Aligner::Impl {
     std::vector<int64_t> offsets_ns;   // for each step the offset of its target stamp; for a key in rows the anchor's
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
-    int rows_after = 0;    // the argument of Ring::settled_ns
-    int64_t before = 1;    // how many rows with distinct stamps the window needs at or before its first target
+    int rows_after = 0;  // the argument of Ring::settled_ns
+    // How many rows with distinct stamps the window needs at or before its first target.
+    int64_t rows_needed_before = 1;
     int margin = kMargin;  // the argument of Ring::copy
     int64_t settled_ns = INT64_MIN;
 
@@ -82,7 +83,7 @@ struct Aligner::Impl {
     // For frames only:
     std::optional<ImageTransform> transform;
     FrameShape frame{};
-    std::vector<int64_t> numbers;  // 1, 2, ...: the plan takes them for rows
+    std::vector<int64_t> numbers;  // 1, 2, ...: for the plan, the values of the rows
     std::vector<uint8_t> pixels;   // pixels of a decoded file
     int64_t number_offset = 0;
     int64_t intrinsics_offset = -1;
@@ -127,7 +128,7 @@ struct Aligner::Impl {
     if (!device.is_cuda()) return;
     host_memory = PinnedBuffer(device, static_cast<size_t>(host_bytes));
     queued = CudaEvent(device);
-    size_t most = 1;
+    size_t copy_count = 1;
     for (Key& key : keys) {
       if (!key.transform) continue;
       const auto bytes = static_cast<size_t>(key.spec->steps() * key.frame.bytes());
@@ -138,11 +139,11 @@ struct Aligner::Impl {
       }
       key.on_device = DeviceBuffer(device, bytes);
       key.copied.reserve(static_cast<size_t>(key.spec->steps()));
-      most += static_cast<size_t>(key.spec->steps());
+      copy_count += static_cast<size_t>(key.spec->steps());
       const int64_t workspace = key.transform->workspace_bytes(key.spec->steps());
       if (workspace > 0) key.workspace = DeviceBuffer(device, static_cast<size_t>(workspace));
     }
-    copies.reserve(most);
+    copies.reserve(copy_count);
   }
 
   std::string names_of_keys() const {
@@ -156,7 +157,7 @@ struct Aligner::Impl {
     key.spec = &key_spec;
     key.dtype = key_spec.convert ? key_spec.convert->dtype : key_spec.dtype;
     key.offsets_ns = key_spec.stamp_offsets_ns();
-    read(key, rings);
+    find_ring(key, rings);
     reserve(key);
     if (key_spec.convert) add_conversion(key, rings);
   }
@@ -172,7 +173,7 @@ struct Aligner::Impl {
     key.is_base = true;
     key.dtype = key_spec.convert->dtype;
     key.offsets_ns = {base.offset_ns};
-    read(key, rings);
+    find_ring(key, rings);
     key.affine = {};
     key.base_features = key_spec.convert->base_features;
     if (key.base_features.empty()) {
@@ -221,7 +222,7 @@ struct Aligner::Impl {
   }
 
   // Finds the ring of a key, and how many rows its window needs on each side.
-  void read(Key& key, const Rings& rings) {
+  void find_ring(Key& key, const Rings& rings) {
     const KeySpec& key_spec = *key.spec;
     const auto [first, last] = std::minmax_element(key.offsets_ns.begin(), key.offsets_ns.end());
     key.first_offset_ns = *first;
@@ -233,16 +234,16 @@ struct Aligner::Impl {
                "'; name a key that the policy computes in outputs=");
       }
       key.ring = found->second;
-      check(key);
+      check_ring(key);
       if (key_spec.offsets_rows.empty()) {
         for (const FeatureBlock& block : key_spec.rows->methods) {
           key.rows_after = std::max(key.rows_after, rows_after(block.method, key_spec));
-          key.before = std::max<int64_t>(key.before, rows_before(block.method, key_spec));
+          key.rows_needed_before = std::max<int64_t>(key.rows_needed_before, rows_before(block.method, key_spec));
         }
       } else {
         const auto [earliest, latest] = std::ranges::minmax(key_spec.offsets_rows);
         key.margin += static_cast<int>(std::max(-earliest, latest));
-        key.before = std::max<int64_t>(0, -earliest) + 1;
+        key.rows_needed_before = std::max<int64_t>(0, -earliest) + 1;
         if (latest > 0) key.rows_after = static_cast<int>(latest) + 1;
       }
       if (!key_spec.images && !key_spec.convert)
@@ -253,7 +254,7 @@ struct Aligner::Impl {
   }
 
   // Refuses a ring whose rows differ from the rows of the spec's stream.
-  static void check(const Key& key) {
+  static void check_ring(const Key& key) {
     const RowsSpec& rows = *key.spec->rows;
     const RingOptions& ring = key.ring->options();
     const auto text = [](DType dtype, const std::vector<int64_t>& shape, const std::optional<Codec>& codec) {
@@ -377,15 +378,16 @@ struct Aligner::Impl {
     return frontier;
   }
 
+  // Throws if the ring has forgotten rows that the window needs.
   void check_not_forgotten(const Key& key, int64_t time_ns) const {
     if (!key.rows.forgotten) return;
-    int64_t held = 0;
-    for (int64_t row = 0; row < key.rows.rows && held < key.before; ++row) {
+    int64_t rows_before_window = 0;
+    for (int64_t row = 0; row < key.rows.rows && rows_before_window < key.rows_needed_before; ++row) {
       const auto i = static_cast<size_t>(row);
       if (key.rows.time_ns[i] > time_ns + key.first_offset_ns) break;
-      held += row == 0 || key.rows.time_ns[i] != key.rows.time_ns[i - 1];
+      rows_before_window += row == 0 || key.rows.time_ns[i] != key.rows.time_ns[i - 1];
     }
-    if (held >= key.before) return;
+    if (rows_before_window >= key.rows_needed_before) return;
     const auto seconds = [](int64_t ns) { return number_text(static_cast<double>(ns) / 1e9); };
     throw StaleError(
         "rings['", key.spec->key, "'].span_s: expected rows as old as the window's first step, got ",
@@ -467,8 +469,8 @@ struct Aligner::Impl {
     return unsettled;
   }
 
-  // Adds the copy of a frame, unless an earlier step did. Returns the copy's number, from 1, or 0 if the frame does not
-  // decode.
+  // Adds the copy of a frame, unless an earlier step added it. Returns the copy's number, from 1, or 0 if the frame
+  // does not decode.
   int64_t copy_frame(Key& key, int64_t number) {
     const auto found = std::ranges::find(key.copied, number);
     const int64_t index = found - key.copied.begin();
@@ -490,11 +492,11 @@ struct Aligner::Impl {
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_copy_pinned"));
     copies.push_back({batch, host_memory.on_device(), host_bytes});
     for (std::span rest(copies); !rest.empty();) {
-      PinnedCopies some{};
-      some.count = static_cast<int32_t>(std::min<size_t>(rest.size(), PinnedCopies::kMost));
-      std::copy_n(rest.begin(), some.count, some.of);
-      check_cuda(launch(&some, device.index, stream.handle), "aligner");
-      rest = rest.subspan(static_cast<size_t>(some.count));
+      PinnedCopies part{};
+      part.count = static_cast<int32_t>(std::min<size_t>(rest.size(), PinnedCopies::kMost));
+      std::copy_n(rest.begin(), part.count, part.of);
+      check_cuda(launch(&part, device.index, stream.handle), "aligner");
+      rest = rest.subspan(static_cast<size_t>(part.count));
     }
     for (Key& key : keys) {
       if (!key.transform) continue;
@@ -602,6 +604,7 @@ std::optional<Aligner::Stalest> Aligner::stalest() const {
     const auto newest_here = key.ring->newest_ns();
     if (!newest_here) return {};
     newest = std::max(newest, *newest_here);
+    // Until the newest stamp of all rings is known, behind_ns is the newest stamp of the ring.
     if (!stalest || *newest_here < stalest->behind_ns) stalest = {key.spec->key, *newest_here};
   }
   if (stalest) stalest->behind_ns = newest - stalest->behind_ns;

@@ -16,23 +16,23 @@ Chunks::Chunks(ChunkOptions options) : options_(std::move(options)) {
   if (!std::isfinite(options_.decay)) refuse("decay: expected a finite number, got ", options_.decay);
 }
 
-void Chunks::turn(std::vector<double>& action, const double* to, double share) const {
+void Chunks::mix_turns(std::vector<double>& action, const double* target, double share) const {
   for (const FeatureBlock& block : options_.turns) {
     double* const from = action.data();
     if (block.method == InterpolationMethod::kAngle) {
       for (int64_t k = block.begin; k < block.end; ++k) {
-        from[k] = Angle::value(CurveWeights<double>{.along = share}, 1, 1, {from[k], to[k]});
+        from[k] = Angle::value(CurveWeights<double>{.along = share}, 1, 1, {from[k], target[k]});
       }
       continue;
     }
     for (int64_t k = block.begin; k < block.end; k += Slerp::kFeatures) {
       double a[4];
       double b[4];
-      double between[4];
+      double mixed[4];
       std::copy_n(from + k, 4, a);
-      std::copy_n(to + k, 4, b);
-      slerp(a, b, share, 1 - share, between);
-      std::copy_n(between, 4, from + k);
+      std::copy_n(target + k, 4, b);
+      slerp(a, b, share, 1 - share, mixed);
+      std::copy_n(mixed, 4, from + k);
     }
   }
 }
@@ -59,9 +59,9 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
     refuse("actions: expected at least ", options_.turns.back().end, " features, got ", features);
   }
   features_ = features;
-  const auto later =
+  const auto first_later =
       std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& other) { return other.time_ns.front(); });
-  chunks_.insert(later, std::move(chunk));
+  chunks_.insert(first_later, std::move(chunk));
 }
 
 bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
@@ -69,7 +69,7 @@ bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
   while (chunks_.size() > 1 && chunks_.front().end_ns <= time_ns) chunks_.pop_front();
   candidates_.clear();
   for (Chunk& chunk : chunks_) {
-    const int64_t step = begun(chunk, time_ns);
+    const int64_t step = begun_steps(chunk, time_ns);
     if (step == 0 || time_ns >= chunk.end_ns) continue;
     // The first chunk has nothing to fade from. It keeps that even if an older chunk comes late.
     if (!chunk.fades_from) chunk.fades_from = candidates_.empty() ? INT64_MIN : time_ns;
@@ -85,37 +85,38 @@ bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
     return true;
   }
   action.assign(candidates_[0].action, candidates_[0].action + features_);
-  turned_ = action;
+  mixed_turns_ = action;
   double weights = 1;
   for (size_t i = 1; i < candidates_.size(); ++i) {
-    const auto& [chunk, to] = candidates_[i];
+    const auto& [chunk, target] = candidates_[i];
     if (options_.mode == ChunkMode::kEnsemble) {
       const double weight = std::exp(-options_.decay * static_cast<double>(i));
       weights += weight;
-      for (size_t k = 0; k < features; ++k) action[k] += weight * to[k];
-      turn(turned_, to, weight / weights);
+      for (size_t k = 0; k < features; ++k) action[k] += weight * target[k];
+      mix_turns(mixed_turns_, target, weight / weights);
       continue;
     }
-    const int64_t from = *chunk->fades_from;
-    const double share = from == INT64_MIN ? 1 : std::max(0.0, static_cast<double>(time_ns - from) / options_.fade_ns);
+    const int64_t fade_begin = *chunk->fades_from;
+    const double share =
+        fade_begin == INT64_MIN ? 1 : std::max(0.0, static_cast<double>(time_ns - fade_begin) / options_.fade_ns);
     if (share >= 1) {
-      std::copy_n(to, features, action.begin());
-      std::copy_n(to, features, turned_.begin());
+      std::copy_n(target, features, action.begin());
+      std::copy_n(target, features, mixed_turns_.begin());
       continue;
     }
-    for (size_t k = 0; k < features; ++k) action[k] += share * (to[k] - action[k]);
-    turn(turned_, to, share);
+    for (size_t k = 0; k < features; ++k) action[k] += share * (target[k] - action[k]);
+    mix_turns(mixed_turns_, target, share);
   }
   if (options_.mode == ChunkMode::kEnsemble) {
     for (double& number : action) number /= weights;
   }
   for (const FeatureBlock& block : options_.turns) {
-    std::copy(turned_.begin() + block.begin, turned_.begin() + block.end, action.begin() + block.begin);
+    std::copy(mixed_turns_.begin() + block.begin, mixed_turns_.begin() + block.end, action.begin() + block.begin);
   }
   return true;
 }
 
-int64_t Chunks::begun(const Chunk& chunk, int64_t time_ns) {
+int64_t Chunks::begun_steps(const Chunk& chunk, int64_t time_ns) {
   return std::ranges::upper_bound(chunk.time_ns, time_ns) - chunk.time_ns.begin();
 }
 
@@ -123,14 +124,14 @@ Chunks::Rest Chunks::leftover(int64_t time_ns) const {
   const std::scoped_lock lock(mutex_);
   if (chunks_.empty()) return {};
   const Chunk& newest = chunks_.back();
-  const int64_t step = begun(newest, time_ns);
+  const int64_t step = begun_steps(newest, time_ns);
   return {{newest.time_ns.begin() + step, newest.time_ns.end()},
           {newest.actions.begin() + step * features_, newest.actions.end()}};
 }
 
 int64_t Chunks::frozen(int64_t time_ns) const {
   const std::scoped_lock lock(mutex_);
-  return chunks_.empty() ? 0 : begun(chunks_.back(), time_ns);
+  return chunks_.empty() ? 0 : begun_steps(chunks_.back(), time_ns);
 }
 
 std::optional<int64_t> Chunks::covered_until_ns() const {

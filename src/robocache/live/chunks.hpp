@@ -23,11 +23,14 @@
 namespace robocache {
 
 enum class ChunkMode : uint8_t {
-  kNewest,    // the action of the newest chunk that has one
-  kEnsemble,  // the mean over all chunks that have one, weighted by exp(-decay i), with i = 0 for the oldest (ACT, Zhao
-              // et al., 2023)
-  kCrossFade,  // from the earlier action to the newest chunk's, linearly over fade_ns from the first moment at which
-               // at() finds both
+  // The action of the newest chunk that has one.
+  kNewest,
+  // The mean over all chunks that have one, weighted by exp(-decay i), with i = 0 for the oldest (ACT, Zhao et al.,
+  // 2023).
+  kEnsemble,
+  // Goes from the earlier action to the newest chunk's, linearly over fade_ns from the first moment at which at() finds
+  // both.
+  kCrossFade,
 };
 
 template <>
@@ -37,10 +40,10 @@ struct ChunkOptions {
   ChunkMode mode = ChunkMode::kNewest;
   double decay = 0.01;
   double fade_ns = 1e8;
-  std::vector<FeatureBlock> turns = {};  // blocks of kAngle and kSlerp: these features are mixed along the shorter arc
+  std::vector<FeatureBlock> turns = {};  // blocks of kAngle and kSlerp, which are mixed along the shorter arc
 };
 
-// Several threads may use it at once: the policy's puts chunks while the control loop reads actions.
+// Several threads may use it at once: the policy's thread puts chunks while the control loop reads actions.
 class Chunks {
  public:
   explicit Chunks(ChunkOptions options);  // throws ArgumentError
@@ -48,8 +51,8 @@ class Chunks {
   // Takes a chunk of T >= 1 steps: ascending stamps, and [T, D] finite numbers. Throws ArgumentError.
   void put(std::span<const int64_t> time_ns, std::span<const double> actions);
 
-  // Writes the action [D] at a moment. Returns false if no chunk has one; starved() counts that. Moments must ascend:
-  // chunks that end at or before one are forgotten.
+  // Writes the action [D] at a moment. Returns false if no chunk has one; starved() counts such calls. Moments must
+  // ascend: chunks that end at or before such a moment are forgotten.
   bool at(int64_t time_ns, std::vector<double>& action);
 
   // Returns the newest chunk's steps after a moment. Real-time chunking begins the next chunk with them.
@@ -79,17 +82,17 @@ class Chunks {
     const double* action;
   };
 
-  // Moves the angles and rotations of `action` towards those of `to`, by `share` of the way.
-  void turn(std::vector<double>& action, const double* to, double share) const;
+  // Moves the angles and rotations of `action` towards those of `target`, by `share` of the way.
+  void mix_turns(std::vector<double>& action, const double* target, double share) const;
 
   // Returns how many steps of a chunk begin at or before a moment.
-  static int64_t begun(const Chunk& chunk, int64_t time_ns);
+  static int64_t begun_steps(const Chunk& chunk, int64_t time_ns);
 
   const ChunkOptions options_;
   mutable std::mutex mutex_;           // guards all members below
   std::deque<Chunk> chunks_;           // by their first stamps, ascending
   std::vector<Candidate> candidates_;  // scratch memory of at()
-  std::vector<double> turned_;         // scratch memory of at()
+  std::vector<double> mixed_turns_;    // scratch memory of at()
   int64_t features_ = 0;               // 0 before the first chunk
   int64_t starved_ = 0;
 };

@@ -24,6 +24,7 @@ using nlohmann::json;
 
 enum class Kind : uint8_t { kNumber, kNumbers, kText, kTexts, kRecords };
 
+// The role of a field, the "use" of the plan.
 enum class Use : uint8_t {
   kNone,
   kSeconds,
@@ -38,7 +39,7 @@ enum class Use : uint8_t {
   kFormat,
   kData,
 };
-constexpr size_t kNumberUses = 7;  // uses of a single number, including kNone
+constexpr size_t kNumberUses = 7;  // the first uses, from kNone on: a field of such a use is a single number
 
 }  // namespace
 
@@ -52,14 +53,14 @@ inline constexpr std::string_view kNames<Use>[] = {"",      "seconds",  "nanosec
 
 namespace {
 
-// The reason why a message is refused.
+// A message that is refused: the text says why.
 struct Unfit : Error {
   using Error::Error;
 };
 
 struct Target {
   size_t row;
-  int64_t feature;  // -1: one number for each joint
+  int64_t feature;  // the index of the first number in the row; -1: one number for each joint
 };
 
 struct PlanField {
@@ -76,7 +77,7 @@ struct PlanField {
 struct Encoding {
   DType dtype;
   int64_t channels;
-  std::vector<int64_t> kept;
+  std::vector<int64_t> kept;  // the channels of the row's pixels, in order
 };
 
 std::string list_of(const std::vector<std::string_view>& names) {
@@ -93,25 +94,25 @@ class Walk {
     if (message.size() < 4 || message[0] != 0 || message[1] > 1)
       throw Unfit("expected CDR, which begins with 00 00 or 00 01");
     is_swapped_ = (message[1] == 1) != (std::endian::native == std::endian::little);
-    at_ = kHead;
+    position_ = kHead;
   }
 
-  size_t at() const { return at_; }
-  std::span<const uint8_t> from(size_t start) const { return bytes_.subspan(start, at_ - start); }
+  size_t position() const { return position_; }
+  std::span<const uint8_t> from(size_t start) const { return bytes_.subspan(start, position_ - start); }
 
   // Returns the next `count` numbers of `size` bytes.
   std::span<const uint8_t> numbers(int64_t count, int64_t size) {
     if (count == 0) return {};
-    const auto wide = static_cast<size_t>(size);
-    at_ += (wide - (at_ - kHead) % wide) % wide;
-    return skip(static_cast<size_t>(count) * wide);
+    const auto number_size = static_cast<size_t>(size);
+    position_ += (number_size - (position_ - kHead) % number_size) % number_size;
+    return skip(static_cast<size_t>(count) * number_size);
   }
 
   // Reads the length of a sequence; each element takes at least `smallest` bytes.
   int64_t count(size_t smallest) {
     const auto length = load<uint32_t>(numbers(1, 4).data());
-    if (length > (bytes_.size() - at_) / smallest) {
-      throw Unfit(bytes_.size(), " bytes, but at ", at_ - 4, " a length of ", length);
+    if (length > (bytes_.size() - position_) / smallest) {
+      throw Unfit(bytes_.size(), " bytes, but at ", position_ - 4, " a length of ", length);
     }
     return length;
   }
@@ -124,8 +125,8 @@ class Walk {
 
   // Refuses bytes after the last field. CDR may pad up to 3.
   void end() const {
-    if (bytes_.size() - at_ > 3) {
-      throw Unfit(bytes_.size(), " bytes, but its type ends at ", at_);
+    if (bytes_.size() - position_ > 3) {
+      throw Unfit(bytes_.size(), " bytes, but its type ends at ", position_);
     }
   }
 
@@ -164,16 +165,16 @@ class Walk {
   static constexpr size_t kHead = 4;
 
   std::span<const uint8_t> skip(size_t size) {
-    if (at_ > bytes_.size() || size > bytes_.size() - at_) {
-      throw Unfit(bytes_.size(), " bytes, but a field that ends at ", at_ + size);
+    if (position_ > bytes_.size() || size > bytes_.size() - position_) {
+      throw Unfit(bytes_.size(), " bytes, but a field that ends at ", position_ + size);
     }
-    const auto part = bytes_.subspan(at_, size);
-    at_ += size;
+    const auto part = bytes_.subspan(position_, size);
+    position_ += size;
     return part;
   }
 
   std::span<const uint8_t> bytes_;
-  size_t at_ = 0;
+  size_t position_ = 0;
   bool is_swapped_ = false;
 };
 
@@ -207,7 +208,7 @@ struct Topic::Plan {
   EncodeOptions encode;
 
   std::vector<uint8_t> last_joint_bytes;  // the bytes of the joints' names in the last message
-  size_t joints_at = 0;
+  size_t joints_at = 0;                   // where these bytes begin in it
   int64_t joints = 0;
   std::vector<std::string> frames;  // the frames of reference in the first message
   bool has_frames = false;
@@ -217,7 +218,7 @@ struct Topic::Plan {
   std::vector<Target> missing;  // the features that the message marks as absent
   std::vector<uint8_t> pixels;
 
-  // ---- the plan ----
+  // ---- The plan ----
 
   Plan(std::string_view text, std::vector<std::shared_ptr<Ring>> rings) {
     try {
@@ -233,9 +234,9 @@ struct Topic::Plan {
       }
       if (rows.size() != rings.size()) refuse("plan: expected a row for each ring");
       for (const json& field : plan.at("fields")) fields.push_back(parse(field));
-      for (const auto& [name, of] : plan.at("encodings").items()) {
+      for (const auto& [name, entry] : plan.at("encodings").items()) {
         Encoding& encoding = encodings[name];
-        encoding = {dtype_from_name(of.at("dtype").get<std::string>()), of.at("channels"), of.at("kept")};
+        encoding = {dtype_from_name(entry.at("dtype").get<std::string>()), entry.at("channels"), entry.at("kept")};
         for (const int64_t kept : encoding.kept) {
           if (kept < 0 || kept >= encoding.channels) refuse("plan: expected channels of the encoding ", name);
         }
@@ -246,19 +247,18 @@ struct Topic::Plan {
     }
   }
 
-  PlanField parse(const json& described) const {
-    PlanField field{.path = described.at("path"),
-                    .kind = value_of<Kind>(described.at("kind").get<std::string>(), "kind")};
-    field.use = value_of<Use>(described.value("use", ""), "use");
+  PlanField parse(const json& entry) const {
+    PlanField field{.path = entry.at("path"), .kind = value_of<Kind>(entry.at("kind").get<std::string>(), "kind")};
+    field.use = value_of<Use>(entry.value("use", ""), "use");
     if (field.kind == Kind::kNumber || field.kind == Kind::kNumbers) {
-      field.dtype = dtype_from_name(described.at("dtype").get<std::string>());
-      if (field.kind == Kind::kNumber) field.count = described.value("count", int64_t{1});
+      field.dtype = dtype_from_name(entry.at("dtype").get<std::string>());
+      if (field.kind == Kind::kNumber) field.count = entry.value("count", int64_t{1});
       if (field.count && (*field.count < 0 || *field.count > (1 << 30))) refuse("plan: expected a count of numbers");
     }
-    for (const json& inner : described.value("fields", json::array())) field.fields.push_back(parse(inner));
+    for (const json& inner : entry.value("fields", json::array())) field.fields.push_back(parse(inner));
     if (field.kind == Kind::kRecords && field.fields.empty()) refuse("plan: expected fields of records");
     for (const char* name : {"to", "absent"}) {
-      for (const json& pair : described.value(name, json::array())) {
+      for (const json& pair : entry.value(name, json::array())) {
         const Target target{pair.at(0), pair.at(1)};
         if (target.row >= rows.size()) refuse("plan: expected one of its rows");
         const Row& row = rows[target.row];
@@ -274,7 +274,7 @@ struct Topic::Plan {
     return field;
   }
 
-  // ---- a message ----
+  // ---- A message ----
 
   void read(std::span<const uint8_t> message) {
     description = {};
@@ -354,30 +354,30 @@ struct Topic::Plan {
     }
   }
 
-  // Finds the joints of every row among the message's joints. Most messages repeat the names of the last one, so it
-  // compares the bytes first.
+  // Finds the joints of every row among the message's joints. Most messages repeat the names of the last message, so
+  // the bytes are compared first.
   void read_joints(Walk& walk) {
-    const size_t start = walk.at();
+    const size_t start = walk.position();
     joints = walk.count(4);
     std::vector<std::string_view> names;
-    const auto before = [&] { return walk.from(start); };
+    const auto name_bytes = [&] { return walk.from(start); };
     for (int64_t i = 0; i < joints; ++i) names.push_back(walk.text());
-    if (joints_at == start && std::ranges::equal(before(), last_joint_bytes)) return;
+    if (joints_at == start && std::ranges::equal(name_bytes(), last_joint_bytes)) return;
     last_joint_bytes.clear();
     for (Row& row : rows) {
-      std::vector<std::string_view> lacking;
+      std::vector<std::string_view> missing_names;
       row.order.clear();
       for (const std::string& name : row.names) {
         const auto found = std::ranges::find(names, name);
-        if (found == names.end()) lacking.push_back(name);
+        if (found == names.end()) missing_names.push_back(name);
         row.order.push_back(found - names.begin());
         if (std::ranges::count(names, name) > 1)
           throw Unfit("joints ", list_of(names), ": '", name, "' is there twice");
       }
-      if (!lacking.empty()) throw Unfit("joints ", list_of(names), ", without ", list_of(lacking));
+      if (!missing_names.empty()) throw Unfit("joints ", list_of(names), ", without ", list_of(missing_names));
     }
     joints_at = start;
-    last_joint_bytes.assign(before().begin(), before().end());
+    last_joint_bytes.assign(name_bytes().begin(), name_bytes().end());
   }
 
   void check_frame(const PlanField& field, std::string_view name) {
@@ -393,7 +393,7 @@ struct Topic::Plan {
     ++frame;
   }
 
-  // ---- frames ----
+  // ---- Frames ----
 
   // Pushes an image to the ring of its topic.
   void push_image(Row& row, int64_t time_ns, int64_t arrival_ns) {
@@ -416,15 +416,15 @@ struct Topic::Plan {
                   ")");
     }
     const int64_t size = dtype_size(encoding.dtype);
-    const int64_t used = width * encoding.channels * size;
-    const int64_t got = std::ssize(description.data);
+    const int64_t row_bytes = width * encoding.channels * size;
+    const int64_t data_bytes = std::ssize(description.data);
     // If the pixels alone fill the data, rows have no padding, whatever the step says. The last row never needs
     // padding.
     const int64_t given_step = description.number(Use::kStep);
-    const int64_t step = got == height * used || height == 1 ? used : given_step;
-    if (height < 1 || used < 1 || step < used || got < (height - 1) * step + used) {
+    const int64_t step = data_bytes == height * row_bytes || height == 1 ? row_bytes : given_step;
+    if (height < 1 || row_bytes < 1 || step < row_bytes || data_bytes < (height - 1) * step + row_bytes) {
       throw Unfit("expected ", width, "x", height, " ", description.encoding, " in rows of ", given_step,
-                  " bytes, got ", got, " bytes");
+                  " bytes, got ", data_bytes, " bytes");
     }
     pixels.resize(static_cast<size_t>(shape.bytes()));
     const bool is_bigendian = description.number(Use::kIsBigendian) != 0;
@@ -433,8 +433,8 @@ struct Topic::Plan {
     for (int64_t y = 0; y < height; ++y) {
       const uint8_t* in = description.data.data() + y * step;
       if (channels == encoding.channels && std::ranges::is_sorted(encoding.kept) && (size == 1 || !is_swapped)) {
-        std::memcpy(out, in, static_cast<size_t>(used));
-        out += used;
+        std::memcpy(out, in, static_cast<size_t>(row_bytes));
+        out += row_bytes;
         continue;
       }
       for (int64_t x = 0; x < width; ++x, in += encoding.channels * size) {
@@ -449,7 +449,7 @@ struct Topic::Plan {
 
   // Pushes an image that is a file. The row gets the file in the form that a cache stores.
   void push_file(Row& row, const FrameShape& shape, int64_t time_ns, int64_t arrival_ns) {
-    // compressed_image_transport writes such files with red and blue exchanged.
+    // Formats of compressed_image_transport. In its files red and blue are exchanged, unless it compressed "bgr".
     const bool is_rgb = description.format.starts_with("rgb") || description.format.starts_with("bgr");
     if (is_rgb && description.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
       throw Unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", description.format,
@@ -469,7 +469,7 @@ struct Topic::Plan {
     row.ring->push(time_ns, arrival_ns, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
 
-  // Returns the rows' stamp.
+  // Pushes the rows of the message. Returns their stamp.
   int64_t push_all(int64_t arrival_ns) {
     const int64_t time_ns = stamp_ns().value_or(arrival_ns);
     for (Row& row : rows) {
@@ -489,9 +489,8 @@ struct Topic::Plan {
     const auto seconds = description.numbers[static_cast<size_t>(Use::kSeconds)];
     const auto nanoseconds = description.numbers[static_cast<size_t>(Use::kNanoseconds)];
     if (!seconds || !nanoseconds) return std::nullopt;
-    const bool is_held =
-        *seconds >= 0 && *seconds < 9'000'000'000 && *nanoseconds > -kSecond && *nanoseconds <= kSecond;
-    return is_held ? *seconds * kSecond + *nanoseconds : 0;
+    const bool fits = *seconds >= 0 && *seconds < 9'000'000'000 && *nanoseconds > -kSecond && *nanoseconds <= kSecond;
+    return fits ? *seconds * kSecond + *nanoseconds : 0;
   }
 };
 
@@ -514,7 +513,7 @@ Topic::~Topic() = default;
 
 void Topic::take(std::span<const uint8_t> message, const Received& received) noexcept {
   counts_[kReceived].fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard lock(takes_);
+  const std::lock_guard lock(take_mutex_);
   try {
     count_lost(received);
     plan_->read(message);
@@ -532,7 +531,7 @@ void Topic::take(std::span<const uint8_t> message, const Received& received) noe
   }
 }
 
-// A publisher numbers its messages by ones. A smaller number than the last one starts a new count.
+// A publisher counts its messages by ones. A number that is smaller than the last one starts a new count.
 void Topic::count_lost(const Received& received) {
   if (!received.sequence) return;
   const auto found = std::ranges::find(publishers_, received.publisher, &Publisher::id);

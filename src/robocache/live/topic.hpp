@@ -7,16 +7,18 @@
 // The plan is JSON. It lists the fields of the type in their order:
 //   {"fields": [{"kind": "number" | "numbers" | "text" | "texts" | "records",
 //                "dtype": of numbers, "count": of an array, "fields": of records,
-//                "use": the role of the field: "seconds" or "nanoseconds" of the stamp, "joints" (their names), "frame" (of
-//                       reference); for an image "height", "width", "step", "is_bigendian", "encoding", "format" or "data",
-//                "to": [[row, feature], ...] the rows that get the field, and the index of its first number there; -1: one number
-//                       for each joint,
+//                "use": the role of the field: "seconds" or "nanoseconds" of the stamp, "joints" (their names),
+//                       "frame" (of reference); for an image "height", "width", "step", "is_bigendian", "encoding",
+//                       "format" or "data",
+//                "to": [[row, feature], ...] the rows that get the field, and the index of its first number there;
+//                       -1: one number for each joint,
 //                "absent": [[row, feature], ...] the features that are NaN if the field's first number is -1}],
 //    "rows": [{"names": of the joints, or []} ...] one for each ring,
-//    "encodings": {"rgb8": {"dtype": "uint8", "channels": 3, "kept": [0, 1, 2]}, ...} the encodings of raw images that it takes,
+//    "encodings": {"rgb8": {"dtype": "uint8", "channels": 3, "kept": [0, 1, 2]}, ...} the encodings of raw images that
+//                 the topic takes,
 //    "quality": of the JPEGs that raw images are encoded as}
-// Messages are CDR, in either byte order. A message that does not fit is refused and counted, and none of its rows is kept. No byte
-// outside the message is read.
+// Messages are CDR, in either byte order. A message that does not fit is refused and counted, and none of its rows is
+// kept. No byte outside the message is read.
 #pragma once
 
 #include <array>
@@ -78,7 +80,7 @@ class Topic {
   struct Plan;
   void count_lost(const Received& received);
 
-  std::mutex takes_;
+  std::mutex take_mutex_;
   std::unique_ptr<Plan> plan_;
   std::array<std::atomic<int64_t>, 4> counts_{};
   mutable std::mutex refusal_mutex_;

@@ -1,4 +1,4 @@
-// Compares batches of an aligner on a device with those on the CPU.
+// Compares the batches of an aligner on a device with the batches on the CPU.
 #include "robocache/live/aligner.hpp"
 
 #include <gtest/gtest.h>
@@ -106,10 +106,10 @@ TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
   Streams streams;
   Aligner on_cpu(spec(), streams.all());
   Aligner on_device(spec(), streams.all(), {}, device);
-  Aligner again(spec(), streams.all(), {}, device);  // a second one, for which the rings page-lock their frames too
+  Aligner second_aligner(spec(), streams.all(), {}, device);  // the rings page-lock their frames for it too
   ASSERT_EQ(on_cpu.batch_bytes(), on_device.batch_bytes());
   std::vector<char> expected(on_cpu.batch_bytes());
-  std::vector<char> got(on_device.batch_bytes());
+  std::vector<char> actual(on_device.batch_bytes());
   const DeviceBuffer memory(device, on_device.batch_bytes());
   const OwnedCudaStream stream(device);
   std::mt19937_64 random(3);
@@ -125,14 +125,16 @@ TEST_F(CudaAligner, HasTheBytesOfTheCpus) {
     // Some moments are not settled, or before the first row.
     const int64_t moment = *frontier + static_cast<int64_t>(random() % 3) * 20 * kMs - (tick < 40 ? 60 * kMs : 0);
     const int64_t unsettled = on_cpu.at(moment, expected.data());
-    for (Aligner* const aligner : {&on_device, &again}) {
+    for (Aligner* const aligner : {&on_device, &second_aligner}) {
       ASSERT_EQ(aligner->at(moment, memory.data(), stream.get()), unsettled);
-      check_cuda(cuda_backend().copy_to_host(0, got.data(), memory.data(), got.size(), stream.get().handle), "copy");
+      check_cuda(cuda_backend().copy_to_host(0, actual.data(), memory.data(), actual.size(), stream.get().handle),
+                 "copy");
       stream.wait();
       for (const BatchArray& array : on_cpu.arrays()) {
         int64_t bytes = dtype_size(array.dtype);
         for (const int64_t extent : array.shape) bytes *= extent;
-        ASSERT_EQ(std::memcmp(got.data() + array.offset, expected.data() + array.offset, static_cast<size_t>(bytes)), 0)
+        ASSERT_EQ(std::memcmp(actual.data() + array.offset, expected.data() + array.offset, static_cast<size_t>(bytes)),
+                  0)
             << array.name << " at tick " << tick;
       }
       ++compared;

@@ -1,4 +1,4 @@
-// Tests Chunks' action at a moment. tests/python/live has the rule as a loop over all steps.
+// Tests the action of Chunks at a moment. The rule, as a loop over all steps, is in tests/python/live.
 #include "robocache/live/chunks.hpp"
 
 #include <gtest/gtest.h>

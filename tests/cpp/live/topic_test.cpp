@@ -33,8 +33,8 @@ struct Rings {
   template <class T>
   std::vector<T> newest(size_t ring) const {
     RingRows rows;
-    const int64_t at = all[ring]->newest_ns().value();
-    EXPECT_TRUE(all[ring]->copy(at, at, 0, rows));
+    const int64_t time_ns = all[ring]->newest_ns().value();
+    EXPECT_TRUE(all[ring]->copy(time_ns, time_ns, 0, rows));
     std::vector<T> values(static_cast<size_t>(all[ring]->row_bytes()) / sizeof(T));
     std::memcpy(values.data(), rows.values.data(), values.size() * sizeof(T));
     return values;
@@ -119,16 +119,17 @@ TEST(Topic, TruncatedAndDamagedMessagesAreRefused) {
 TEST(Topic, APlanThatDoesNotFitTheRingsIsRefused) {
   Rings rings;
   const std::string plan = test::kPlan;
-  const auto with = [&](const std::string& from, const std::string& to) {
+  const auto changed_plan = [&](const std::string& from, const std::string& to) {
     std::string changed = plan;
     changed.replace(changed.find(from), from.size(), to);
     return changed;
   };
   for (const std::string& wrong :
-       {std::string("{"), with("[[0, -1]]", "[[3, 0]]"), with("[[0, -1]]", "[[1, -1]]"), with("[[1, 0]]", "[[1, 1]]"),
-        with("[[1, 0]]", "[[1, -2]]"), with("[[2, 1]]}", "[[2, 2]]}"), with("[2, 1]]}]", "[2, 2]]}]"),
-        with("\"count\": 3", "\"count\": -1"), with("\"names\": [\"a\", \"b\"]", "\"names\": [\"a\"]"),
-        with("\"kind\": \"texts\"", "\"kind\": \"words\"")}) {
+       {std::string("{"), changed_plan("[[0, -1]]", "[[3, 0]]"), changed_plan("[[0, -1]]", "[[1, -1]]"),
+        changed_plan("[[1, 0]]", "[[1, 1]]"), changed_plan("[[1, 0]]", "[[1, -2]]"),
+        changed_plan("[[2, 1]]}", "[[2, 2]]}"), changed_plan("[2, 1]]}]", "[2, 2]]}]"),
+        changed_plan("\"count\": 3", "\"count\": -1"), changed_plan("\"names\": [\"a\", \"b\"]", "\"names\": [\"a\"]"),
+        changed_plan("\"kind\": \"texts\"", "\"kind\": \"words\"")}) {
     EXPECT_THROW(Topic(wrong, rings.all), Error) << wrong;
   }
   EXPECT_THROW(Topic(plan, {rings.all[0]}), ArgumentError);
