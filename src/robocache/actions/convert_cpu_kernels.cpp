@@ -41,8 +41,8 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
   };
   const auto valid = convert_row(p, x, previous, base, poses);
   bool is_there[kCount];
-  for (int i = count - 1; i >= 0;
-       --i) {  // backwards, since the padding may be overwritten and depends on the step before
+  // Goes backwards, since the padding may be overwritten and depends on the step before.
+  for (int i = count - 1; i >= 0; --i) {
     is_there[i] = base.is_there && valid.bits[i] != 0 && has_row(p, memory, first + i);
     store_pad(p, memory, first + i, begin + i, base, is_there[i]);
   }
@@ -71,14 +71,14 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
 template <class Scalar>
 void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
                  const FlippedAxes& flipped) {
-  const ActionOp& first = p.ops[0];
+  const ActionOp& first_op = p.ops[0];
   const BaseRow<Scalar> base = base_of<Scalar>(p, memory, sample, flipped);
   store_base(p, memory, sample, base);
-  const bool has_poses = p.base_features != nullptr && is_of_poses(first.step);
-  const int width = 3 + first.source.width;
+  const bool has_poses = p.base_features != nullptr && is_of_poses(first_op.step);
+  const int width = 3 + first_op.source.width;
   BasePose<Scalar> poses[kMostActionFeatures / 6];  // a pose has at least 6 numbers
-  for (int begin = 0; has_poses && begin < first.count; begin += width) {
-    poses[begin / width] = base_pose(first, tolerance_of<Scalar>(p, first), base, begin);
+  for (int begin = 0; has_poses && begin < first_op.count; begin += width) {
+    poses[begin / width] = base_pose(first_op, tolerance_of<Scalar>(p, first_op), base, begin);
   }
   constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(Scalar));
   for (int64_t begin = 0; begin < p.steps; begin += kCount) {

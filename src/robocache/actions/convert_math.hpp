@@ -127,8 +127,8 @@ template <class Scalar>
 ROBOCACHE_HD void store_pad(const ConvertActionsParams& p, char* memory, int64_t row, int64_t k,
                             const BaseRow<Scalar>& base, bool is_there) {
   const auto* const pads = reinterpret_cast<const bool*>(memory + p.pad_offset);
-  const bool after_pad = starts_with(p, ActionStep::kStepDelta) && k > 0 && pads[row - 1];
-  reinterpret_cast<bool*>(memory + p.out_pad_offset)[row] = !is_there || base.is_pad || pads[row] || after_pad;
+  const bool is_after_pad = starts_with(p, ActionStep::kStepDelta) && k > 0 && pads[row - 1];
+  reinterpret_cast<bool*>(memory + p.out_pad_offset)[row] = !is_there || base.is_pad || pads[row] || is_after_pad;
 }
 
 template <class Scalar>
@@ -199,11 +199,11 @@ ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Be
       const auto has_no_nan = !has_nan(from, kMostRotation);
       valid = (convert_rotation(op.source, op.target, from, Scalar(tolerance), to) || !has_no_nan) && valid;
       const int added = op.target.width - op.source.width;
-      const int rest = op.begin + op.source.width;
+      const int after_rotation = op.begin + op.source.width;
       if (added > 0) {
-        for (int i = features - 1; i >= rest; --i) x[i + added] = x[i];
+        for (int i = features - 1; i >= after_rotation; --i) x[i + added] = x[i];
       } else {
-        for (int i = rest; i < features; ++i) x[i + added] = x[i];
+        for (int i = after_rotation; i < features; ++i) x[i + added] = x[i];
       }
       for (int i = 0; i < kMostRotation; ++i) {
         if (i < op.target.width) x[op.begin + i] = choose(has_no_nan, to[i], not_a_number<Scalar>());

@@ -56,9 +56,9 @@ struct FlippedAxes {
   uint8_t x, base;
 };
 
-// A key's conversions. Offsets are in bytes from the start of the batch. Inputs in the work type: x [samples, steps,
-// features] and the bases [samples, base_row]. Both have padding, and ages, whose least int64 means that there is no
-// row. The results may overwrite x.
+// A key's conversions. Offsets are in bytes from the start of the batch. The inputs, in the work type, are x
+// [samples, steps, features] and the bases [samples, base_row]. Both have padding, and ages, whose least int64 means
+// that there is no row. The results may overwrite x.
 struct ConvertActionsParams {
   const ActionOp* ops;
   const int32_t* base_features;  // [features]: for each, the feature of the base's row; null: no base

@@ -108,10 +108,10 @@ ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
 // Copies the two vectors of a 6D rotation, or the first two rows of a matrix.
 template <class Scalar>
 ROBOCACHE_HD void two_vectors(const RotationForm& form, const Scalar* x, Scalar* a, Scalar* b) {
-  const bool interleaved = form.width == 6 && form.order[1] == 1 && form.order[2] == 3;
+  const bool is_interleaved = form.width == 6 && form.order[1] == 1 && form.order[2] == 3;
   for (int i = 0; i < 3; ++i) {
-    const int first = interleaved ? 2 * i : i;
-    const int second = interleaved ? 2 * i + 1 : 3 + i;
+    const int first = is_interleaved ? 2 * i : i;
+    const int second = is_interleaved ? 2 * i + 1 : 3 + i;
     a[i] = x[first];
     b[i] = x[second];
   }
@@ -142,8 +142,7 @@ ROBOCACHE_HD auto is_orthonormal(const Scalar* m, Scalar tolerance) {
   return orthonormal;
 }
 
-// ---- To and from a unit quaternion x, y, z, w
-// --------------------------------------------------------------------------
+// ---- To and from a unit quaternion x, y, z, w -----------------------------------------------------------------------
 
 template <class Scalar>
 ROBOCACHE_HD void matrix_of_quaternion(const Scalar* q, Scalar* m) {
@@ -289,8 +288,7 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   angles[form.intrinsic ? 0 : 2] = within_half_a_turn(third);
 }
 
-// ---- From one representation to another
-// --------------------------------------------------------------------------------
+// ---- From one representation to another -----------------------------------------------------------------------------
 
 // These functions take kMostRotation numbers `x`, of which those after form.width are 0, and return whether they are a
 // rotation; if not, the result is meaningless. A quaternion must have length 1 and a matrix must be orthonormal, within
@@ -368,9 +366,10 @@ ROBOCACHE_HD auto to_matrix(const RotationForm& form, const Scalar* x, Scalar to
 // other. Each index is a constant, so that the numbers stay in registers.
 template <class Scalar>
 ROBOCACHE_HD void entries_of(const RotationForm& form, const Scalar* m, Scalar* y) {
-  const bool rows = has_rows(form);
-  const bool interleaved = form.order[1] == 1 && !rows;
-  for (int i = 0; i < 6; ++i) y[i] = rows ? m[i] : interleaved ? m[3 * (i / 2) + i % 2] : m[3 * (i % 3) + i / 3];
+  const bool has_row_order = has_rows(form);
+  const bool is_interleaved = form.order[1] == 1 && !has_row_order;
+  for (int i = 0; i < 6; ++i)
+    y[i] = has_row_order ? m[i] : is_interleaved ? m[3 * (i / 2) + i % 2] : m[3 * (i % 3) + i / 3];
   for (int i = 6; i < 9; ++i) y[i] = form.width == 9 ? m[i] : Scalar(0);
 }
 

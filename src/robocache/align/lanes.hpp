@@ -168,9 +168,9 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
     alignas(64) static constexpr uint16_t kUpperHalves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                                               23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
                                                               45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-    const __m512i halves_of_both = _mm512_permutex2var_epi16(
-        rounded_to_bfloat16(first), _mm512_load_si512(kUpperHalves), rounded_to_bfloat16(second));
-    _mm512_storeu_si512(to, halves_of_both);
+    const __m512i upper_halves = _mm512_permutex2var_epi16(rounded_to_bfloat16(first), _mm512_load_si512(kUpperHalves),
+                                                           rounded_to_bfloat16(second));
+    _mm512_storeu_si512(to, upper_halves);
     return;
   }
 #endif
@@ -178,8 +178,7 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
   store_lanes<kCount, Work>(second, to + kCount);
 }
 
-// ---- vectors of which all lanes, or only the first, are in memory
-// ------------------------------------------------------
+// ---- Vectors of which all lanes, or only the first, are in memory ---------------------------------------------------
 
 // Loads and stores all lanes.
 struct AllLanes {
@@ -272,7 +271,7 @@ class FirstLanes {
 #else
 inline constexpr bool kHasParts = false;
 
-// Only named, never made.
+// Only its name is needed: without kHasParts no code makes one.
 struct FirstLanes : AllLanes {
   explicit FirstLanes(int64_t n);
 };

@@ -14,8 +14,8 @@ MomentTicks::MomentTicks(Anchors ticks, std::span<const int64_t> tasks)
     : ticks_(std::move(ticks)), entry_of_(tasks.size(), -1) {
   std::map<int64_t, std::vector<int32_t>> by_task;
   const auto entries = std::ssize(ticks_.table());
-  int64_t no_task =
-      -1;  // for an episode without a task, which has no peers: a negative number that no other episode has
+  // The key of an episode without a task, which has no peers: a negative number that no other episode has.
+  int64_t no_task = -1;
   for (int64_t entry = 0; entry < entries; ++entry) {
     const auto episode = static_cast<size_t>(ticks_.table()[static_cast<size_t>(entry)].episode);
     entry_of_[episode] = static_cast<int32_t>(entry);

@@ -85,7 +85,7 @@ struct MomentBatch {
 };
 
 // Draws i in [1, count] with a probability proportional to discount^i: the least i with discount^i < 1 - u (1 -
-// discount^count). Each product is rounded, so that every device draws the same.
+// discount^count), where u in [0, 1) is made of `bits`. Each product is rounded, so that every device draws the same.
 ROBOCACHE_HD int64_t geometric_step(const double (&powers)[kMomentPowers], int64_t count, uint64_t bits) {
   double last_power = 1;  // discount^count
   for (int i = 0; i < kMomentPowers && count >> i != 0; ++i) {
@@ -132,7 +132,7 @@ ROBOCACHE_HD int64_t moment_of(const MomentBatch& m, const MomentSource& source,
       const MomentPeers peers = source.peers[entry];
       if (peers.count < 2) return source.none();
       auto nth = static_cast<int32_t>(bits % static_cast<uint64_t>(peers.count - 1));
-      if (nth >= peers.own) ++nth;
+      if (nth >= peers.own) ++nth;  // leaves out the anchor's own episode
       const int64_t other = source.members[peers.begin + nth];
       const uint64_t second_bits = mix_bits(state + 2 * 0x9e3779b97f4a7c15u);
       return source.ticks.table[other].first_anchor +

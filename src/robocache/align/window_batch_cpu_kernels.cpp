@@ -80,9 +80,9 @@ void finish(const WindowBatch& batch, Item& item, char* memory, Wanted& prefetch
   if (item.group + 1 != item.source->groups + item.source->group_count) return;
   const auto source = static_cast<int32_t>(plan.sources == nullptr ? 0 : item.source - plan.sources);
   for (int32_t i = 0; i < plan.conversion_count; ++i) {
-    const ConvertActionsParams& key = plan.conversions[i];
-    const FlippedAxes flipped = flipped_axes(batch, key, item.sample);
-    (key.by_feature ? convert_features : convert_steps)(key, memory, source, item.sample, flipped);
+    const ConvertActionsParams& conversion = plan.conversions[i];
+    const FlippedAxes flipped = flipped_axes(batch, conversion, item.sample);
+    (conversion.by_feature ? convert_features : convert_steps)(conversion, memory, source, item.sample, flipped);
   }
 }
 
@@ -136,7 +136,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
     }
     for (int64_t i = 0; i < count; ++i) {
       for (int32_t g = 0; g < to[i].source->group_count; ++g) {
-        ask_for_clocks(Group(to[i].source->groups[g]), to[i].anchor);
+        prefetch_clocks(Group(to[i].source->groups[g]), to[i].anchor);
       }
     }
     return count;
@@ -163,7 +163,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
         for (int64_t n = searched - kSearched; n < searched; ++n) {
           Wanted& next = item_at(n).wanted;
           if (n >= kSearched) finish(batch, item_at(written++), memory, next);
-          next.ask_for_all();
+          next.prefetch_rest();
         }
       }
     }
@@ -171,7 +171,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
   Wanted* last = &items[0].wanted;
   for (int64_t n = written; n < searched; ++n) {
     last = &item_at(n).wanted;
-    last->ask_for_all();
+    last->prefetch_rest();
   }
   while (written < searched) finish(batch, item_at(written++), memory, *last);
 }

@@ -69,8 +69,7 @@ static_assert(kMaxGroupPicks * kMaxGroupPicks * 2 < static_cast<int>(kShareOne))
 static_assert(kMaxGroupPicks * sizeof(PlainEntry) <= kMostShared);
 static_assert(kMaxGroupCurvePicks * sizeof(CurveEntry) <= kMostShared);
 
-// ---- One row, or a straight mixture of two
-// -----------------------------------------------------------------------------
+// ---- One row, or a straight mixture of two --------------------------------------------------------------------------
 
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
@@ -117,8 +116,8 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& result
 // The base that a lane subtracts from its vector at each step.
 struct Base {
   float x[4];
-  bool some;    // whether there is a base
-  bool absent;  // the base has no row: no step has a value
+  bool is_used;    // whether there is a base
+  bool is_absent;  // the base has no row: no step has a value
 };
 
 // Writes a lane's vector of its steps; copies integers and bool. A lane loads the float32 values of several steps
@@ -176,10 +175,10 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
         for (int e = 0; e < kVector; ++e) {
           y[e] = to_work<Work>(a[i].x[e]);
           if (weight >= 0) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weight);
-          if (base != nullptr && base->some) y[e] = y[e] - static_cast<Work>(base->x[e]);
+          if (base != nullptr && base->is_used) y[e] = y[e] - static_cast<Work>(base->x[e]);
           if (has_scale) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
           if (kSpecial && s.clip) y[e] = clipped(y[e]);
-          if (weight == kNoRow || (base != nullptr && base->absent)) y[e] = 0;
+          if (weight == kNoRow || (base != nullptr && base->is_absent)) y[e] = 0;
         }
         round_all<Out>(y, result);
       }
@@ -224,8 +223,7 @@ __device__ void write_plain(const WindowSegment& s, const Entry* entries, const 
   }
 }
 
-// ---- mixtures by every other method: feature by feature, whatever the alignment
-// -----------------------------------------
+// ---- Mixtures by the other methods, feature by feature --------------------------------------------------------------
 
 template <class Work>
 __device__ Work load(const WindowSegment& s, const char* row, int64_t d) {
@@ -288,7 +286,7 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
 
 // Loads the base of a lane's vector. The lanes of a strip's first steps also write it to the batch.
 __device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const LaneSteps& steps, char* out_base) {
-  Base base{.x = {}, .some = true, .absent = entry.left == nullptr};
+  Base base{.x = {}, .is_used = true, .is_absent = entry.left == nullptr};
   const char* const left = in_global(entry.left);
   const float weight = entry.single_weight;
 #pragma unroll
@@ -303,8 +301,8 @@ __device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const L
       });
     };
     float x = 0;
-    if (!base.absent) x = load_number(left);
-    if (!base.absent && entry.apart != 0) {
+    if (!base.is_absent) x = load_number(left);
+    if (!base.is_absent && entry.apart != 0) {
       const float right = load_number(left + entry.apart);
       if (weight >= 0) x = lerp(x, right, weight);
     }
@@ -332,8 +330,7 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
   }
 }
 
-// ---- the kernel
-// --------------------------------------------------------------------------------------------------------
+// ---- The kernel -----------------------------------------------------------------------------------------------------
 
 // A sample that a block fills. `group` is the first of its groups that the block fills, and `groups` counts the groups
 // from there on. It is 0 beyond the batch's end, and if the source has no such group.
@@ -477,8 +474,9 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const int32_t right_bits = lane_source->order.right_bits;
   const uint64_t draw = mixture.first_draw + static_cast<uint64_t>(position);
   const uint64_t block = draw / kMixtureBlock;
-  const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
-  const uint32_t slot = order.shuffle ? MixtureTurns(mix_bits(mixture.turns_seed ^ block)).slot(in_block) : in_block;
+  const auto index_in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+  const uint32_t slot =
+      order.shuffle ? MixtureTurns(mix_bits(mixture.turns_seed ^ block)).slot(index_in_block) : index_in_block;
   const int32_t source = source_from(drawn_source.first_slot, mixture.sources, slot);
   const WindowSource windows = source_of(batch.plan, source);
   const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, drawn_source.first_slot, source));
@@ -492,7 +490,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   uint32_t before = 0;
 #pragma unroll
   for (int bit = 0; bit < MixtureTurns::kBits; bit += kDrawLanes) {
-    before += MixtureTurns::before(in_block, slot, first, end, bit + part);
+    before += MixtureTurns::before(index_in_block, slot, first, end, bit + part);
   }
   for (int distance = 1; distance < kDrawLanes; distance *= 2) before += __shfl_xor_sync(kWarp, before, distance);
   if (!order.shuffle) before = slot - first;
@@ -607,8 +605,7 @@ __device__ void write_sample_fields(const WindowBatch& batch, const Sample* samp
   }
 }
 
-// ---- conversions, by a block whose samples are filled
-// ------------------------------------------------------------------
+// ---- Conversions, by a block whose samples are filled ---------------------------------------------------------------
 
 // Converts kTileVectors rows of a key's samples; a warp calls it. If no conversion mixes features, neighbouring lanes
 // have neighbouring numbers, else each lane has a row.
@@ -670,7 +667,7 @@ template <bool kCurves, bool kSpecial, Converts kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves, kConverts>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
-  constexpr int kTurns = 4;          // are drawn at once; the first is drawn alone, since all warps wait for it
+  constexpr int kTurns = 4;          // are drawn together, but the first alone, since all warps wait for it
   __shared__ Sample drawn[2][kTurns][1 << kMostDoublings];
   constexpr int kWarps = kThreads / kTileVectors;
   static_assert(1 << kMostDoublings <= kWarps && kTurns << kMostDoublings <= kTileVectors);

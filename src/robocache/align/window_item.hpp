@@ -39,13 +39,13 @@ class Wanted {
     end_ = nullptr;
   }
 
-  // At most kMaxGroupPicks times.
+  // Adds a range; at most kMaxGroupPicks times.
   void add(const char* begin, const char* end) {
     if (begin < end) ranges_[count_++] = {line_of(begin), end};
   }
 
   // Prefetches the next line, if there is one.
-  void ask() {
+  void prefetch_next() {
     if (line_ >= end_) {
       if (next_ == count_) return;
       line_ = ranges_[next_].begin;
@@ -56,8 +56,8 @@ class Wanted {
     line_ += kLineBytes;
   }
 
-  void ask_for_all() {
-    while (line_ < end_ || next_ < count_) ask();
+  void prefetch_rest() {
+    while (line_ < end_ || next_ < count_) prefetch_next();
   }
 
  private:
@@ -142,7 +142,7 @@ struct Item {
 
 // Prefetches the memory that find_rows() of a sample will probably read, and the first values, so that the processor
 // also looks up their page.
-void ask_for_clocks(const Group& group, const Anchor& anchor);
+void prefetch_clocks(const Group& group, const Anchor& anchor);
 
 // Finds the rows of each step of an item and the memory that they need, and writes masks and ages to the batch at
 // `memory`. Meanwhile prefetches `prefetches`.

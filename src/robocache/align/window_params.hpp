@@ -19,8 +19,8 @@ namespace robocache {
 // features.
 struct WindowSegment {
   const void* values;  // the segment's first feature in the first row; null: the rows are in `file`
-  const void*
-      scale;  // y = fma(x, scale, shift), from the segment's first step and feature on, in the work type; or null
+  // y = fma(x, scale, shift), from the segment's first step and feature on, in the work type; or null.
+  const void* scale;
   const void* shift;
   int64_t scale_step;  // numbers from a step's scale to the next; 0: all steps have the same
   int64_t features;
@@ -153,8 +153,8 @@ struct WindowPlan {
   const ConvertActionsParams* conversions;  // run on a sample when its windows are filled
   int32_t conversion_count;
   int32_t group_count;     // of the source with the most groups
-  int32_t most_picks;      // of the group with the most
-  int32_t most_moments;    // likewise
+  int32_t most_picks;      // of the group with the most picks
+  int32_t most_moments;    // of the group with the most moments
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
   bool subtracts;          // whether a segment has a base

@@ -148,8 +148,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   common.out_dtype = stream.out_dtype;
   common.method = block.method;
 
-  const bool is_first_block =
-      &block == stream.methods.data();  // the first block writes the masks and ages of the steps
+  // The first block writes the masks and ages of the steps.
+  const bool is_first_block = &block == stream.methods.data();
   common.vectors = static_cast<int32_t>(common.features / common.vector);
   common.lanes = std::clamp(common.vectors, 1, kTileVectors);
   common.columns = (common.vectors + kTileVectors - 1) / kTileVectors;
@@ -163,10 +163,10 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
       drafts.emplace_back();
     }
     Draft& draft = drafts.back();
-    const int64_t take = std::min({count - step, int64_t{most_picks - draft.picks}, most_steps});
+    const int64_t step_count = std::min({count - step, int64_t{most_picks - draft.picks}, most_steps});
     WindowSegment segment = common;
     segment.first_delta = deltas[static_cast<size_t>(step)];
-    segment.steps = static_cast<int32_t>(take);
+    segment.steps = static_cast<int32_t>(step_count);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
     if (common.scale != nullptr) {
       const int64_t skipped_bytes = step * common.scale_step * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
@@ -176,19 +176,20 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.pad_offset = is_first_block && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
     segment.age_offset = is_first_block && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
-    draft.picks += static_cast<int32_t>(take);
-    const int32_t strips = static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * common.columns;
+    draft.picks += static_cast<int32_t>(step_count);
+    const int32_t strips = static_cast<int32_t>((step_count + strip_steps - 1) / strip_steps) * common.columns;
     draft.strips += strips;
     draft.segments.push_back(segment);
-    const auto taken = deltas.begin() + step;
+    const auto deltas_begin = deltas.begin() + step;
     const WindowClock clock{.rows = stream.rows.clock,
                             .offset_ns = stream.counts_rows() ? stream.offset_ns : 0,
                             .moment_begin = 0,
                             .moment_end = 0,
                             .counts_rows = stream.counts_rows(),
                             .in_order = true};
-    draft.steps.push_back({clock, {taken, taken + take}, stream.out_offset, step, block.begin, strips});
-    step += take;
+    draft.steps.push_back(
+        {clock, {deltas_begin, deltas_begin + step_count}, stream.out_offset, step, block.begin, strips});
+    step += step_count;
   }
 }
 
@@ -205,13 +206,13 @@ void add(const WindowStream& stream, int32_t most_picks, std::vector<Draft>& dra
 
 // Returns the only segment of an array in a draft, or null.
 WindowSegment* only_segment(Draft& draft, int64_t array) {
-  WindowSegment* found = nullptr;
+  WindowSegment* only = nullptr;
   for (size_t i = 0; i < draft.segments.size(); ++i) {
     if (draft.steps[i].array != array) continue;
-    if (found != nullptr) return nullptr;
-    found = &draft.segments[i];
+    if (only != nullptr) return nullptr;
+    only = &draft.segments[i];
   }
-  return found;
+  return only;
 }
 
 bool has_array(const Draft& draft, int64_t array) {
@@ -221,14 +222,14 @@ bool has_array(const Draft& draft, int64_t array) {
 // Whether each group with segments of a key has the key's base, in one segment.
 bool has_bases(std::vector<std::vector<Draft>>& sources, const ConvertActionsParams& key) {
   for (std::vector<Draft>& drafts : sources) {
-    bool found = false;
+    bool has_base = false;
     for (Draft& draft : drafts) {
       if (!has_array(draft, key.x_offset)) continue;
       const WindowSegment* const base = only_segment(draft, key.base_row_offset);
       if (base == nullptr || base->features != key.base_row || !is_floating(base->value_dtype)) return false;
-      found = true;
+      has_base = true;
     }
-    if (!found) return false;
+    if (!has_base) return false;
   }
   return true;
 }

@@ -126,7 +126,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
   int64_t latest = 0;
   bool stamps_differ = true;
   for (int64_t k = 0; k < count; ++k) {
-    prefetches.ask();
+    prefetches.prefetch_next();
     const int64_t target = targets[k];
     const int64_t passed = count_passed(times + first_seen[k], target);
     int64_t before = first_seen[k] + passed - 1;
@@ -170,8 +170,8 @@ void store_first(const Lanes<T, kLanes>& lanes, int64_t count, T* to) {
 void pick_bracketed(const WindowSegment& s, const Brackets& brackets, int64_t first, const Picks& picks, bool* is_pad,
                     int64_t* age) {
   const bool mixes = !s.causal && !is_step(s.method);
-  const bool takes_earlier =
-      s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // a step takes the earlier row, or mixes
+  // Steps take the earlier row, or mix.
+  const bool takes_earlier = s.causal || mixes || s.method == InterpolationMethod::kPrevious;
   // Each lane is -1 if the condition holds, else 0.
   const Longs next = Longs{} - (s.method == InterpolationMethod::kNext && !takes_earlier);
   const Longs nearest = Longs{} - (s.method == InterpolationMethod::kNearest && !takes_earlier);
@@ -180,7 +180,7 @@ void pick_bracketed(const WindowSegment& s, const Brackets& brackets, int64_t fi
   const int64_t max_gap = s.max_gap_ns < 0 ? INT64_MAX : s.max_gap_ns;
   const int64_t tolerance = s.tolerance_ns < 0 || mixes ? INT64_MAX : s.tolerance_ns;
   for (int64_t k = 0; k < s.steps; k += kLanes) {
-    const int64_t left = s.steps - k;
+    const int64_t remaining = s.steps - k;
     Longs before;
     Longs since;
     Longs gap;
@@ -194,26 +194,26 @@ void pick_bracketed(const WindowSegment& s, const Brackets& brackets, int64_t fi
     const Longs between = hit == 0;
     const Longs later = (hit == 2) | (between & (next | (nearest & (gap - since < since))));
     const Longs row = before - later;
-    store_first<int64_t>(row, left, picks.left + k);
-    store_first<int64_t>(row - (between & mixing), left, picks.right + k);
-    store_first<double>(weight, left, picks.weight + k);
+    store_first<int64_t>(row, remaining, picks.left + k);
+    store_first<int64_t>(row - (between & mixing), remaining, picks.right + k);
+    store_first<double>(weight, remaining, picks.weight + k);
     if (is_pad != nullptr) {
       const Longs limited = causal ? since : gap;
       const Longs distance = later ? gap - since : since;
       const Longs pad = between & ((limited > max_gap) | (distance > tolerance)) & 1;
-      store_first<uint8_t>(__builtin_convertvector(pad, Lanes<uint8_t, kLanes>), left,
+      store_first<uint8_t>(__builtin_convertvector(pad, Lanes<uint8_t, kLanes>), remaining,
                            reinterpret_cast<uint8_t*>(is_pad) + k);
     }
     if (age != nullptr) {
       const Longs distance = later ? since - gap : since;
-      store_first<int64_t>(distance, left, age + k);
+      store_first<int64_t>(distance, remaining, age + k);
     }
   }
 }
 
 }  // namespace
 
-void ask_for_clocks(const Group& group, const Anchor& anchor) {
+void prefetch_clocks(const Group& group, const Anchor& anchor) {
   constexpr int64_t kTimesPerLine = kLineBytes / static_cast<int64_t>(sizeof(int64_t));
   for (int32_t i = 0; i < group.clock_count; ++i) {
     const WindowClock& clock = group.clocks[i];
@@ -293,7 +293,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& prefetches) {
       row = run_of(moments, moment_count, times, rows, anchor.time_ns, snap_ns);
     }
     if (has_row_steps || row >= 0) {
-      const auto within = [n](int64_t any_row) { return any_row < 0 ? 0 : any_row < n ? any_row : n - 1; };
+      const auto clamped_row = [n](int64_t any_row) { return any_row < 0 ? 0 : any_row < n ? any_row : n - 1; };
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
         if (s.clock != i) continue;
@@ -303,13 +303,15 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& prefetches) {
         if (stream.age != nullptr) {
           for (int32_t k = 0; k < s.steps; ++k) {
             const int64_t target = target_of(clock, group.moments[s.first_moment + k].delta, anchor.time_ns);
-            const bool absent = s.causal && first + k < 0;
-            stream.age[k] = absent ? INT64_MIN : age_of(times, pick_one<double>(within(first + k), true), target);
+            const bool is_absent = s.causal && first + k < 0;
+            stream.age[k] =
+                is_absent ? INT64_MIN : age_of(times, pick_one<double>(clamped_row(first + k), true), target);
           }
         }
         if (stream.values == nullptr) continue;
-        const char* const end = stream.values + within(first + s.steps - 1) * s.row_bytes + stream.bytes;
-        for (const char* line = line_of(stream.values + within(first) * s.row_bytes); line < end; line += kLineBytes) {
+        const char* const end = stream.values + clamped_row(first + s.steps - 1) * s.row_bytes + stream.bytes;
+        for (const char* line = line_of(stream.values + clamped_row(first) * s.row_bytes); line < end;
+             line += kLineBytes) {
           prefetch_near(line);
         }
       }
@@ -326,8 +328,8 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& prefetches) {
         pick_bracketed(s, brackets, s.first_moment - clock.moment_begin, segment_picks, stream.is_pad, stream.age);
         if (stream.values == nullptr) continue;
         const int64_t* const before = brackets.before + s.first_moment - clock.moment_begin;
-        const int64_t end =
-            before[s.steps - 1] + 1;  // `segment_picks` would be slow to read: it was just written as vectors
+        // `segment_picks` would be slow to read: it was just written as vectors.
+        const int64_t end = before[s.steps - 1] + 1;
         if ((end - before[0]) * stream.row_bytes <= s.steps * (2 * stream.bytes + 64)) {
           stream.want(before[0], end, item.wanted);
         } else {

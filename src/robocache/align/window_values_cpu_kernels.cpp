@@ -13,8 +13,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// ---- one row, or a straight mixture of two
-// -----------------------------------------------------------------------------
+// ---- One row, or a straight mixture of two --------------------------------------------------------------------------
 
 // Computes the features [begin, begin + kColumns * kCount) of the steps; `part` is AllLanes, or FirstLanes for the end
 // of a row. No step is curved, and each has a row. `first` is the first step's index in the segment. Steps come one
@@ -28,9 +27,9 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
   Column shift[kColumns];
   const auto load_affine = [&](int64_t step) {
     for (int c = 0; c < kColumns; ++c) {
-      const int64_t at = step * s.scale_step + begin + int64_t{c} * kCount;
-      part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + at, scale[c]);
-      part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + at, shift[c]);
+      const int64_t offset = step * s.scale_step + begin + int64_t{c} * kCount;
+      part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + offset, scale[c]);
+      part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + offset, shift[c]);
     }
   };
   if constexpr (kScaled) load_affine(first);
@@ -46,7 +45,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
     return reinterpret_cast<Out*>(reinterpret_cast<char*>(step) + s.step_bytes);
   };
   for (int64_t k = 0; k < count; ++k) {
-    prefetches.ask();
+    prefetches.prefetch_next();
     const auto* const a = reinterpret_cast<const In*>(column + picks.left[k] * s.row_bytes);
     Column y[kColumns]{};
     if (picks.is_mixed(k)) {
@@ -135,8 +134,7 @@ void write_rows(const WindowSegment& s, const char* values, const Picks& picks, 
   });
 }
 
-// ---- mixtures by every other method, a piece of the features at a time
-// -------------------------------------------------
+// ---- Mixtures by the other methods, a piece of the features at a time -----------------------------------------------
 
 template <class Work>
 void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t n, Work* to) {
@@ -191,8 +189,7 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
   });
 }
 
-// ---- rows as they are
-// --------------------------------------------------------------------------------------------------
+// ---- Rows as they are -----------------------------------------------------------------------------------------------
 
 // Copies `count` steps that use consecutive rows.
 void copy_run(const WindowSegment& s, const char* row, int64_t count, char* out) {
@@ -206,8 +203,7 @@ void copy_run(const WindowSegment& s, const char* row, int64_t count, char* out)
   }
 }
 
-// ---- steps
-// -------------------------------------------------------------------------------------------------------------
+// ---- Steps ----------------------------------------------------------------------------------------------------------
 
 // Whether a step copies a row or mixes two on a straight line.
 bool is_straight(const Picks& picks, int64_t step, bool curved) {
@@ -308,9 +304,9 @@ template <class In, class Out>
 void write_relative(const WindowSegment& s, const In* x, const float* base, int64_t step, int64_t n, Out* out) {
   constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(float));
   using Column = Lanes<float, kCount>;
-  const bool scaled = s.scale != nullptr;
-  const auto* const scale = static_cast<const float*>(s.scale) + (scaled ? step * s.scale_step : 0);
-  const auto* const shift = static_cast<const float*>(s.shift) + (scaled ? step * s.scale_step : 0);
+  const bool has_scale = s.scale != nullptr;
+  const auto* const scale = static_cast<const float*>(s.scale) + (has_scale ? step * s.scale_step : 0);
+  const auto* const shift = static_cast<const float*>(s.shift) + (has_scale ? step * s.scale_step : 0);
   int64_t i = 0;
   for (; i + kCount <= n; i += kCount) {
     Column y;
@@ -318,7 +314,7 @@ void write_relative(const WindowSegment& s, const In* x, const float* base, int6
     load_lanes<kCount, float>(x + i, y);
     load_lanes<kCount, float>(base + i, operand);
     y = y - operand;
-    if (scaled) {
+    if (has_scale) {
       Column addend;
       load_lanes<kCount, float>(scale + i, operand);
       load_lanes<kCount, float>(shift + i, addend);
@@ -329,8 +325,8 @@ void write_relative(const WindowSegment& s, const In* x, const float* base, int6
   }
   for (; i < n; ++i) {
     float y = to_work<float>(x[i]) - base[i];
-    if (scaled) y = multiply_add(y, scale[i], shift[i]);
-    if (scaled && s.clip) y = clipped(y);
+    if (has_scale) y = multiply_add(y, scale[i], shift[i]);
+    if (has_scale && s.clip) y = clipped(y);
     out[i] = rounded_once<Out>(y);
   }
 }

@@ -84,10 +84,10 @@ bool overlaps(const TensorView& a, const TensorView& b) {
 
 void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, int64_t alignment, Device device) {
   if (bytes == 0) return nullptr;
-  const bool enough = workspace && workspace->device == device && workspace->is_contiguous() &&
-                      workspace->numel() * dtype_size(workspace->dtype) >= bytes &&
-                      reinterpret_cast<uintptr_t>(workspace->data) % static_cast<uintptr_t>(alignment) == 0;
-  if (!enough) {
+  const bool is_enough = workspace && workspace->device == device && workspace->is_contiguous() &&
+                         workspace->numel() * dtype_size(workspace->dtype) >= bytes &&
+                         reinterpret_cast<uintptr_t>(workspace->data) % static_cast<uintptr_t>(alignment) == 0;
+  if (!is_enough) {
     refuse("workspace: expected ", bytes, " bytes on ", device_name(device), ", dense and aligned to ", alignment,
            ", got ", workspace ? workspace->describe() : "none");
   }

@@ -73,14 +73,14 @@ std::string no_device_reason(const CudaBackend& backend, int code) {
 
 Plugin open_plugin() {
   Plugin plugin;
-  const bool named = !named_path().empty();
-  const std::string path = named ? named_path() : installed_path();
-  const std::string subject = named ? "ROBOCACHE_CUDA_LIBRARY: " + path : path;
+  const bool is_named = !named_path().empty();
+  const std::string path = is_named ? named_path() : installed_path();
+  const std::string subject = is_named ? "ROBOCACHE_CUDA_LIBRARY: " + path : path;
   const auto with_remedy = [&](const char* remedy) {
-    return std::string("; ") + (named ? "unset it, or name the plugin that was built with this library" : remedy);
+    return std::string("; ") + (is_named ? "unset it, or name the plugin that was built with this library" : remedy);
   };
   if (path.find('/') != std::string::npos && !std::filesystem::exists(path)) {
-    plugin.reason = (named ? "" : "no CUDA plugin: ") + subject + " does not exist" +
+    plugin.reason = (is_named ? "" : "no CUDA plugin: ") + subject + " does not exist" +
                     with_remedy("install a build with CUDA, which pip makes where it finds nvcc");
     return plugin;
   }

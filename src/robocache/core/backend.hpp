@@ -149,7 +149,7 @@ class CudaEvent {
   CudaEvent() = default;
   explicit CudaEvent(Device device);  // throws DeviceError
 
-  void record(CudaStream stream);           // after everything queued on it; replaces the earlier mark
+  void record(CudaStream stream);           // after the work that is queued on it; replaces the earlier mark
   void make_wait(CudaStream stream) const;  // work queued on it from now on runs after the mark
   void wait() const;                        // blocks the calling thread
 

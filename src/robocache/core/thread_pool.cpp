@@ -35,12 +35,12 @@ bool is_true(const std::atomic<bool>* flag) { return flag != nullptr && flag->lo
 class InsideRange {
  public:
   InsideRange() { inside_range = true; }
-  ~InsideRange() { inside_range = before_; }
+  ~InsideRange() { inside_range = previous_; }
   InsideRange(const InsideRange&) = delete;
   InsideRange& operator=(const InsideRange&) = delete;
 
  private:
-  bool before_ = inside_range;
+  bool previous_ = inside_range;
 };
 
 class AllRanges final : public Ranges {
@@ -281,9 +281,9 @@ void run_ranges(int64_t n, int64_t grain, bool in_order, const std::function<voi
 
 }  // namespace
 
-Cancellable::Cancellable(const std::atomic<bool>& by) : before_(std::exchange(cancelled_by, &by)) {}
+Cancellable::Cancellable(const std::atomic<bool>& cancel) : previous_(std::exchange(cancelled_by, &cancel)) {}
 
-Cancellable::~Cancellable() { cancelled_by = before_; }
+Cancellable::~Cancellable() { cancelled_by = previous_; }
 
 int num_threads() { return the_pool().threads(); }
 
@@ -302,11 +302,11 @@ void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, in
   });
 }
 
-int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_t)>& is) {
+int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_t)>& condition) {
   std::atomic<int64_t> first = n;
   parallel_for(n, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < std::min(end, first.load()); ++i) {
-      if (!is(i)) continue;
+      if (!condition(i)) continue;
       // Lowers `first` to i, unless another thread has lowered it further.
       for (int64_t known = first; i < known && !first.compare_exchange_weak(known, i);) continue;
     }

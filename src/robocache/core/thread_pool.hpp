@@ -23,9 +23,9 @@ void set_num_threads(int64_t n);
 // starts its own threads.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
-// Returns the least i below n for which is(i) is true, or n if there is none. Calls `is` as parallel_for does, but may
-// leave out any i above the result.
-int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_t i)>& is);
+// Returns the least i below n for which is(i) is true, or n if there is none. Calls `condition` as parallel_for does,
+// but may leave out any i above the result.
+int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_t i)>& condition);
 
 // Like parallel_for, for work that begins a range before the previous one is finished. Calls body(ranges) on each
 // thread. The body takes ranges until none is left and returns when they are all done. If it throws after it took a
@@ -34,17 +34,17 @@ int64_t parallel_first(int64_t n, int64_t grain, const std::function<bool(int64_
 // what others have left. A range may not wait for another one.
 void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges& ranges)>& body);
 
-// While this object lives, a parallel_for of this thread begins no further range once `by` is true. The parallel_for
-// throws Cancelled when the running ranges have ended.
+// While this object lives, a parallel_for of this thread begins no further range once `cancel` is true. The
+// parallel_for throws Cancelled when the running ranges have ended.
 class Cancellable {
  public:
-  explicit Cancellable(const std::atomic<bool>& by);
+  explicit Cancellable(const std::atomic<bool>& cancel);
   ~Cancellable();
   Cancellable(const Cancellable&) = delete;
   Cancellable& operator=(const Cancellable&) = delete;
 
  private:
-  const std::atomic<bool>* before_;
+  const std::atomic<bool>* previous_;
 };
 
 struct Cancelled {};

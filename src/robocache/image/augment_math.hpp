@@ -1,5 +1,6 @@
-// Flips, rotation, blur and erasing of rule 41, for one frame and one pixel. Both backends share them and give the same
-// bits: positions and weights are integers, and sines and powers of e are computed from sums and products alone.
+// Flips, rotation, blur and erasing (rule 41 of docs/rules.md), for one frame and one pixel. Both backends share them
+// and give the same bits: positions and weights are integers, and sines and powers of e are computed from sums and
+// products alone.
 #pragma once
 
 #include <cmath>
@@ -21,7 +22,7 @@ ROBOCACHE_HD bool is_flipped(const ImageDraw& draw, int axis, double probability
   return hashed_draws(draw, 0, 0).number(purpose, {0, 1}) < probability;
 }
 
-// Computes both; they are exact at quarter turns.
+// Computes the sine and the cosine of an angle. They are exact at quarter turns.
 ROBOCACHE_HD void sine_and_cosine(double degrees, double& sine, double& cosine) {
   const double quarters = whole_nearest(degrees / 90);
   const double x = (degrees - 90 * quarters) * 0x1.1df46a2529d39p-6;  // pi / 180
@@ -188,7 +189,7 @@ ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw&
 // Mirrors an index outside [0, count): i pixels outside an end become i pixels inside it.
 ROBOCACHE_HD int32_t reflected(int32_t i, int32_t count) { return i < 0 ? -i : i < count ? i : 2 * count - 2 - i; }
 
-// `sum` is a whole number below 2^53.
+// Returns a blurred value from the weighted sum of its neighbours, a whole number below 2^53.
 ROBOCACHE_HD uint8_t blurred(const BlurWeights& weights, double sum) {
   return rounded_mean(sum, static_cast<double>(weights.sum) * weights.sum);
 }
@@ -226,7 +227,7 @@ ROBOCACHE_HD int64_t out_offset(const TransformParams& p, int32_t y, int32_t x, 
   return p.layout == ImageLayout::kChw ? c * (int64_t{p.out[0]} * p.out[1]) + pixel : pixel * p.channels + c;
 }
 
-// The changes of a frame after its geometry.
+// The changes of a frame after it is cropped and resized.
 struct Augments {
   Warp warp;
   BlurWeights blur;

@@ -147,28 +147,28 @@ __global__ void __launch_bounds__(kColorThreads)
 
   const JpegFrame* const frame = frame_at(p, output);
   if (frame == nullptr && p.leaves_others) return;
-  bool damaged = false;
+  bool is_damaged = false;
   if (frame != nullptr) {
     for (int32_t i = threadIdx.x; i < frame->segment_count; i += kColorThreads) {
-      damaged |= p.damage[output * p.most_segments + i] != 0;
+      is_damaged |= p.damage[output * p.most_segments + i] != 0;
     }
   }
-  damaged = __syncthreads_or(damaged) != 0;
+  is_damaged = __syncthreads_or(is_damaged) != 0;
   if (block == 0 && threadIdx.x == 0) {
-    if (p.status != nullptr) p.status[output] = damaged;
-    if (damaged) report_damage(p, output);
+    if (p.status != nullptr) p.status[output] = is_damaged;
+    if (is_damaged) report_damage(p, output);
   }
 
   // `pixels` has the alignment of `out`, so that vectors of 16 bytes are aligned in both.
   const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(out) % sizeof(uint4));
   uint8_t* const pixels = reinterpret_cast<uint8_t*>(shared) + shift;
-  if (frame == nullptr || damaged) {
+  if (frame == nullptr || is_damaged) {
     for (int32_t i = threadIdx.x; i < bytes; i += kColorThreads) pixels[i] = 0;
   } else {
     const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
     const uint8_t* const samples = p.planes + output * p.plane_bytes;
     const int32_t runs = (p.width + kJpegRun - 1) / kJpegRun;
-    const bool whole_words = (shift | static_cast<int32_t>(pitch)) % 4 == 0;
+    const bool is_word_aligned = (shift | static_cast<int32_t>(pitch)) % 4 == 0;
     const int32_t row_step = static_cast<int32_t>(kColorThreads) / runs;
     const int32_t run_step = static_cast<int32_t>(kColorThreads) - row_step * runs;
     int32_t row = static_cast<int32_t>(threadIdx.x) / runs;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kColorThreads)
       uint8_t* const to = pixels + row * pitch + x * p.channels;
       const auto write = [&](const auto& words) {
         const int32_t byte_count = min(kJpegRun, p.width - x) * p.channels;
-        if (whole_words && byte_count == static_cast<int32_t>(sizeof(words))) {
+        if (is_word_aligned && byte_count == static_cast<int32_t>(sizeof(words))) {
           for (unsigned word = 0; word < sizeof(words) / 4; ++word) reinterpret_cast<uint32_t*>(to)[word] = words[word];
         } else {
           for (int32_t byte = 0; byte < static_cast<int32_t>(sizeof(words)); ++byte) {

@@ -32,8 +32,8 @@ void for_each_frame(int64_t count, const std::function<void(int64_t)>& body,
   std::mutex mutex;
   int64_t first_bad = count;
   std::string refusal;
-  const int64_t at_once = std::max<int64_t>(1, kPixelsAtOnce / std::max<int64_t>(1, frame_bytes));
-  const int64_t grain = std::max<int64_t>(1, (count + at_once - 1) / at_once);
+  const int64_t frames_at_once = std::max<int64_t>(1, kPixelsAtOnce / std::max<int64_t>(1, frame_bytes));
+  const int64_t grain = std::max<int64_t>(1, (count + frames_at_once - 1) / frames_at_once);
   parallel_for(count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       try {

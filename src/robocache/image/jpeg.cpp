@@ -26,7 +26,7 @@ namespace {
 // libjpeg's messages, repeated here. The archive's jerror.o has them too, but it refers to stderr, so it links only
 // into executables.
 constexpr const char* kMessages[] = {
-#define JVERSION ""  // from jversion.h, which is not installed; only two messages use it, and no error has them
+#define JVERSION ""  // from jversion.h, which is not installed; only two messages use it, and they are no errors
 #define JCOPYRIGHT_SHORT ""
 #define JMESSAGE(code, text) text,
 #include <jerror.h>
@@ -342,8 +342,7 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
   if (!all_alike) {
     throw FrameError(
         "JPEG: expected blocks within the range of the inverse DCT, got one whose pixels differ from decoder to "
-        "decoder "
-        "(rule 40 of docs/rules.md); its quantisation tables or its data may be damaged");
+        "decoder (rule 40 of docs/rules.md); its quantisation tables or its data may be damaged");
   }
   return has_codes ? "" : "its coefficients are larger than baseline's";
 }
@@ -358,9 +357,9 @@ void copy_sampling(const jpeg_decompress_struct& from, jpeg_compress_struct* to)
   }
 }
 
-void set_restart_interval(jpeg_compress_struct* of) {
-  const jpeg_component_info& finest = of->comp_info[0];
-  of->restart_interval = static_cast<unsigned>(restart_mcus(64 * finest.h_samp_factor * finest.v_samp_factor));
+void set_restart_interval(jpeg_compress_struct* info) {
+  const jpeg_component_info& finest = info->comp_info[0];
+  info->restart_interval = static_cast<unsigned>(restart_mcus(64 * finest.h_samp_factor * finest.v_samp_factor));
 }
 
 }  // namespace

@@ -81,6 +81,6 @@ struct HuffmanCodes {
 };
 
 // Returns the look-up table for DC or AC coefficients. Appends codes longer than kJpegFirstBits to `long_entries`.
-JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool dc, std::vector<uint16_t>& long_entries);
+JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool is_dc, std::vector<uint16_t>& long_entries);
 
 }  // namespace robocache

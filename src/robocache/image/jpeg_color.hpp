@@ -147,7 +147,7 @@ ROBOCACHE_HD void jpeg_rgb_run(const uint8_t* samples, const JpegFrame& frame, c
   }
   int32_t bytes[3 * kJpegRun];
   for (int i = 0; i < kJpegRun; ++i) {
-    // constants: round(c * 2^16)
+    // The integer factors are round(c * 2^16) for the c at the end of each line.
 #ifdef __CUDA_ARCH__
     const auto y_half = static_cast<int32_t>(__byte_perm(luma[i / 4], 0x8000, 0x4054 | (i % 4) << 8));
 #else

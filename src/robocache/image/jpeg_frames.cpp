@@ -30,7 +30,7 @@ class JpegFile {
     }
     const JpegPlanes planes = jpeg_planes(frame, height, width, channels);
     const int64_t mcus = int64_t{planes.mcus_across} * planes.mcus_down;
-    frame.segment_mcus = interval_ == 0 ? static_cast<int32_t>(mcus) : interval_;
+    frame.segment_mcus = restart_interval_ == 0 ? static_cast<int32_t>(mcus) : restart_interval_;
     frame.segment_count = static_cast<int32_t>((mcus + frame.segment_mcus - 1) / frame.segment_mcus);
     // A block takes at least one code of each kind, so a small file cannot demand much work.
     const int64_t blocks = mcus * (channels == 1 ? 1 : frame.luma_across * frame.luma_down + 2);
@@ -155,7 +155,7 @@ class JpegFile {
         break;
       case 0xdd:
         if (length != 4) refuse_jpeg(begin, "expected a restart interval of 4 bytes, got ", length);
-        interval_ = big_endian_16(position_);
+        restart_interval_ = big_endian_16(position_);
         break;
       case 0xe0:
         is_jfif_ |= length >= 7 && std::memcmp(blob_.data() + position_, "JFIF", 5) == 0;
@@ -286,7 +286,7 @@ class JpegFile {
   int64_t position_ = 0;
   int64_t scan_begin_ = 0;
   int64_t least_scan_bytes_ = 0;
-  int32_t interval_ = 0;
+  int32_t restart_interval_ = 0;
   bool is_jfif_ = false;
   int adobe_transform_ = -1;  // none
   Component components_[3]{};
@@ -348,7 +348,9 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
       [&](int64_t i) {
         const JpegFile file(blob_of(i));
         if (file.height != result.height || file.width != result.width || file.channels != result.channels) {
-          const auto shape = [](const auto& of) { return FrameShape{of.height, of.width, of.channels}.describe(); };
+          const auto shape = [](const auto& sized) {
+            return FrameShape{sized.height, sized.width, sized.channels}.describe();
+          };
           throw FrameError("JPEG: expected " + shape(result) + " like " + name_of(0) + ", got " + shape(file));
         }
         JpegFrame& frame = result.frames[static_cast<size_t>(i)] = file.frame;

@@ -15,9 +15,9 @@ namespace robocache {
 // Returns the index of a coefficient in zigzag order.
 constexpr int zigzag_index(int row, int column) {
   const int diagonal = row + column;
-  const int along = diagonal % 2 == 0 ? column : row;
-  return diagonal < 8 ? diagonal * (diagonal + 1) / 2 + along
-                      : 64 - (15 - diagonal) * (16 - diagonal) / 2 + along - (diagonal - 7);
+  const int diagonal_index = diagonal % 2 == 0 ? column : row;
+  return diagonal < 8 ? diagonal * (diagonal + 1) / 2 + diagonal_index
+                      : 64 - (15 - diagonal) * (16 - diagonal) / 2 + diagonal_index - (diagonal - 7);
 }
 
 // Packs both numbers, clamped to int16, with `low` in the lower half.
@@ -27,10 +27,10 @@ ROBOCACHE_HD uint32_t pack_int16(int32_t low, int32_t high) {
   asm("cvt.pack.sat.s16.s32 %0, %1, %2;" : "=r"(packed) : "r"(high), "r"(low));
   return packed;
 #else
-  const auto in_range = [](int32_t x) {
+  const auto clamped = [](int32_t x) {
     return static_cast<uint32_t>(x < -32768 ? -32768 : x > 32767 ? 32767 : x) & 0xffff;
   };
-  return in_range(low) | in_range(high) << 16;
+  return clamped(low) | clamped(high) << 16;
 #endif
 }
 
@@ -42,8 +42,8 @@ ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
   asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(packed) : "r"(b), "r"(a), "r"(upper));
   return packed;
 #else
-  const auto in_range = [](int32_t x) { return static_cast<uint32_t>(x < 0 ? 0 : x > 255 ? 255 : x); };
-  return in_range(a) | in_range(b) << 8 | in_range(c) << 16 | in_range(d) << 24;
+  const auto clamped = [](int32_t x) { return static_cast<uint32_t>(x < 0 ? 0 : x > 255 ? 255 : x); };
+  return clamped(a) | clamped(b) << 8 | clamped(c) << 16 | clamped(d) << 24;
 #endif
 }
 
@@ -53,7 +53,7 @@ template <class Int>
 ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   using Word = std::make_unsigned_t<Int>;
   const auto fixed = [](Int value, Word constant) { return static_cast<Word>(value) * constant; };
-  // constants: round(c * 2^13)
+  // The integer factors are round(c * 2^13) for the c at the end of each line. The names z1 to z5 are libjpeg's.
   const Word z = fixed(x[2] + x[6], 4433);                              // 0.541196100
   const Word even_2 = z + fixed(x[2], 6270);                            // 0.765366865
   const Word even_3 = z - fixed(x[6], 15137);                           // 1.847759065

@@ -53,7 +53,7 @@ class JpegBits {
   }
 
   // Whether more bits were read than the segment has; exact to within a word.
-  ROBOCACHE_HD bool overrun() const { return next_ > word_count_ + kHeld; }
+  ROBOCACHE_HD bool has_overrun() const { return next_ > word_count_ + kHeld; }
 
   // Whether all bytes were read, and no bit beyond them.
   ROBOCACHE_HD bool ends_at(uint32_t first_byte, uint32_t byte_count) const {
@@ -169,7 +169,7 @@ ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& 
       if (component != 0) to += planes.chroma_begin + (component - 1) * planes.chroma_bytes;
       store_jpeg_block(pixels, to, pitch);
     }
-    if (bits.overrun()) return false;
+    if (bits.has_overrun()) return false;
     if (++mcu_column == planes.mcus_across) {
       mcu_column = 0;
       ++mcu_row;

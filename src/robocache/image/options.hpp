@@ -71,7 +71,7 @@ struct ImageOptions {
   std::optional<ImageRange> erase_scale = {};  // the rectangle's share of the area; default 0.02 to 0.33
   std::optional<ImageRange> erase_ratio = {};  // the rectangle's height over width, uniform in the logarithm; default
                                                // 0.3 to 3.3
-  std::vector<double> erase_value = {};        // the values that fill it, from 0 to 1: one, or one per channel
+  std::vector<double> erase_value = {};        // what fills the rectangle, from 0 to 1: one value, or one per channel
   std::vector<double> mean = {}, stddev = {};  // in values from 0 to 1: one, or one per channel; empty: 0 and 1
   DType dtype = DType::kFloat32;               // or float16, bfloat16; uint8 is not normalised
   ImageLayout layout = ImageLayout::kChw;
@@ -107,7 +107,7 @@ std::string image_options_to_json(const ImageOptions& options);
 // share, and shifts, flips, rotation, blur, colours and erasing are off.
 ImageOptions without_augmentation(ImageOptions options);
 
-// Runs the checks that need no frame. Throws the same errors.
+// Runs the checks that need no frame. Throws like image_options_from_json.
 void check_image_options(const ImageOptions& options, std::string_view prefix = "");
 
 }  // namespace robocache

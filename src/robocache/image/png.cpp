@@ -60,7 +60,7 @@ struct Header {
   uint32_t width = 0, height = 0;
   int depth = 0;  // bits of a sample
   Color color = kGray;
-  bool interlaced = false;
+  bool is_interlaced = false;
 
   int samples() const { return color == kRgb ? 3 : color == kGrayAlpha ? 2 : color == kRgba ? 4 : 1; }
   int bits() const { return samples() * depth; }  // bits of a pixel
@@ -85,7 +85,7 @@ constexpr std::array<Pass, 7> kAdam7{
     {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}}};
 
 std::span<const Pass> passes(const Header& header) {
-  return header.interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kOnePass);
+  return header.is_interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kOnePass);
 }
 
 size_t inflated_bytes(const Header& header) {
@@ -106,7 +106,7 @@ Header read_header(std::span<const uint8_t> blob) {
                       .height = big_endian(data + 4),
                       .depth = data[8],
                       .color = static_cast<Color>(data[9]),
-                      .interlaced = data[12] == 1};
+                      .is_interlaced = data[12] == 1};
   const bool is_known_color = data[9] <= 6 && data[9] != 1 && data[9] != 5;
   const int depth = header.depth;
   const bool is_known_depth =

@@ -152,17 +152,17 @@ void check_resize(const TransformParams& p, const std::string& prefix) {
     // The sides of a drawn crop are rounded, which changes their ratio by less than a factor of 2.
     const double slack = p.crop_scales && p.fit != ImageFit::kStretch ? 2 : 1;
     const double from = axis->from;
-    const double most = axis->to * slack + slack - 1;
-    const double least = std::max(1.0, std::floor(axis->to / slack) - (slack - 1));
-    const double larger = std::max(from, most);
-    const double factor = std::max(from / least, 1.0);
+    const double most_to = axis->to * slack + slack - 1;
+    const double least_to = std::max(1.0, std::floor(axis->to / slack) - (slack - 1));
+    const double larger = std::max(from, most_to);
+    const double factor = std::max(from / least_to, 1.0);
     // The most that the weights of a pixel's taps add up to, by the filters of transform_math.hpp.
     double axis_weight = 2 * larger * (factor + 1);
     if (p.interpolation == ImageInterpolation::kBicubic) axis_weight = 0x1.8p15 * (factor + 1);
     if (p.interpolation == ImageInterpolation::kArea) axis_weight = from;
     if (p.interpolation == ImageInterpolation::kNearest) axis_weight = 1;
     weight *= axis_weight;
-    is_beyond = is_beyond || from > 16384 || most > 32769 || axis_weight >= 0x1p23;
+    is_beyond = is_beyond || from > 16384 || most_to > 32769 || axis_weight >= 0x1p23;
   }
   if (!is_beyond && weight < 0x1p43) return;
   refuse(prefix, "size: ", std::to_string(p.sized[0]), " x ", std::to_string(p.sized[1]), " cannot be made of ",
@@ -222,7 +222,8 @@ void ImageTransform::intrinsics(const double in[9], const ImageDraw& draw, int64
   planned_intrinsics(params_, frame_plan(params_, draw, step), frame_warp(params_, draw, step), in, out);
 }
 
-// Frames of bytes are flipped, rotated and blurred between the geometry and the colours. Depth takes one pass.
+// Whether frames take several passes on a device: frames of bytes are flipped, rotated and blurred between the geometry
+// and the colours.
 bool ImageTransform::is_in_passes() const {
   return params_.dtype == DType::kUInt8 && (params_.warps || params_.blur_reach > 0);
 }

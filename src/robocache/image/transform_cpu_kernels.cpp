@@ -18,8 +18,8 @@ struct Rows {
 
 // ---- Geometry -------------------------------------------------------------------------------------------------------
 
-// Whether no output pixel repeats the edge.
-bool repeats_none(const AxisPlan& axis, int32_t out) { return axis.first >= 0 && axis.first + out <= axis.sized; }
+// Whether all output pixels lie within the resized frame, so that none repeats its edge.
+bool lies_within(const AxisPlan& axis, int32_t out) { return axis.first >= 0 && axis.first + out <= axis.sized; }
 
 const uint8_t* pixel_at(const TransformParams& p, const void* frame, int64_t row, int64_t column) {
   return static_cast<const uint8_t*>(frame) + (row * p.frame[1] + column) * p.channels;
@@ -316,8 +316,8 @@ void write_values(const TransformParams& p, const FramePlan& plan, const Augment
   if (frame == nullptr) {
     std::memset(bytes, 0, static_cast<size_t>(rows.stride));
     rows.stride = 0;
-  } else if (only_moves(plan) && !p.jitters && !p.warps && p.blur_reach == 0 && repeats_none(plan.rows, p.out[0]) &&
-             repeats_none(plan.columns, p.out[1])) {
+  } else if (only_moves(plan) && !p.jitters && !p.warps && p.blur_reach == 0 && lies_within(plan.rows, p.out[0]) &&
+             lies_within(plan.columns, p.out[1])) {
     rows = rows_in_frame(p, plan, frame);
   } else {
     if (only_moves(plan)) {

@@ -39,7 +39,7 @@ __device__ Warp warp_of(const TransformBatch& batch, int64_t i) {
   return frame_warp(batch.params, draw_of(batch, i), i % batch.steps);
 }
 
-// One thread of the block draws for all of them.
+// One thread of the block draws for all its threads.
 __device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
   __shared__ FramePlan plan;
   if (threadIdx.x == 0) {
@@ -103,7 +103,7 @@ __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, c
     pixel[c] = rounded_mean<Filter::kOvershoots>(static_cast<double>(sums[c]), weight);
 }
 
-struct OnlyMoves {};
+struct OnlyMoves {};  // in place of a filter, for a plan without a resize
 
 // Loads `count` output pixels from (y, x) on, before colour steps. `Way` is a filter, or OnlyMoves.
 template <class Way, int kChannels>

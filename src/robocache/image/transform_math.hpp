@@ -68,7 +68,7 @@ ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& d
 
 // ---- Geometry: the source of an output pixel ----
 
-// The nearest integer, ties to even, for magnitudes up to 2^51.
+// Returns the nearest integer, ties to even, for magnitudes up to 2^51.
 ROBOCACHE_HD double whole_nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 // The plan of rows or of columns. Pixels [from_first, from_first + from) of the frame are resized to `to` pixels. The
@@ -333,7 +333,7 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   hue = hue < 0 ? hue + 6 : hue;
   hue = hue >= 6 ? hue - 6 : hue;
   for (int c = 0; c < 3; ++c) {
-    // Red is least between 2 and 4 sixths. Green follows a third of the circle later, blue two thirds.
+    // A channel is high - chroma * min(angle, 4 - angle), the last factor clamped to [0, 1].
     float angle = hue + static_cast<float>(5 - 2 * c);
     angle = angle >= 6 ? angle - 6 : angle;
     const float towards = angle < 4 - angle ? angle : 4 - angle;

@@ -43,11 +43,11 @@ std::vector<FeatureBlock> feature_blocks(int64_t features, InterpolationMethod m
             [](const FeatureBlock& a, const FeatureBlock& b) { return a.begin < b.begin; });
 
   std::vector<FeatureBlock> runs;
-  const auto add = [&](int64_t begin, int64_t end, InterpolationMethod by) {
-    if (!runs.empty() && runs.back().method == by) {
+  const auto add = [&](int64_t begin, int64_t end, InterpolationMethod run_method) {
+    if (!runs.empty() && runs.back().method == run_method) {
       runs.back().end = end;
     } else {
-      runs.push_back({begin, end, by});
+      runs.push_back({begin, end, run_method});
     }
   };
   const auto add_block = [&](const FeatureBlock& block) {

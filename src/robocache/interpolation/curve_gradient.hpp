@@ -25,7 +25,7 @@ struct CurveTarget {
   CurveWeights<double> weights;
   int64_t first, last;  // the row's first and last sample; a cubic's weights are in units of the time between them
 
-  // The sample whose time belongs to entry i of times_of_weights, or -1.
+  // The sample whose time belongs to entry i of gradient_by_times, or -1.
   ROBOCACHE_HD int64_t time_row(InterpolationMethod method, int i) const {
     if (method == InterpolationMethod::kCubic && (i == 0 || i == kStencilRows - 1)) return i == 0 ? first : last;
     return 2 - stencil.before <= i && i <= 3 + stencil.after ? stencil.rows[i] : -1;
@@ -88,11 +88,11 @@ ROBOCACHE_HD void partials_of_weights(InterpolationMethod method, const CurveTar
 }
 
 // Converts the gradient by the weights to the gradient by the rows' times. The gradient by the target's time is the
-// negative of its sum, because moving all times together changes nothing.
+// negative of the sum over the rows, because moving all times together changes nothing.
 template <class Times>
-ROBOCACHE_HD void times_of_weights(InterpolationMethod method, const Times& times, const CurveTarget& curve,
-                                   const Bracket& bracket, const double (&weights_gradient)[kCurveWeights],
-                                   double (&times_gradient)[kStencilRows]) {
+ROBOCACHE_HD void gradient_by_times(InterpolationMethod method, const Times& times, const CurveTarget& curve,
+                                    const Bracket& bracket, const double (&weights_gradient)[kCurveWeights],
+                                    double (&times_gradient)[kStencilRows]) {
   using Number = Dual<kStencilRows>;
   const Spacing<double> spacing =
       spacing_around(times, curve.last + 1, curve.stencil, reach_of(method), bracket.weight);
@@ -101,12 +101,12 @@ ROBOCACHE_HD void times_of_weights(InterpolationMethod method, const Times& time
     dual_spacing.gaps[i] = Number::variable(spacing.gaps[i], i + 1);
     dual_spacing.gaps[i].partial[i] = -1;
   }
-  Number since = Number::variable(bracket.weight * bracket.gap, 2);  // from the bracket's left sample to the target
-  since.partial[2] = -1;
+  Number elapsed = Number::variable(bracket.weight * bracket.gap, 2);  // from the bracket's left sample to the target
+  elapsed.partial[2] = -1;
   // A cubic's stencil is its bracket, so partials 0 and 5 are free for the times at the row's ends.
   dual_spacing.span = Number::variable(spacing.span, 5);
   dual_spacing.span.partial[0] = -1;
-  dual_spacing.w = since / dual_spacing.gaps[2];
+  dual_spacing.w = elapsed / dual_spacing.gaps[2];
   dual_spacing.before = spacing.before;
   dual_spacing.after = spacing.after;
   Number weights[kCurveWeights];

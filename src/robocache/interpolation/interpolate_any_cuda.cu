@@ -284,7 +284,7 @@ __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int6
   if (width == Width::kOne || (kDouble && !kIsStraight<Method>)) {
     return write_features<ScalarSource<kTogether, Work>, Method>(s, batch, first, count, entries);
   }
-  const auto vectors = [&](auto element) {
+  const auto write_vectors = [&](auto element) {
     using T = decltype(element);
     constexpr int kSize = sizeof(T);
     if (kDouble || width == Width::k16Bytes) {
@@ -296,13 +296,13 @@ __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int6
     }
   };
   if constexpr (kDouble) {
-    if constexpr (kIsStraight<Method>) vectors(double{});
+    if constexpr (kIsStraight<Method>) write_vectors(double{});
   } else if (s.value_dtype == DType::kBFloat16) {
-    vectors(BFloat16{});
+    write_vectors(BFloat16{});
   } else if (s.value_dtype == DType::kFloat32) {
-    vectors(float{});
+    write_vectors(float{});
   } else if (s.value_dtype == DType::kFloat16) {
-    vectors(Float16{});
+    write_vectors(Float16{});
   }
 }
 
@@ -375,17 +375,18 @@ __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __gr
 
 // Whether vectors of `count` features are aligned in the values and in the output, up to 16 bytes.
 bool fits(const Segment& s, int64_t count) {
-  const auto aligned = [](const void* address, int64_t bytes) {
+  const auto is_aligned = [](const void* address, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(std::min<int64_t>(bytes, 16)) == 0;
   };
-  const auto whole = [](int64_t elements, int64_t size, int64_t bytes) {
+  const auto is_whole = [](int64_t elements, int64_t size, int64_t bytes) {
     return elements * size % std::min<int64_t>(bytes, 16) == 0;
   };
   const int64_t in = dtype_size(s.value_dtype);
   const int64_t out = dtype_size(s.out_dtype);
-  return s.values_feature == 1 && s.out_feature == 1 && s.features % count == 0 && aligned(s.values, count * in) &&
-         whole(s.values_batch, in, count * in) && whole(s.values_sample, in, count * in) &&
-         aligned(s.out, count * out) && whole(s.out_batch, out, count * out) && whole(s.out_target, out, count * out);
+  return s.values_feature == 1 && s.out_feature == 1 && s.features % count == 0 && is_aligned(s.values, count * in) &&
+         is_whole(s.values_batch, in, count * in) && is_whole(s.values_sample, in, count * in) &&
+         is_aligned(s.out, count * out) && is_whole(s.out_batch, out, count * out) &&
+         is_whole(s.out_target, out, count * out);
 }
 
 Width width_of(const Segment& s) {
@@ -406,12 +407,12 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
   static_assert(sizeof(any) <= 32764, "a kernel's arguments");
   any.call = call;
   any.blocks = 0;
-  bool curves = false;
+  bool has_curves = false;
   for (int32_t i = 0; i < call.segment_count; ++i) {
     const Segment& s = any.segments[i] = call.segments[i];
     Plan& plan = any.plans[i];
     plan.width = width_of(s);
-    curves = curves || is_curved(s.method);
+    has_curves = has_curves || is_curved(s.method);
     // Tiles shrink until every multiprocessor has several, but only while all threads have work.
     const int64_t bytes = plan.width == Width::k16Bytes ? 16 : plan.width == Width::k8Bytes ? 8 : 0;
     const int64_t vectors = bytes == 0 ? s.features : s.features * dtype_size(s.value_dtype) / bytes;
@@ -429,8 +430,8 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
     any.blocks += call.batch * tiles_per_row();
   }
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(any.blocks, INT32_MAX));
-  return curves ? launch_overlapped(interpolate_any_kernel<kCapacity, true>, blocks, kThreads, 0, stream, any)
-                : launch_overlapped(interpolate_any_kernel<kCapacity, false>, blocks, kThreads, 0, stream, any);
+  return has_curves ? launch_overlapped(interpolate_any_kernel<kCapacity, true>, blocks, kThreads, 0, stream, any)
+                    : launch_overlapped(interpolate_any_kernel<kCapacity, false>, blocks, kThreads, 0, stream, any);
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ struct Target {
   }
 };
 
+// The next four functions add the gradient of n features from `first` on to the samples and to t.weights_gradient.
 template <class Method, class Work>
 [[gnu::noinline]] void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool adds_values,
                                   bool adds_times) {
@@ -238,8 +239,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const int64_t length = row_length(s, batch);
   const double per_target = clock_units_per_target_unit(call, s);
-  const bool cubic = s.method == InterpolationMethod::kCubic && !s.causal && length > 0;
-  if (cubic) begin_spline(s, g, times, batch, length);
+  const bool is_cubic = s.method == InterpolationMethod::kCubic && !s.causal && length > 0;
+  if (is_cubic) begin_spline(s, g, times, batch, length);
   Work gradient[kPiece];
   int64_t hint = 0;
   for (int64_t index = 0; index < call.targets_count; ++index) {
@@ -250,8 +251,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     t.bracket = bracket_of(times, length, rule, t.picked);
     const bool mixes = t.picked.kind == PickKind::kMix;
     const bool adds_times = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
-    const bool curve = weighs(s.method) && (mixes || adds_times);
-    if (curve) t.curve = curve_target(s.method, times, length, t.bracket);
+    const bool is_curve = weighs(s.method) && (mixes || adds_times);
+    if (is_curve) t.curve = curve_target(s.method, times, length, t.bracket);
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
       load_piece(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + first * s.out_feature, s.out_feature,
@@ -281,9 +282,9 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     }
     if (!adds_times) continue;
     double target_gradient = 0;
-    if (curve) {
+    if (is_curve) {
       double times_gradient[kStencilRows];
-      times_of_weights(s.method, times, t.curve, t.bracket, t.weights_gradient, times_gradient);
+      gradient_by_times(s.method, times, t.curve, t.bracket, t.weights_gradient, times_gradient);
       for (int i = 0; i < kStencilRows; ++i) {
         const int64_t row = t.curve.time_row(s.method, i);
         if (row < 0) continue;
@@ -300,8 +301,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     }
     if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += target_gradient * per_target;
   }
-  if (cubic) sweep_features_backward<Work>(s, g, batch, length);
-  if (cubic && g.times != nullptr) end_spline(s, g, times, batch, length);
+  if (is_cubic) sweep_features_backward<Work>(s, g, batch, length);
+  if (is_cubic && g.times != nullptr) end_spline(s, g, times, batch, length);
 }
 
 }  // namespace

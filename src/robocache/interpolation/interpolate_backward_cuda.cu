@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       } else {
         double times_gradient[kStencilRows];
-        times_of_weights(s.method, times, curve, bracket, sums, times_gradient);
+        gradient_by_times(s.method, times, curve, bracket, sums, times_gradient);
         for (int i = 0; i < kStencilRows; ++i) {
           const int64_t sample = curve.time_row(s.method, i);
           if (sample < 0) continue;
@@ -554,8 +554,8 @@ template <class Work>
 cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const SegmentGradient& g, int device,
                          cudaStream_t stream) {
   if (s.samples == 0 || s.features == 0) return cudaSuccess;
-  const unsigned rows = blocks_for(call.batch, kThreads, kMostBlocks);
-  const unsigned columns = blocks_for(call.batch * s.features, kThreads, kMostBlocks);
+  const unsigned row_blocks = blocks_for(call.batch, kThreads, kMostBlocks);
+  const unsigned column_blocks = blocks_for(call.batch * s.features, kThreads, kMostBlocks);
   const SplineCall spline{s, call.batch, g.spline.table, g.spline.slopes};
   if (const cudaError_t code = launch_splines(spline, true, stream); code != cudaSuccess) return code;
   // slopes_gradient and table_gradient lie side by side before table.
@@ -565,8 +565,8 @@ cudaError_t launch_cubic(const Interpolation& call, const Segment& s, const Segm
     return code;
   }
   if (const cudaError_t code = launch<Work, Cubics>(call, s, g, device, stream); code != cudaSuccess) return code;
-  spline_sweep_backward_kernel<Work><<<columns, kThreads, 0, stream>>>(s, g, call.batch);
-  if (g.times != nullptr) spline_table_backward_kernel<<<rows, kThreads, 0, stream>>>(s, g, call.batch);
+  spline_sweep_backward_kernel<Work><<<column_blocks, kThreads, 0, stream>>>(s, g, call.batch);
+  if (g.times != nullptr) spline_table_backward_kernel<<<row_blocks, kThreads, 0, stream>>>(s, g, call.batch);
   return cudaGetLastError();
 }
 

@@ -15,7 +15,7 @@ namespace {
 template <class Work>
 using RowWriter = void(const Segment& s, const Pick<Work>& picked, const char* values, char* out);
 
-// ---- values to the same type ----------------------------------------------------------------------------------------
+// ---- Values to the same type ----------------------------------------------------------------------------------------
 
 // out = fma(w, b - a, a) over a row.
 template <class T, class Work>
@@ -67,7 +67,7 @@ RowWriter<Work>* same_type_writer(DType dtype) {
   });
 }
 
-// ---- values scaled, or to another type: one piece of the row after another, in the work type ------------------------
+// ---- Values scaled, or to another type: one piece of the row after another, in the work type ------------------------
 
 constexpr int64_t kPiece = 64;
 
@@ -144,7 +144,7 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   }
 }
 
-// ---- mixtures by every other method: the samples that it reads, one piece of the row after another ------------------
+// ---- Mixtures by the other methods, one piece of the row after another ----------------------------------------------
 
 // `values` points to the batch row's first sample.
 template <class Method, class Work>
@@ -180,7 +180,7 @@ void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const Curv
   }
 }
 
-// ---- the rows -------------------------------------------------------------------------------------------------------
+// ---- The rows -------------------------------------------------------------------------------------------------------
 
 // Fills the entries [begin, end) of one segment's [batch, targets_count].
 template <class Work, class Clock>
@@ -235,17 +235,17 @@ void interpolate_entries(const Interpolation& call, int64_t begin, int64_t end) 
   const int64_t rows = call.batch * call.targets_count;
   while (begin < end) {
     const int64_t segment = begin / rows;
-    const int64_t stop = end < (segment + 1) * rows ? end : (segment + 1) * rows;
+    const int64_t segment_end = end < (segment + 1) * rows ? end : (segment + 1) * rows;
     const Segment& s = call.segments[segment];
     with_clock(s.clock_dtype, [&](auto clock) {
       using Clock = decltype(clock);
       if (works_in_double(s)) {
-        segment_entries<double, Clock>(call, s, begin - segment * rows, stop - segment * rows);
+        segment_entries<double, Clock>(call, s, begin - segment * rows, segment_end - segment * rows);
       } else {
-        segment_entries<float, Clock>(call, s, begin - segment * rows, stop - segment * rows);
+        segment_entries<float, Clock>(call, s, begin - segment * rows, segment_end - segment * rows);
       }
     });
-    begin = stop;
+    begin = segment_end;
   }
 }
 

@@ -27,8 +27,8 @@ struct WindowRange {
 template <class Index>
 __device__ WindowRange window_range(const Window& window, Index first, int32_t n) {
   if (window.size >= n) return {0, n};
-  const auto even = static_cast<int32_t>(static_cast<float>(first) * window.samples_per_target) - window.margin;
-  return {even < 0 ? 0 : (even < n - window.size ? even : n - window.size), window.size};
+  const auto even_begin = static_cast<int32_t>(static_cast<float>(first) * window.samples_per_target) - window.margin;
+  return {even_begin < 0 ? 0 : (even_begin < n - window.size ? even_begin : n - window.size), window.size};
 }
 
 // Returns the time that fills a window after the row's last sample.
@@ -42,8 +42,8 @@ __device__ Clock latest() {
 }
 
 // Returns the index of the last of `span` ascending times at or before `target`, or 0; `span` is a power of two. The
-// search is a short chain of few instructions: for kMostTimes it compares three times at once, with constant steps.
-// kLong allows longer spans.
+// search is a short chain of few instructions: for kMostTimes it compares the times of three samples at once, with
+// constant steps. kLong allows longer spans.
 template <bool kLong, class Clock>
 __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
   static_assert(kLog2MostTimes % 2 == 0);
@@ -84,7 +84,7 @@ __device__ inline uint32_t packed_pair(float low, float high, Float16) {
   return packed;
 }
 
-// Returns body() of the number of elements in a vector of `bytes`, as a constant.
+// Calls body with the number of elements in a vector of `bytes`, as a constant, and returns its result.
 template <class T, class Body>
 ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   constexpr int kSize = sizeof(T);

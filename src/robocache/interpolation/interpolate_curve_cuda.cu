@@ -82,7 +82,7 @@ __device__ void fill_entry(const TiledSegment& tiled, const Tile& tile, const Lo
   if constexpr (Method::kWeighs) {
     if (picked.kind == PickKind::kMix) {
       set_weighed<Method>(lookup, picked, entry);
-      for (int32_t& other : entry.around) other += row;
+      for (int32_t& sample : entry.around) sample += row;
     }
   }
   entry.left = row + picked.left;

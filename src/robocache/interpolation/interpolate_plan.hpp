@@ -10,7 +10,7 @@
 
 namespace robocache::interpolation_cuda {
 
-inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+inline int64_t divided_up(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
 
 // ---- The window of a row's clock ------------------------------------------------------------------------------------
 
@@ -31,8 +31,8 @@ inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t 
   Window result{};
   result.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
   result.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
-  const auto even = static_cast<int64_t>(static_cast<float>(tile) * result.samples_per_target);
-  const int64_t size = std::min(samples, even + 2 * result.margin);
+  const auto even_samples = static_cast<int64_t>(static_cast<float>(tile) * result.samples_per_target);
+  const int64_t size = std::min(samples, even_samples + 2 * result.margin);
   result.size = size <= most ? static_cast<int32_t>(size) : 0;
   return result;
 }
@@ -147,8 +147,8 @@ struct Lanes {
 // Returns the lanes for rows of `vectors` vectors. A wide row takes several passes, so that few threads stay idle. A
 // pass has at least 128 bytes, because neighbouring passes both read the sectors at their border.
 inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
-  int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
-  if (best > kTileThreads / 4) {
+  int64_t best_width = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
+  if (best_width > kTileThreads / 4) {
     double best_busy_share = 0;
     for (int64_t passes = divided_up(vectors, kTileThreads), last = passes + 4; passes <= last; ++passes) {
       const int64_t width = divided_up(vectors, passes);
@@ -156,11 +156,11 @@ inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
       const double busy_share =
           static_cast<double>(vectors * (kTileThreads / width)) / static_cast<double>(passes * kTileThreads);
       if (busy_share <= best_busy_share) continue;
-      best = width;
+      best_width = width;
       best_busy_share = busy_share;
     }
   }
-  const auto width = static_cast<int32_t>(best);
+  const auto width = static_cast<int32_t>(best_width);
   return {width, kTileThreads / width, (65536u + static_cast<uint32_t>(width) - 1) / static_cast<uint32_t>(width)};
 }
 
@@ -193,9 +193,9 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
 // Divides a call's rows into tiles for blocks that can hold `most_targets` targets. There are enough tiles to run all
-// of `blocks` at once. But no tile has fewer targets than the smaller of `worthwhile` and kLeastTile, unless only a
-// smaller tile makes the clock's window fit. A block handles several consecutive short rows if they fit, until about as
-// many blocks are left as can run at once.
+// of `blocks` at once. But no tile has fewer targets than kLeastTile or, if that is smaller, than `worthwhile`, which
+// are enough work for a block; unless only a smaller tile makes the clock's window fit. A block handles several
+// consecutive short rows if they fit, until about as many blocks are left as can run at once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t most_targets, int64_t worthwhile,
                         int64_t blocks, int64_t most_times) {
   const Segment& s = tiled.segment;

@@ -126,8 +126,8 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile
   }
 }
 
-// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It reads seven
-// times at once: one wait for memory instead of three steps of bisection.
+// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It reads the
+// times of seven samples at once: one wait for memory instead of three steps of bisection.
 template <class Work, class Clock>
 __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target,
                                                           int32_t low, int32_t high) {

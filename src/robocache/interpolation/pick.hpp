@@ -117,8 +117,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   if (rule.causal) {
     if (before < 0) return absent;
     const auto age = later_minus_earlier(target, times[before]);
-    const bool too_old = (rule.has_max_gap && age > rule.max_gap) || (rule.has_tolerance && age > rule.tolerance);
-    return too_old || before == n - 1 ? padded(before) : pick_one<Work>(before, true);
+    const bool is_too_old = (rule.has_max_gap && age > rule.max_gap) || (rule.has_tolerance && age > rule.tolerance);
+    return is_too_old || before == n - 1 ? padded(before) : pick_one<Work>(before, true);
   }
 
   if (before < 0 || before == n - 1) {  // the target is outside
@@ -149,17 +149,17 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   if (right + 1 < n && times[right + 1] == times[right]) right = last_at_or_before(times, n, times[right], right);
   const auto gap = later_minus_earlier(times[right], times[left]);
   const auto dt = later_minus_earlier(target, times[left]);
-  const bool wide_gap = rule.has_max_gap && gap > rule.max_gap;
+  const bool has_wide_gap = rule.has_max_gap && gap > rule.max_gap;
   if (!is_step(rule.method)) {
-    if (wide_gap && rule.extrapolate == Extrapolate::kNan) return absent;
-    return {left, right, weight_of<Clock, Work>(dt, gap), PickKind::kMix, !wide_gap};
+    if (has_wide_gap && rule.extrapolate == Extrapolate::kNan) return absent;
+    return {left, right, weight_of<Clock, Work>(dt, gap), PickKind::kMix, !has_wide_gap};
   }
   const auto to_right = later_minus_earlier(times[right], target);
-  const bool take_right =
+  const bool takes_right =
       rule.method == InterpolationMethod::kNext || (rule.method == InterpolationMethod::kNearest && to_right < dt);
-  const bool too_far = rule.has_tolerance && (take_right ? to_right : dt) > rule.tolerance;
-  const Index row = take_right ? right : left;
-  return wide_gap || too_far ? padded(row) : pick_one<Work>(row, true);
+  const bool is_too_far = rule.has_tolerance && (takes_right ? to_right : dt) > rule.tolerance;
+  const Index row = takes_right ? right : left;
+  return has_wide_gap || is_too_far ? padded(row) : pick_one<Work>(row, true);
 }
 
 // Searches for `before`, then calls pick_from. The search starts at `hint`. On return, `hint` is the last sample at or

@@ -60,7 +60,8 @@ struct SplineStep {
   Scalar last_before, last_after, last_carry;
 };
 
-// a and b are the gaps before and after the sample; `back` is the factor of the previous sample.
+// Returns the entries that a sample's equation adds. a and b are the gaps before and after the sample; `back` is the
+// factor of the previous sample.
 //
 // The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i], where s[i] is
 // the slope at sample i and m[i] the slope of the line from it to the next. The conditions of `boundary` eliminate the
@@ -68,7 +69,7 @@ struct SplineStep {
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool is_first, bool is_last,
                                             Boundary boundary) {
-  const bool natural = boundary == Boundary::kNatural;
+  const bool is_natural = boundary == Boundary::kNatural;
   const Scalar zero(0);
   const Scalar half(0.5);
   const Scalar two(2);
@@ -79,7 +80,7 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   Scalar p = Scalar(1.5) * b / sum;
   Scalar q = Scalar(1.5) * a / sum;
   SplineStep<Scalar> result{zero, zero, zero, zero, zero, zero, zero, zero, zero, zero};
-  if (is_first && is_last && !natural) {
+  if (is_first && is_last && !is_natural) {
     lower = upper = zero;
     p = b / sum;
     q = a / sum;
@@ -89,7 +90,7 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
     result.last_carry = Scalar(1);
   } else {
     if (is_first) {
-      if (natural) {
+      if (is_natural) {
         diagonal = diagonal - half * lower;
         p = p * half;
         result.first_before = Scalar(1.5) / a;
@@ -105,7 +106,7 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
       lower = zero;
     }
     if (is_last) {
-      if (natural) {
+      if (is_natural) {
         diagonal = diagonal - half * upper;
         q = q * half;
         result.last_after = Scalar(1.5) / b;

@@ -29,9 +29,9 @@ int64_t first_target_of(const int64_t* times, int64_t row, int64_t snap_ns) {
   if (row == 0 || snap_ns == 0) return first;
   // A target that is not nearer to this row than to the previous one takes the previous one.
   const int64_t previous_ns = times[row - 1];
-  const uint64_t apart = ns_between(time_ns, previous_ns);
-  const auto middle = static_cast<int64_t>(static_cast<uint64_t>(previous_ns) + apart / 2);
-  return apart == 0 ? first_target_of(times, row - 1, snap_ns) : std::max(first, middle + 1);
+  const uint64_t gap_ns = ns_between(time_ns, previous_ns);
+  const auto middle = static_cast<int64_t>(static_cast<uint64_t>(previous_ns) + gap_ns / 2);
+  return gap_ns == 0 ? first_target_of(times, row - 1, snap_ns) : std::max(first, middle + 1);
 }
 
 TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
@@ -265,7 +265,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   result.rows_ = rows_;
   result.period_ns_ = period_ns_;
   result.every_ = filter.every;
-  int64_t taken = 0;  // anchors of the run in the parts that take() got before
+  int64_t taken = 0;  // anchors of the run in earlier calls of take()
   const auto take = [&](const Part& part) {
     const int64_t skipped = (filter.every - taken % filter.every) % filter.every;
     taken += std::max<int64_t>(part.end - part.begin, 0);

@@ -99,7 +99,7 @@ struct AnchorFilter {
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<uint8_t> stays)>;
   Where where = {};
   std::optional<int64_t> first = {};  // keeps this many first anchors of an episode
-  std::optional<int64_t> last = {};   // and this many last ones
+  std::optional<int64_t> last = {};   // and this many last anchors
   int64_t every = 1;                  // then keeps the first of an episode and every n-th after it
 
   // Only the members that are numbers.
@@ -114,14 +114,14 @@ struct AnchorFilter {
 // The tables of an AnchorIndex in host memory; index() points into this object.
 class Anchors {
  public:
-  // Every row of the clock in the given episodes, without those that `edges` leave out. The host must be able to read
-  // the clock.
+  // Returns an anchor at every row of the clock in the given episodes, except at the rows that `edges` leave out. The
+  // host must be able to read the clock.
   static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges = {});
 
-  // In each episode the ticks k / hz, rounded to the nearest ns, in the span that all `clocks` cover. A clock without
-  // rows in an episode is ignored there, and an episode without rows on any clock has no anchors. Throws ArgumentError
-  // that names `anchors.rate_hz` for more than 2^53 ticks, which a double cannot count, and for an episode of 2^63 ns
-  // or longer.
+  // Returns the ticks k / hz of each episode, rounded to the nearest ns, in the span that all `clocks` cover. A clock
+  // without rows in an episode is ignored there, and an episode without rows on any clock has no anchors. Throws
+  // ArgumentError that names `anchors.rate_hz` for more than 2^53 ticks, which a double cannot count, and for an
+  // episode of 2^63 ns or longer.
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});
 

@@ -16,10 +16,10 @@ std::string weight_name(const MixtureOptions& options, size_t source) {
 
 // Returns the weights; empty if every anchor is drawn once an epoch.
 std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOptions& options) {
-  const auto given = std::count_if(options.weights.begin(), options.weights.end(),
-                                   [](const std::optional<double>& weight) { return weight.has_value(); });
+  const auto given_count = std::count_if(options.weights.begin(), options.weights.end(),
+                                         [](const std::optional<double>& weight) { return weight.has_value(); });
   if (options.temperature) {
-    if (given > 0) refuse("temperature: goes without weights, got both");
+    if (given_count > 0) refuse("temperature: goes without weights, got both");
     if (!(*options.temperature > 0 && std::isfinite(*options.temperature))) {
       refuse("temperature: expected a finite number above 0, got ", number_text(*options.temperature));
     }
@@ -31,7 +31,7 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
     }
     return weights;
   }
-  if (given == 0) return {};
+  if (given_count == 0) return {};
   std::vector<double> weights;
   for (size_t source = 0; source < options.weights.size(); ++source) {
     const std::optional<double>& weight = options.weights[source];

@@ -55,9 +55,9 @@ class MixtureTurns {
   // There are 2^bit of them; their slots are least + i 2^apart.
   ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t draw_slot, uint32_t first, uint32_t end, int bit) {
     const int apart = kBits - bit;
-    const uint32_t last = (1u << apart) - 1;
-    const uint32_t least = (draw_slot ^ 1u << (apart - 1)) & last;
-    const uint32_t count = ((end + last - least) >> apart) - ((first + last - least) >> apart);
+    const uint32_t mask = (1u << apart) - 1;
+    const uint32_t least = (draw_slot ^ 1u << (apart - 1)) & mask;
+    const uint32_t count = ((end + mask - least) >> apart) - ((first + mask - least) >> apart);
     return (draw >> bit & 1u) * count;
   }
 
@@ -145,9 +145,9 @@ struct Mixture {
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
     const uint32_t slot = slot_of(draw);
     const int32_t source = last_from(&MixtureSource::first_slot, slot);
-    const MixtureSource& own = table[source];
-    const MixtureSource::Round round = own.round_of(drawn(source, draw, slot));
-    return {source, own.order.keyed(seed_of(source), round.number).at(round.index)};
+    const MixtureSource& drawn_source = table[source];
+    const MixtureSource::Round round = drawn_source.round_of(drawn(source, draw, slot));
+    return {source, drawn_source.order.keyed(seed_of(source), round.number).at(round.index)};
   }
 
   // Returns how many draws of a source come before `draw`, plus the source's offset. For weighted mixtures.
@@ -161,18 +161,18 @@ struct Mixture {
  private:
   // Returns the slot of a draw in its block.
   ROBOCACHE_HD uint32_t slot_of(uint64_t draw) const {
-    const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
-    if (!order.shuffle) return in_block;
-    return MixtureTurns(mix_bits(turns_seed ^ draw / kMixtureBlock)).slot(in_block);
+    const auto index_in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+    if (!order.shuffle) return index_in_block;
+    return MixtureTurns(mix_bits(turns_seed ^ draw / kMixtureBlock)).slot(index_in_block);
   }
 
   ROBOCACHE_HD uint64_t drawn(int32_t source, uint64_t draw, uint32_t slot) const {
     const auto first = static_cast<uint32_t>(table[source].first_slot);
     const auto end = static_cast<uint32_t>(table[source + 1].first_slot);
-    const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+    const auto index_in_block = static_cast<uint32_t>(draw % kMixtureBlock);
     uint32_t before = 0;  // earlier draws in the block
     if (order.shuffle) {
-      before = MixtureTurns::before(in_block, slot, first, end);
+      before = MixtureTurns::before(index_in_block, slot, first, end);
     } else if (slot > first) {
       before = (slot < end ? slot : end) - first;
     }

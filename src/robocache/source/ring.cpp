@@ -20,8 +20,7 @@ constexpr int64_t kFirstCapacity = 64;
 // The number of rows that are kept before the span: a window that begins with the span reads earlier rows too.
 constexpr int64_t kRowsBehind = 4;
 constexpr int kSlotBits = 16;
-constexpr int64_t kLatestNs =
-    int64_t{1} << 62;  // the year 2116; adding an offset to a stamp up to it does not overflow
+constexpr int64_t kLatestNs = int64_t{1} << 62;  // in the year 2116; the sum with an offset does not overflow
 
 }  // namespace
 
@@ -178,10 +177,10 @@ Ring::View Ring::view() const {
 template <class Body>
 auto Ring::read(const Body& body) const {
   for (int waits = 0;;) {
-    const uint64_t before = version_.load(std::memory_order_acquire);
-    if (before % 2 == 0) {
+    const uint64_t version_before = version_.load(std::memory_order_acquire);
+    if (version_before % 2 == 0) {
       const auto result = body(view());
-      if (version_.load(std::memory_order_acquire) == before) return result;
+      if (version_.load(std::memory_order_acquire) == version_before) return result;
     } else if (++waits < 16) {
       std::this_thread::yield();
     } else {  // a reader with real-time priority that interrupted the writer does not yield its core to it
@@ -225,8 +224,8 @@ int64_t Ring::write_frame(std::span<const char> frame) {
 }
 
 void Ring::page_lock_frames(Device device) const {
-  locks_on_.store(device.index);  // set before the slots are read, so that either the writer or this thread locks a new
-                                  // slot
+  // Set before the slots are read, so that either the writer or this thread locks a new slot.
+  locks_on_.store(device.index);
   for (int64_t i = 0; i < kMostSlots; ++i) {
     RingFrame::Slot* const slot = slots_[static_cast<size_t>(i)].load();
     if (slot == nullptr) return;
@@ -238,14 +237,14 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (options_.codec.value_or(Codec::kRaw) == Codec::kRaw && std::ssize(row) != row_bytes_) {
     refuse("row: expected ", row_bytes_, " bytes, got ", row.size());
   }
-  const std::scoped_lock lock(writes_);
-  const auto drop = [this](Pushed outcome) {
+  const std::scoped_lock lock(write_mutex_);
+  const auto counted = [this](Pushed outcome) {
     count(outcome);
     return outcome;
   };
   if (time_ns <= 0 || time_ns > kLatestNs ||
       (time_ns > arrival_ns && ns_between(time_ns, arrival_ns) > static_cast<uint64_t>(options_.most_ahead_ns))) {
-    return drop(Pushed::kRefused);
+    return counted(Pushed::kRefused);
   }
   const View current = view();
   const Rows* const rows = current.rows;
@@ -255,8 +254,8 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (begin < end) {
     const int64_t newest = rows->time(end - 1);
     if (time_ns < newest - options_.lateness_ns) {
-      if (newest - time_ns <= options_.span_ns) return drop(Pushed::kTooLate);
-      if (options_.rewind == Rewind::kRefuse) return drop(Pushed::kRefused);
+      if (newest - time_ns <= options_.span_ns) return counted(Pushed::kTooLate);
+      if (options_.rewind == Rewind::kRefuse) return counted(Pushed::kRefused);
       outcome = Pushed::kSegment;
     } else if (time_ns < newest) {
       outcome = Pushed::kReordered;

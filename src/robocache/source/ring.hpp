@@ -178,7 +178,7 @@ class Ring {
   auto read(const Body& body) const;
 
   const RingOptions options_;
-  std::mutex writes_;
+  std::mutex write_mutex_;
   const int64_t row_bytes_;
   const int64_t words_;               // 8-byte words in a row; for frames only the id
   std::atomic<uint64_t> version_{0};  // odd while the writer changes rows

@@ -101,7 +101,7 @@ class EveryConversion {
   }
 
  private:
-  static constexpr int64_t kFeatures = 84;  // four vectors at once, one vector, and a rest, in each build
+  static constexpr int64_t kFeatures = 84;  // four vectors at once, one vector, and a remainder, in each build
 
   template <class E>
   void add(E element, DType out) {
@@ -111,15 +111,15 @@ class EveryConversion {
     if constexpr (test::kIsFloat<T>) {
       for (T& value : values) value = std::isnan(test::widened(value)) ? T{} : value;
     }
-    const bool floating = is_floating(E::kDType);
+    const bool is_float = is_floating(E::kDType);
     WindowStream stream{};
     stream.rows = {clock_.view(), tables_.put(values), kFeatures, E::kDType};
     stream.delta_ns = {0, 100'000'000, -250'000'000, 700, 9'000'000'000};
-    stream.methods = {{0, kFeatures, floating ? method_ : InterpolationMethod::kPrevious}};
+    stream.methods = {{0, kFeatures, is_float ? method_ : InterpolationMethod::kPrevious}};
     stream.max_gap_ns = 600'000'000;
     stream.out_features = kFeatures;
     stream.out_dtype = out;
-    if (streams_.size() % 2 == 0 && floating) {
+    if (streams_.size() % 2 == 0 && is_float) {
       const bool is_double = E::kDType == DType::kFloat64;
       stream.scale = is_double ? static_cast<const void*>(wide_factors_.data()) : narrow_factors_.data();
       stream.shift = stream.scale;
@@ -171,14 +171,14 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
                                                   {{0, all}, {all, all}},
                                                   {{0, all, 1, 2}, {1, all, 1, 2}},
                                                   {{0, all, 5, 2}, {5, all, 5, 2}}};
-    for (size_t at = 0; at < std::size(halves); ++at) {
-      const auto& [one, other] = halves[at];
-      const std::vector<unsigned char> first = batch.filled(build.kernel, one);
-      const std::vector<unsigned char> second = batch.filled(build.kernel, other);
+    for (size_t k = 0; k < std::size(halves); ++k) {
+      const auto& [half, other_half] = halves[k];
+      const std::vector<unsigned char> first = batch.filled(build.kernel, half);
+      const std::vector<unsigned char> second = batch.filled(build.kernel, other_half);
       for (size_t i = 0; i < whole.size(); ++i) {
         // One of the two halves wrote this byte, the other left it.
         ASSERT_TRUE((first[i] == whole[i] && second[i] == none[i]) || (first[i] == none[i] && second[i] == whole[i]))
-            << build.name << ", halves " << at << ", byte " << i;
+            << build.name << ", halves " << k << ", byte " << i;
       }
     }
   }
@@ -291,12 +291,12 @@ void expect_the_rows_of_the_scalar_rules(const std::vector<int64_t>& deltas) {
         const float expected = picked.kind == PickKind::kAbsent ? 0.0F
                                : picked.kind == PickKind::kOne  ? left
                                                                 : lerp(left, right, static_cast<float>(picked.weight));
-        const auto at = static_cast<size_t>(i);
-        ASSERT_EQ(reinterpret_cast<const float*>(memory.data() + stream.out_offset)[at], expected)
+        const auto entry = static_cast<size_t>(i);
+        ASSERT_EQ(reinterpret_cast<const float*>(memory.data() + stream.out_offset)[entry], expected)
             << build.name << ", " << name_of(options.method) << ", step " << i;
-        ASSERT_EQ(memory[static_cast<size_t>(stream.pad_offset) + at] != 0, !picked.valid)
+        ASSERT_EQ(memory[static_cast<size_t>(stream.pad_offset) + entry] != 0, !picked.valid)
             << build.name << ", step " << i;
-        ASSERT_EQ(reinterpret_cast<const int64_t*>(memory.data())[at], age_of(row, picked, target))
+        ASSERT_EQ(reinterpret_cast<const int64_t*>(memory.data())[entry], age_of(row, picked, target))
             << build.name << ", " << name_of(options.method) << ", step " << i;
       }
     }

@@ -17,10 +17,10 @@ namespace {
 
 template <class Half>
 void expect_one_rounding(double x) {
-  const auto got = rounded_once<Half>(x);
+  const auto actual = rounded_once<Half>(x);
   const auto expected = test::rounded<Half>(x);
-  ASSERT_TRUE(test::same(got, expected)) << std::hexfloat << x << " became " << test::widened(got) << ", expected "
-                                         << test::widened(expected);
+  ASSERT_TRUE(test::same(actual, expected))
+      << std::hexfloat << x << " became " << test::widened(actual) << ", expected " << test::widened(expected);
 }
 
 template <class Half>
@@ -121,12 +121,13 @@ TEST(PickAt, EqualsTheReferenceForEveryHint) {
         segment.method = method;
         for (int64_t first = -1; first <= n; ++first) {
           int64_t hint = first;
-          const Pick<double> got = pick_at(clock, n, find_target(clock, n, target, snap_ns, hint), segment);
-          ASSERT_EQ(got.kind == PickKind::kMix, expected.kind == test::Choice::kMixture) << target << " by " << snap_ns;
-          ASSERT_EQ(got.left, expected.left) << target << " by " << snap_ns;
-          ASSERT_EQ(got.right, expected.right) << target << " by " << snap_ns;
-          ASSERT_EQ(got.weight, expected.weight) << target << " by " << snap_ns;
-          ASSERT_EQ(got.valid, expected.valid) << target << " by " << snap_ns;
+          const Pick<double> actual = pick_at(clock, n, find_target(clock, n, target, snap_ns, hint), segment);
+          ASSERT_EQ(actual.kind == PickKind::kMix, expected.kind == test::Choice::kMixture)
+              << target << " by " << snap_ns;
+          ASSERT_EQ(actual.left, expected.left) << target << " by " << snap_ns;
+          ASSERT_EQ(actual.right, expected.right) << target << " by " << snap_ns;
+          ASSERT_EQ(actual.weight, expected.weight) << target << " by " << snap_ns;
+          ASSERT_EQ(actual.valid, expected.valid) << target << " by " << snap_ns;
           ASSERT_TRUE(hint >= 0 && hint < n);
         }
       }

@@ -18,7 +18,7 @@ struct Expected {
   DType dtype;
   std::string_view name;
   int64_t size;
-  bool floating;
+  bool is_float;
 };
 
 constexpr Expected kExpected[] = {
@@ -36,7 +36,7 @@ TEST(DType, EachHasItsNameSizeAndKind) {
     EXPECT_EQ(dtype_name(expected.dtype), expected.name);
     EXPECT_EQ(dtype_from_name(expected.name), expected.dtype);
     EXPECT_EQ(dtype_size(expected.dtype), expected.size) << expected.name;
-    EXPECT_EQ(is_floating(expected.dtype), expected.floating) << expected.name;
+    EXPECT_EQ(is_floating(expected.dtype), expected.is_float) << expected.name;
   }
   static_assert(sizeof(Float16) == 2 && sizeof(BFloat16) == 2);
 }

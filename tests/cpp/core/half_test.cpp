@@ -43,9 +43,9 @@ TYPED_TEST(HalfFloat, EveryValueWidensExactlyAndNarrowsBack) {
 TYPED_TEST(HalfFloat, MidpointsRoundToEvenAndTheirNeighboursToTheNearest) {
   for (uint16_t below = 0; below < TestFixture::Format::kInfinity; ++below) {
     const double low = TestFixture::Format::value(below);
-    const bool last = below + 1 == TestFixture::Format::kInfinity;
-    const double high = last ? std::ldexp(1, TestFixture::Format::kBias + 1)
-                             : TestFixture::Format::value(static_cast<uint16_t>(below + 1));
+    const bool is_last = below + 1 == TestFixture::Format::kInfinity;
+    const double high = is_last ? std::ldexp(1, TestFixture::Format::kBias + 1)
+                                : TestFixture::Format::value(static_cast<uint16_t>(below + 1));
     const auto midpoint = static_cast<float>((low + high) / 2);  // exact: it has one bit more than a 16-bit float
     const int even = below + (below & 1);
     ASSERT_EQ(this->narrow(midpoint), even) << below;

@@ -137,7 +137,7 @@ TEST(HostMemory, TheMountMayBeginAtTheGroupOfTheProcess) {
     EXPECT_EQ(host.memory().limit_bytes, inside.ends_with("worker") ? 200000 : 300000);
     EXPECT_EQ(host.memory().free_bytes, inside.ends_with("worker") ? 110000 : 200000);
   }
-  // So begins the path of a process outside the root of its control group namespace.
+  // A process outside the root of its control group namespace has such a path.
   const FakeHost elsewhere;
   elsewhere.version2("/../other");
   elsewhere.group("/sys/fs/cgroup", "70000", "20000");

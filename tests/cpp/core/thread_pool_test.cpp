@@ -222,8 +222,8 @@ TEST_P(ThreadPool, CallersInSeveralThreadsFinishAndGetTheirOwnExceptions) {
 TEST_P(ThreadPool, FirstIsTheLeastIndex) {
   for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{1000}}) {
     for (const int64_t first : {int64_t{0}, int64_t{7}, int64_t{640}, int64_t{5000}}) {
-      const auto is = [&](int64_t i) { return i >= first && (i - first) % 3 == 0; };
-      EXPECT_EQ(parallel_first(n, 16, is), std::min(n, first)) << n;
+      const auto condition = [&](int64_t i) { return i >= first && (i - first) % 3 == 0; };
+      EXPECT_EQ(parallel_first(n, 16, condition), std::min(n, first)) << n;
     }
   }
 }

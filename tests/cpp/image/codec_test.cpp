@@ -107,8 +107,8 @@ TEST(Codec, SegmentingIsLossless) {
           const Segmented segmented = segment_jpeg(file);
           EXPECT_FALSE(segmented.reencoded) << segmented.why;
           EXPECT_EQ(segmented.why, "");
-          const bool grey = channels == 1;
-          expect_segmented(segmented.blob, height, width, channels, grey ? 1 : across, grey ? 1 : down);
+          const bool is_grey = channels == 1;
+          expect_segmented(segmented.blob, height, width, channels, is_grey ? 1 : across, is_grey ? 1 : down);
           const FrameShape shape{height, width, channels};
           EXPECT_EQ(decoded(Codec::kJpeg, segmented.blob, shape), decoded(Codec::kJpeg, file, shape));
           EXPECT_EQ(segment_jpeg(segmented.blob).blob, segmented.blob);

@@ -29,7 +29,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// ---- decoding on each device ----------------------------------------------------------------------------------------
+// ---- Decoding on each device ----------------------------------------------------------------------------------------
 
 // With `fetched`, the entropy-coded data is copied to the device first.
 Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& rows, Device device, Tier tier,
@@ -61,7 +61,7 @@ Decoded decode(const JpegFrames& frames, const std::vector<int64_t>& rows, Devic
   return device.is_cuda() ? decode_on_cuda(frames, rows, device, tier, fetched) : decode_on_host(frames, rows);
 }
 
-// ---- files ----------------------------------------------------------------------------------------------------------
+// ---- Files ----------------------------------------------------------------------------------------------------------
 
 struct Files {
   Bytes blobs;
@@ -123,7 +123,7 @@ void expect_decoded(const Files& files, Device device, const std::string& what, 
 class DecodeJpeg : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(DecodeJpeg);
 
-// ---- pixels ---------------------------------------------------------------------------------------------------------
+// ---- Pixels ---------------------------------------------------------------------------------------------------------
 
 TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEverySizeAndSampling) {
   std::mt19937 random(1);
@@ -178,7 +178,7 @@ TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEveryRestartInterval) {
   expect_decoded(files, device(), "intervals");
 }
 
-// ---- damage ---------------------------------------------------------------------------------------------------------
+// ---- Damage ---------------------------------------------------------------------------------------------------------
 
 // Returns a file in which some bytes are changed, removed or added, or the end is cut off.
 Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
@@ -260,9 +260,9 @@ TEST_P(DecodeJpeg, PackedFramesDecodeToTheSamePixels) {
     EXPECT_EQ(refused, std::vector<int64_t>{7});
     EXPECT_LE(packed.bytes, capacity);
     EXPECT_EQ(packed.one_table, one_table);
-    for (const size_t absent : {4, 7})
-      std::fill_n(expected.pixels.begin() + int64_t(absent * frame_bytes), frame_bytes, 0);
-    Bytes got;
+    for (const size_t missing_frame : {4, 7})
+      std::fill_n(expected.pixels.begin() + int64_t(missing_frame * frame_bytes), frame_bytes, 0);
+    Bytes actual;
     if (device().is_cuda()) {
       DeviceBuffer on_device(device(), size_t(packed.bytes));
       on_device.fill_from_host(memory.data(), on_device.bytes());
@@ -273,13 +273,13 @@ TEST_P(DecodeJpeg, PackedFramesDecodeToTheSamePixels) {
       decode_packed_jpegs(packed, on_device.data(), shape, static_cast<const int64_t*>(row_array.view().data),
                           files.count(), static_cast<uint8_t*>(pixels.view().data), workspace.data(), device(), {},
                           {.first_row = 1});
-      got = pixels.read();
+      actual = pixels.read();
     } else {
       std::vector<int64_t> present = files.rows();
-      for (const size_t absent : {4, 7}) present[absent] = -1;
-      got = decode_on_host(unpacked(packed, memory, shape, present.size()), present).pixels;
+      for (const size_t missing_frame : {4, 7}) present[missing_frame] = -1;
+      actual = decode_on_host(unpacked(packed, memory, shape, present.size()), present).pixels;
     }
-    EXPECT_EQ(got, expected.pixels) << one_table;
+    EXPECT_EQ(actual, expected.pixels) << one_table;
   }
 }
 
@@ -343,7 +343,7 @@ TEST_P(DecodeJpeg, DamageHarmsNoOtherFrame) {
   EXPECT_LE(different, 1 + decoded / 100);  // if sums overflow 16 bits, the order of additions matters
 }
 
-// ---- refused files --------------------------------------------------------------------------------------------------
+// ---- Refused files --------------------------------------------------------------------------------------------------
 
 class PrepareJpegFrames : public testing::Test {
  protected:

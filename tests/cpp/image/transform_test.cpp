@@ -81,16 +81,16 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
         const Bytes frame = random_bytes(static_cast<size_t>(37 * 53 * channels));
         const TransformParams& p = transform.params();
         const std::vector<char> scratch(static_cast<size_t>(transform_scratch(p).end) + 64);
-        char* const aligned =
+        char* const aligned_scratch =
             const_cast<char*>(scratch.data()) + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
         for (int64_t sample = 0; sample < 8; ++sample) {
           const FramePlan plan = frame_plan(p, {1, 2, sample}, 0);
           const Augments augments = frame_augments(p, {1, 2, sample}, 0);
           Bytes expected(static_cast<size_t>(transform.bytes()));
-          baseline::transform_frame(p, plan, augments, frame.data(), aligned, expected.data());
+          baseline::transform_frame(p, plan, augments, frame.data(), aligned_scratch, expected.data());
           for (const Build& build : vector_builds()) {
             Bytes actual(expected.size());
-            build.transform(p, plan, augments, frame.data(), aligned, actual.data());
+            build.transform(p, plan, augments, frame.data(), aligned_scratch, actual.data());
             EXPECT_EQ(actual, expected) << build.name << " " << json << " " << dtype_name(dtype) << " " << channels;
           }
         }

@@ -83,10 +83,10 @@ std::vector<T> filled(InterpolateEntries* kernel, OneRow row, int64_t begin, int
 }
 
 template <class T>
-void expect_same(const std::vector<T>& got, const std::vector<T>& expected, const std::string& what) {
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_TRUE(test::same(got[i], expected[i]))
-        << what << ": element " << i << " is " << test::widened(got[i]) << ", expected " << test::widened(expected[i]);
+void expect_same(const std::vector<T>& actual, const std::vector<T>& expected, const std::string& what) {
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_TRUE(test::same(actual[i], expected[i])) << what << ": element " << i << " is " << test::widened(actual[i])
+                                                    << ", expected " << test::widened(expected[i]);
   }
 }
 

@@ -161,14 +161,15 @@ TEST_P(Fuse, StreamsOfEveryFloatTypeEqualTheReference) {
           add(a), add(b), add(c), add(d);
         }
       }
-      const std::vector<float> got = out.read();
-      for (size_t i = 0; i < got.size(); ++i) {
-        ASSERT_TRUE(test::same(got[i], expected[i])) << i << ": " << got[i] << ", expected " << expected[i];
+      const std::vector<float> actual = out.read();
+      for (size_t i = 0; i < actual.size(); ++i) {
+        ASSERT_TRUE(test::same(actual[i], expected[i])) << i << ": " << actual[i] << ", expected " << expected[i];
       }
       EXPECT_EQ(valid.read(), expected_valid);
-      const std::vector<Clock> got_age = age.read();
-      for (size_t i = 0; i < got_age.size(); ++i) {
-        ASSERT_TRUE(test::same(got_age[i], expected_age[i])) << i << ": " << got_age[i] << ", " << expected_age[i];
+      const std::vector<Clock> actual_age = age.read();
+      for (size_t i = 0; i < actual_age.size(); ++i) {
+        ASSERT_TRUE(test::same(actual_age[i], expected_age[i]))
+            << i << ": " << actual_age[i] << ", " << expected_age[i];
       }
       EXPECT_TRUE(out.gaps_are_untouched());
     }

@@ -150,13 +150,13 @@ void expect_reference(const Problem<V, C>& p, const InterpolationOptions& option
                         CudaStream{});
 
   const Answer<Value> expected = reference(p, options);
-  const std::vector<Value> got = out.read();
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_TRUE(same(got[i], expected.values[i]))
+  const std::vector<Value> actual = out.read();
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_TRUE(same(actual[i], expected.values[i]))
         << dtype_name(V::kDType) << " by " << dtype_name(C::kDType) << ", method " << static_cast<int>(options.method)
         << ", extrapolate " << static_cast<int>(options.extrapolate) << ", causal " << options.causal << ", layout "
         << static_cast<int>(layout) << ", values " << values.view().describe() << ": element " << i << " of "
-        << out.view().describe() << " is " << widened(got[i]) << ", expected " << widened(expected.values[i]);
+        << out.view().describe() << " is " << widened(actual[i]) << ", expected " << widened(expected.values[i]);
   }
   ASSERT_EQ(valid.read(), expected.valid);
   ASSERT_TRUE(out.gaps_are_untouched() && valid.gaps_are_untouched());
@@ -170,16 +170,16 @@ std::vector<InterpolationOptions> all_options(bool with_linear) {
   const Duration half = std::is_same_v<Clock, int64_t> ? Duration(int64_t{500'000'000}) : Duration(0.5);
   const Duration quarter = std::is_same_v<Clock, int64_t> ? Duration(250'000'000.0) : Duration(0.25);
   for (const InterpolationMethod method : kMethods) {
-    const bool linear = method == InterpolationMethod::kLinear;
-    if (linear && !with_linear) continue;
+    const bool is_linear = method == InterpolationMethod::kLinear;
+    if (is_linear && !with_linear) continue;
     for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan, Extrapolate::kLinear}) {
-      if (extrapolate == Extrapolate::kLinear && !linear) continue;
+      if (extrapolate == Extrapolate::kLinear && !is_linear) continue;
       for (int bits = 0; bits < 8; ++bits) {
         InterpolationOptions options{.method = method, .extrapolate = extrapolate, .causal = (bits & 1) != 0};
         if ((bits & 2) != 0) options.max_gap = half;
         if ((bits & 4) != 0) options.tolerance = quarter;
         if (options.causal && method == InterpolationMethod::kNext) continue;
-        if (options.tolerance && linear) continue;
+        if (options.tolerance && is_linear) continue;
         all.push_back(options);
       }
     }

@@ -218,11 +218,11 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
                              .lengths = lengths.view(),
                              .out = out.view()},
                             CudaStream{});
-      const std::vector<float> got = out.read();
+      const std::vector<float> actual = out.read();
       const size_t first = is_alone ? 0 : 40;
       for (size_t t = first; t < first + 40; ++t) {
         // All samples are 1, so a mixture is 1, or NaN if a weight is NaN.
-        ASSERT_TRUE(got[t] == 1 || std::isnan(got[t])) << got[t];
+        ASSERT_TRUE(actual[t] == 1 || std::isnan(actual[t])) << actual[t];
       }
     }
   };

@@ -21,17 +21,17 @@ TEST(ReadRows, ReadsFromRowZeroOn) {
   const std::string path = folder.path() + "/rows";
   write_file(path, "header0123456789");
   const cache::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string got(4, ' ');
-  read_rows({file.get(), 6}, 3, 4, got.data());
-  EXPECT_EQ(got, "3456");
+  std::string actual(4, ' ');
+  read_rows({file.get(), 6}, 3, 4, actual.data());
+  EXPECT_EQ(actual, "3456");
   read_rows({file.get(), 6}, 100, 0, nullptr);  // zero bytes need no memory
-  expect_refused<FileError>([&] { read_rows({file.get(), 6}, 8, 4, got.data()); },
+  expect_refused<FileError>([&] { read_rows({file.get(), 6}, 8, 4, actual.data()); },
                             path + ": at byte 16: expected 2 more bytes, got the end: it was cut short");
   std::filesystem::resize_file(path, 8);
-  expect_refused<FileError>([&] { read_rows({file.get(), 6}, 3, 4, got.data()); },
+  expect_refused<FileError>([&] { read_rows({file.get(), 6}, 3, 4, actual.data()); },
                             path + ": at byte 9: expected 4 more bytes, got the end: it was cut short");
   const cache::FileDescriptor folder_file(::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC));
-  expect_refused<FileError>([&] { read_rows({folder_file.get(), 0}, 0, 4, got.data()); },
+  expect_refused<FileError>([&] { read_rows({folder_file.get(), 0}, 0, 4, actual.data()); },
                             folder.path() + ": reading it: ");
 }
 
@@ -47,9 +47,9 @@ TEST(ReadRows, ReadsWhatThePageCacheHasAndLacks) {
   for (const off_t cached_bytes : {size, size / 2, off_t{0}}) {
     ::posix_fadvise(file.get(), cached_bytes, size - cached_bytes, POSIX_FADV_DONTNEED);
     expect_rows({file.get(), 0}, size / 4, size / 4);
-    std::string got(written.size(), ' ');
-    read_rows({file.get(), 0}, 0, got.size(), got.data());
-    EXPECT_TRUE(got == written) << "with " << cached_bytes << " bytes in the page cache";
+    std::string actual(written.size(), ' ');
+    read_rows({file.get(), 0}, 0, actual.size(), actual.data());
+    EXPECT_TRUE(actual == written) << "with " << cached_bytes << " bytes in the page cache";
   }
 }
 

@@ -87,8 +87,8 @@ TEST_P(Resident, LongStreamsAreCopiedCompletely) {
   EXPECT_EQ(ResidentClock::bytes(*dataset, 0), kRows * 8 + 32);
   for (const Tier tier : kTiers) {
     const auto stream = ResidentStream::get(dataset, 0, device(), tier);
-    const std::vector<float> got = values_of(*stream, values.size(), device());
-    EXPECT_EQ(std::memcmp(got.data(), values.data(), values.size() * sizeof(float)), 0) << name_of(tier);
+    const std::vector<float> actual = values_of(*stream, values.size(), device());
+    EXPECT_EQ(std::memcmp(actual.data(), values.data(), values.size() * sizeof(float)), 0) << name_of(tier);
   }
 }
 

@@ -16,8 +16,8 @@ ROBOCACHE_HD Scalar pchip_bend(Scalar inside, Scalar outside, Scalar share) {
   const Scalar ratio = quotient(outside, mean);
   const Scalar zero = outside * Scalar(0);  // keeps NaN
   // A selection instead of a branch lets the compiler vectorise over neighbouring features.
-  const bool turns = ((inside < Scalar(0)) != (outside < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
-  return multiply_add(inside, turns ? zero : ratio, -inside);
+  const bool has_turn = ((inside < Scalar(0)) != (outside < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
+  return multiply_add(inside, has_turn ? zero : ratio, -inside);
 }
 
 // Returns the slope at a row's end: the slope of the parabola through three samples, limited so that the curve does not
@@ -27,8 +27,8 @@ ROBOCACHE_HD Scalar pchip_end_slope(Scalar inside, Scalar next, Scalar share) {
   const Scalar slope = multiply_add(share, inside - next, inside);
   const Scalar zero = next * Scalar(0);  // keeps NaN
   if (inside == Scalar(0) || (slope < Scalar(0)) != (inside < Scalar(0))) return zero;
-  const bool turns = next == Scalar(0) || (inside < Scalar(0)) != (next < Scalar(0));
-  return turns && absolute(slope) > Scalar(3) * absolute(inside) ? Scalar(3) * inside : slope;
+  const bool has_turn = next == Scalar(0) || (inside < Scalar(0)) != (next < Scalar(0));
+  return has_turn && absolute(slope) > Scalar(3) * absolute(inside) ? Scalar(3) * inside : slope;
 }
 
 struct Pchip {

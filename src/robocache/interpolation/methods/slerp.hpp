@@ -81,9 +81,9 @@ template <class Scalar>
 ROBOCACHE_HD bool is_zero(const Scalar (&q)[4]) {
   constexpr bool kSingle = std::is_same_v<Scalar, float>;
   const Scalar least = Scalar(kSingle ? 0x1p-149 : 0x1p-1074);
-  bool zero = true;
-  for (int i = 0; i < 4; ++i) zero = zero && q[i] < least && -q[i] < least;
-  return zero;
+  bool all_zero = true;
+  for (int i = 0; i < 4; ++i) all_zero = all_zero && q[i] < least && -q[i] < least;
+  return all_zero;
 }
 
 // Rotates at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1; w may be outside [0, 1]. `rest` is 1

@@ -167,9 +167,9 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
   const FuseShape& shape = call.shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   const auto count = static_cast<int64_t>(streams.size());
-  const auto like_first = [&] { return arguments_of(streams, 0)("values"); };
+  const auto first_values_name = [&] { return arguments_of(streams, 0)("values"); };
   const auto check_same_device = [&](const TensorView& tensor, std::string_view argument, const ArgumentsOf& of = {}) {
-    if (tensor.device != device) check_device(tensor, argument, device, of, like_first());
+    if (tensor.device != device) check_device(tensor, argument, device, of, first_values_name());
   };
   check_same_device(target_times, "target_times");
   if (target_lengths) {
@@ -180,11 +180,11 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     refuse(out_name, ": expected one array, or one for each of the ", std::to_string(streams.size()), " streams, got ",
            std::to_string(out.size()));
   }
-  const bool concatenated = out.size() == 1;
-  const auto out_of = [&](size_t i) { return concatenated ? ArgumentsOf{} : arguments_of(streams, i); };
+  const bool is_concatenated = out.size() == 1;
+  const auto out_of = [&](size_t i) { return is_concatenated ? ArgumentsOf{} : arguments_of(streams, i); };
   for (size_t i = 0; i < out.size(); ++i) {
     check_same_device(out[i], out_name, out_of(i));
-    const int64_t features = concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1];
+    const int64_t features = is_concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1];
     check_target_shape(out[i], out_name, shape.batched, shape.batch, shape.targets, features, out_of(i));
   }
   if (valid) {
@@ -209,9 +209,9 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     const ArgumentsOf of = arguments_of(streams, i);
     check_same_device(from.values, "values", of);
     Segment s = stream_segment(from.values, from.times, from.lengths, from.options, of);
-    const TensorView& to = concatenated ? out[0] : out[i];
+    const TensorView& to = is_concatenated ? out[0] : out[i];
     check_out_dtype(from.values.dtype, to.dtype, of);
-    place_out(s, to, concatenated ? column : 0);
+    place_out(s, to, is_concatenated ? column : 0);
     column += s.features;
     if (valid) {
       s.valid = static_cast<bool*>(valid->data) + static_cast<int64_t>(i) * valid->strides[target_dim + 1];

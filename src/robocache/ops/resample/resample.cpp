@@ -81,11 +81,11 @@ void prepare(const ResampleCall& call, const TensorView& out, const char* out_na
 
 ResampleOutputs resample_outputs(const ResampleCall& call) {
   const auto [batched, batch, samples, targets, features] = shape_of(call);
-  const auto like = [&](DType dtype, auto... last) {
+  const auto result_view = [&](DType dtype, auto... last) {
     return batched ? TensorView::contiguous(nullptr, dtype, {batch, targets, last...}, call.values.device)
                    : TensorView::contiguous(nullptr, dtype, {targets, last...}, call.values.device);
   };
-  return {like(call.values.dtype, features), like(DType::kBool)};
+  return {result_view(call.values.dtype, features), result_view(DType::kBool)};
 }
 
 void resample_trajectories(const ResampleCall& call, CudaStream stream) {
