@@ -83,10 +83,10 @@ ROBOCACHE_HD Scalar make_unit(Scalar* v, int n) {
     for (int i = 0; i < n; ++i) v[i] = v[i] / divisor;
   }
   const Scalar square = dot_of(v, v, n);
-  const auto nonzero = square > Scalar(0);
-  const Scalar length = root_of(choose(nonzero, square, Scalar(1)));
+  const auto is_nonzero = square > Scalar(0);
+  const Scalar length = root_of(choose(is_nonzero, square, Scalar(1)));
   for (int i = 0; i < n; ++i) v[i] = v[i] / length;
-  return choose(nonzero, length * divisor, Scalar(0));
+  return choose(is_nonzero, length * divisor, Scalar(0));
 }
 
 // Gram-Schmidt: scales both vectors to length 1, and makes the second orthogonal to the first. Returns the sine of the
@@ -94,10 +94,10 @@ ROBOCACHE_HD Scalar make_unit(Scalar* v, int n) {
 // the last digit.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
-  const auto nonzero = make_unit(a, 3) > Scalar(0) && make_unit(b, 3) > Scalar(0);
+  const auto is_nonzero = make_unit(a, 3) > Scalar(0) && make_unit(b, 3) > Scalar(0);
   Scalar projection = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - projection * a[i];
-  const Scalar sine = choose(nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
+  const Scalar sine = choose(is_nonzero, root_of(dot_of(b, b, 3)), Scalar(0));
   make_unit(b, 3);
   projection = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - projection * a[i];
@@ -122,9 +122,9 @@ ROBOCACHE_HD bool has_rows(const RotationForm& form) { return form.order[1] == 1
 
 template <class Scalar>
 ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
-  auto found = x[0] != x[0];
-  for (int i = 1; i < n; ++i) found = found || x[i] != x[i];
-  return found;
+  auto any_nan = x[0] != x[0];
+  for (int i = 1; i < n; ++i) any_nan = any_nan || x[i] != x[i];
+  return any_nan;
 }
 
 // Whether the rows of a matrix are orthonormal within `tolerance` and right-handed.
@@ -161,8 +161,8 @@ ROBOCACHE_HD void matrix_of_quaternion(const Scalar* q, Scalar* m) {
 
 template <class Scalar>
 ROBOCACHE_HD void make_w_positive(Scalar* q) {
-  const auto negative = q[3] < Scalar(0);
-  for (int i = 0; i < 4; ++i) q[i] = choose(negative, -q[i], q[i]);
+  const auto is_negative = q[3] < Scalar(0);
+  for (int i = 0; i < 4; ++i) q[i] = choose(is_negative, -q[i], q[i]);
 }
 
 // Computes the largest component from the diagonal, and the others from it, so that no difference of nearly equal
@@ -179,9 +179,9 @@ ROBOCACHE_HD void quaternion_of_matrix(const Scalar* m, Scalar* q) {
   for (int i = 0; i < 4; ++i) q[i] = by_component[3][i];
   Scalar largest = squares[3];
   for (int c = 0; c < 3; ++c) {
-    const auto larger = squares[c] > largest;
-    for (int i = 0; i < 4; ++i) q[i] = choose(larger, by_component[c][i], q[i]);
-    largest = choose(larger, squares[c], largest);
+    const auto is_larger = squares[c] > largest;
+    for (int i = 0; i < 4; ++i) q[i] = choose(is_larger, by_component[c][i], q[i]);
+    largest = choose(is_larger, squares[c], largest);
   }
   make_unit(q, 4);
   make_w_positive(q);
@@ -192,21 +192,21 @@ constexpr double kSmallSquare = 1e-8;  // below it, the next term of a series is
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_vector(const Scalar* v, Scalar* q) {
   const Scalar square = dot_of(v, v, 3);
-  const auto small = square < Scalar(One<Scalar>(kSmallSquare));
-  const Scalar angle = root_of(choose(small, Scalar(1), square));
-  const Scalar factor = choose(small, Scalar(0.5F) - square / Scalar(48), sine_of(angle / Scalar(2)) / angle);
+  const auto is_small = square < Scalar(One<Scalar>(kSmallSquare));
+  const Scalar angle = root_of(choose(is_small, Scalar(1), square));
+  const Scalar factor = choose(is_small, Scalar(0.5F) - square / Scalar(48), sine_of(angle / Scalar(2)) / angle);
   for (int i = 0; i < 3; ++i) q[i] = factor * v[i];
-  q[3] = choose(small, Scalar(1) - square / Scalar(8), cosine_of(angle / Scalar(2)));
+  q[3] = choose(is_small, Scalar(1) - square / Scalar(8), cosine_of(angle / Scalar(2)));
 }
 
 template <class Scalar>
 ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
   const Scalar square = dot_of(q, q, 3);
-  const auto small = square < Scalar(One<Scalar>(kSmallSquare));
-  const Scalar half_sine = root_of(choose(small, Scalar(1), square));  // of half the angle
-  const Scalar w = choose(small, q[3], Scalar(1));
+  const auto is_small = square < Scalar(One<Scalar>(kSmallSquare));
+  const Scalar half_sine = root_of(choose(is_small, Scalar(1), square));  // of half the angle
+  const Scalar w = choose(is_small, q[3], Scalar(1));
   const Scalar series = Scalar(2) / w * (Scalar(1) - square / (Scalar(3) * w * w));
-  const Scalar factor = choose(small, series, Scalar(2) * arc_tangent_of(half_sine, q[3]) / half_sine);
+  const Scalar factor = choose(is_small, series, Scalar(2) * arc_tangent_of(half_sine, q[3]) / half_sine);
   for (int i = 0; i < 3; ++i) v[i] = factor * q[i];
 }
 

@@ -23,11 +23,11 @@ enum class MomentKind : uint8_t {
 };
 
 // An entry is an episode in the table of ticks. The entries with the same task are members [begin, begin + count) of
-// the source; `own` is the entry's index among them. An episode without a task has no other members.
+// the source; `index_in_task` is the entry's index among them. An episode without a task has no other members.
 struct MomentPeers {
   int32_t begin;
   int32_t count;
-  int32_t own;
+  int32_t index_in_task;
 };
 
 // The ticks of a source. The last tick means that there is no moment: it is in an added episode without rows.
@@ -132,7 +132,7 @@ ROBOCACHE_HD int64_t moment_of(const MomentBatch& m, const MomentSource& source,
       const MomentPeers peers = source.peers[entry];
       if (peers.count < 2) return source.none();
       auto nth = static_cast<int32_t>(bits % static_cast<uint64_t>(peers.count - 1));
-      if (nth >= peers.own) ++nth;  // leaves out the anchor's own episode
+      if (nth >= peers.index_in_task) ++nth;  // leaves out the anchor's own episode
       const int64_t other = source.members[peers.begin + nth];
       const uint64_t second_bits = mix_bits(state + 2 * 0x9e3779b97f4a7c15u);
       return source.ticks.table[other].first_anchor +

@@ -162,9 +162,9 @@ inline constexpr int32_t kMostBlurReach = 31;
 ROBOCACHE_HD double exponential(double x) {
   if (x < -700) return 0;
   const double halvings = whole_nearest(x * 0x1.71547652b82fep0);  // x / log(2)
-  const double rest = x - halvings * 0x1.62e42fefa39efp-1;
+  const double remainder = x - halvings * 0x1.62e42fefa39efp-1;
   double sum = 1;
-  for (int n = 16; n > 0; --n) sum = 1 + sum * rest / n;  // Taylor's series
+  for (int n = 16; n > 0; --n) sum = 1 + sum * remainder / n;  // Taylor's series
   return std::ldexp(sum, static_cast<int>(halvings));
 }
 

@@ -404,10 +404,10 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
   const auto old_long_entries = static_cast<uint32_t>(all.long_entries.size());
   for (JpegTables& tables : piece.tables) {
     const auto end = all.tables.begin() + old_count;
-    const auto found =
+    const auto same =
         std::find_if(all.tables.begin(), end, [&](const JpegTables& other) { return same_tables(other, tables); });
-    new_index.push_back(static_cast<int32_t>(found == end ? all.tables.size() : found - all.tables.begin()));
-    if (found != end) continue;
+    new_index.push_back(static_cast<int32_t>(same == end ? all.tables.size() : same - all.tables.begin()));
+    if (same != end) continue;
     for (JpegHuffman* codes : {&tables.dc[0], &tables.dc[1], &tables.ac[0], &tables.ac[1]}) {
       codes->long_begin += old_long_entries;
     }

@@ -194,16 +194,16 @@ __device__ void store_pixels(const TransformParams& p, const uint8_t* bytes, int
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
 
-// Calls visit(y, x, count) for the block's groups of up to `together` pixels among `rows` rows from `first_row` on.
+// Calls visit(y, x, count) for the block's groups of up to `group_pixels` pixels among `rows` rows from `first_row` on.
 template <class Visit>
 __device__ void for_each_pixel_group(const TransformParams& p, int32_t first_row, int32_t rows, const Visit& visit,
-                                     int32_t together = kTogether) {
-  const int32_t groups = (p.out[1] + together - 1) / together;
+                                     int32_t group_pixels = kTogether) {
+  const int32_t groups = (p.out[1] + group_pixels - 1) / group_pixels;
   rows = min(rows, p.out[0] - first_row);
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < rows * groups; i += kThreads) {
     const int32_t row = i / groups;
-    const int32_t x = (i - row * groups) * together;
-    visit(first_row + row, x, min(together, p.out[1] - x));
+    const int32_t x = (i - row * groups) * group_pixels;
+    visit(first_row + row, x, min(group_pixels, p.out[1] - x));
   }
 }
 

@@ -48,8 +48,8 @@ __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) 
   const int32_t remaining = cut.targets_count - first;
   if (cut.rows == 1) return {batch, first, 1, remaining < cut.tile ? remaining : cut.tile};
   const int64_t rows = cut.batch - batch;
-  const int32_t taken = rows < cut.rows ? static_cast<int32_t>(rows) : cut.rows;
-  return {batch, 0, taken, taken * cut.tile};
+  const int32_t tile_rows = rows < cut.rows ? static_cast<int32_t>(rows) : cut.rows;
+  return {batch, 0, tile_rows, tile_rows * cut.tile};
 }
 
 // A target, and the range in which its samples are searched for.

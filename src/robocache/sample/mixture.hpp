@@ -52,12 +52,12 @@ class MixtureTurns {
   }
 
   // The same, counting only draws that agree with `draw` above this bit, and have 0 at the bit where `draw` has 1.
-  // There are 2^bit of them; their slots are least + i 2^apart.
+  // There are 2^bit of them; their slots are least + i 2^log2_step.
   ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t draw_slot, uint32_t first, uint32_t end, int bit) {
-    const int apart = kBits - bit;
-    const uint32_t mask = (1u << apart) - 1;
-    const uint32_t least = (draw_slot ^ 1u << (apart - 1)) & mask;
-    const uint32_t count = ((end + mask - least) >> apart) - ((first + mask - least) >> apart);
+    const int log2_step = kBits - bit;
+    const uint32_t mask = (1u << log2_step) - 1;
+    const uint32_t least = (draw_slot ^ 1u << (log2_step - 1)) & mask;
+    const uint32_t count = ((end + mask - least) >> log2_step) - ((first + mask - least) >> log2_step);
     return (draw >> bit & 1u) * count;
   }
 

@@ -263,7 +263,7 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     if (options_.duplicate == Duplicate::kRefuse && outcome != Pushed::kSegment && time_ns <= newest &&
         rows->time(current.first_from(time_ns)) == time_ns) {
       duplicates_.fetch_add(1, std::memory_order_relaxed);
-      return dropped(Pushed::kRefused);
+      return counted(Pushed::kRefused);
     }
   }
 

@@ -62,12 +62,12 @@ void remove_unused(const FileDescriptor& file, const std::string& path) {
 
 // Removes this user's files that killed processes left. The caller holds the lock of all files, so no process is
 // filling one.
-void remove_leftovers(const std::string& folder, const std::string& wanted) {
+void remove_leftovers(const std::string& folder, const std::string& wanted_path) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     const std::string path = entry->path().string();
-    if (!path.starts_with(user_prefix(folder) + "-") || path == wanted) continue;
+    if (!path.starts_with(user_prefix(folder) + "-") || path == wanted_path) continue;
     if (path.ends_with(kPartial)) {
       ::unlink(path.c_str());
     } else if (const FileDescriptor file = open_trusted(path, 0); file.get() >= 0) {

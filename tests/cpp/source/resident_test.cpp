@@ -123,7 +123,7 @@ TEST_P(Resident, PresentBytesAreThoseOfLivingStreams) {
   for (const Tier tier : kTiers) {
     EXPECT_EQ(present_bytes(tier), 0) << name_of(tier);
     EXPECT_EQ(present_clock_bytes(0, device()), 0);
-    auto held = ResidentStream::get(dataset, 0, device(), tier);
+    auto stream_in_tier = ResidentStream::get(dataset, 0, device(), tier);
     for (const Tier other : kTiers) {
       const bool is_same_copy =
           other == tier || (!device().is_cuda() && tier != Tier::kMapped && other != Tier::kMapped);
@@ -137,7 +137,7 @@ TEST_P(Resident, PresentBytesAreThoseOfLivingStreams) {
     EXPECT_EQ(present_clock_bytes(dataset->index_of("d"), {}), 0);
     EXPECT_EQ(present_clock_bytes(0, device()), device().is_cuda() && tier == Tier::kMapped ? 0 : clock);
     EXPECT_EQ(ResidentStream::bytes_present(*write_dataset(), 0, device(), tier), 0);  // of another dataset
-    held.reset();
+    stream_in_tier.reset();
   }
 }
 
