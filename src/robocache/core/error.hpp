@@ -35,7 +35,8 @@ struct FrameError : Error {
   using Error::Error;
 };
 
-// A live stream is too far behind for the batch, or has forgotten rows that the batch needs (Python: also a RuntimeError).
+// A live stream is too far behind for the batch, or has forgotten rows that the batch needs (Python: also a
+// RuntimeError).
 struct StaleError : Error {
   using Error::Error;
 };

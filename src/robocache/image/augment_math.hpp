@@ -42,14 +42,14 @@ ROBOCACHE_HD void sine_and_cosine(double degrees, double& sine, double& cosine) 
 
 struct Warp {
   bool flipped[2];  // rows, columns
-  bool turned;
+  bool is_rotated;
   int64_t sine, cosine;  // of a counter-clockwise rotation about the centre, times 2^30
 };
 
 ROBOCACHE_HD Warp frame_warp(const TransformParams& p, const ImageDraw& draw, int64_t step) {
   Warp warp{};
   for (int i = 0; i < 2; ++i) warp.flipped[i] = is_flipped(draw, i, p.flip[i]);
-  warp.turned = p.rotates;
+  warp.is_rotated = p.rotates;
   if (!p.rotates) return warp;
   double sine = 0;
   double cosine = 0;
@@ -83,7 +83,7 @@ ROBOCACHE_HD int64_t unwarped_offset(const TransformParams& p, const Warp& warp,
 
 // Returns the same offset for the pixel that contains the position from which (y, x) comes.
 ROBOCACHE_HD int64_t nearest_unwarped_offset(const TransformParams& p, const Warp& warp, int32_t y, int32_t x) {
-  if (!warp.turned) return unwarped_offset(p, warp, y, x);
+  if (!warp.is_rotated) return unwarped_offset(p, warp, y, x);
   const WarpedFrom from = warped_from(p, warp, y, x);
   constexpr int64_t kHalf = int64_t{1} << 30;
   return unwarped_offset(p, warp, (from.row + kHalf) >> 31, (from.column + kHalf) >> 31);
@@ -93,7 +93,7 @@ ROBOCACHE_HD int64_t nearest_unwarped_offset(const TransformParams& p, const War
 // pixel, and black outside the frame.
 ROBOCACHE_HD void warped_pixel(const TransformParams& p, const Warp& warp, const uint8_t* image, int32_t y, int32_t x,
                                uint8_t* pixel) {
-  if (!warp.turned || p.interpolation == ImageInterpolation::kNearest) {
+  if (!warp.is_rotated || p.interpolation == ImageInterpolation::kNearest) {
     const int64_t offset = nearest_unwarped_offset(p, warp, y, x);
     for (int c = 0; c < p.channels; ++c) pixel[c] = offset < 0 ? uint8_t{0} : image[offset * p.channels + c];
     return;
@@ -131,7 +131,7 @@ ROBOCACHE_HD void planned_intrinsics(const TransformParams& p, const FramePlan& 
     for (int i = 0; i < 3; ++i) row[i] = (p.out[axis] - 1) * out[6 + i] - row[i];
     for (int i = 0; i < 3; ++i) out[3 * i + 1 - axis] = 0 - out[3 * i + 1 - axis];
   }
-  if (!warp.turned) return;
+  if (!warp.is_rotated) return;
   const double sine = static_cast<double>(warp.sine) * 0x1p-30;
   const double cosine = static_cast<double>(warp.cosine) * 0x1p-30;
   const double right = 0.5 * (p.out[1] - 1);  // the centre

@@ -1,7 +1,8 @@
 // Turns decoded frames into a batch: crop, resize, augment, normalise (rules 41, 42 and 46 of docs/rules.md). The CPU
 // and CUDA give the same bits.
 //
-//   const ImageTransform transform({480, 640, 3, DType::kUInt8}, {.size = {{224, 224}}, .fit = ImageFit::kPad}, "camera");
+//   const ImageOptions options{.size = {{224, 224}}, .fit = ImageFit::kPad};
+//   const ImageTransform transform({480, 640, 3, DType::kUInt8}, options, "camera");
 //   std::vector<float> out(3 * 224 * 224);
 //   transform.run(frame, {.seed = 0, .epoch = 0, .sample = 7}, 0, out.data());
 #pragma once

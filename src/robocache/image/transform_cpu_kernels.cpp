@@ -160,7 +160,7 @@ void resize(const TransformParams& p, const FramePlan& plan, const void* frame, 
 void warp(const TransformParams& p, const Warp& warp, const uint8_t* from, uint8_t* to) {
   const int64_t n = int64_t{p.out[1]} * p.channels;
   for (int32_t y = 0; y < p.out[0]; ++y, to += n) {
-    if (warp.turned || warp.flipped[1]) {
+    if (warp.is_rotated || warp.flipped[1]) {
       for (int32_t x = 0; x < p.out[1]; ++x) warped_pixel(p, warp, from, y, x, to + int64_t{x} * p.channels);
     } else {
       std::memcpy(to, from + (warp.flipped[0] ? p.out[0] - 1 - y : y) * n, static_cast<size_t>(n));

@@ -494,7 +494,7 @@ struct Aligner::Impl {
     for (std::span rest(copies); !rest.empty();) {
       PinnedCopies part{};
       part.count = static_cast<int32_t>(std::min<size_t>(rest.size(), PinnedCopies::kMost));
-      std::copy_n(rest.begin(), part.count, part.of);
+      std::copy_n(rest.begin(), part.count, part.entries);
       check_cuda(launch(&part, device.index, stream.handle), "aligner");
       rest = rest.subspan(static_cast<size_t>(part.count));
     }

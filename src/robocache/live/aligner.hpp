@@ -5,17 +5,17 @@
 //   std::vector<char> memory(aligner.batch_bytes());
 //   if (aligner.latest(memory.data())) use(BatchLayout::view(aligner.arrays()[0], 1, memory.data(), {}));
 //
-// A target is settled when no row that may still come can change its value (Ring::settled_ns): a held value once the
-// lateness is over, an interpolated value once the row after it is final. The frontier is the newest moment at which
-// the targets of all keys are settled. At the frontier the batch has the same bytes as a Loader's batch of the recording.
-// At a later moment, targets that are not settled are padding, even if the recording will have values there (rule 53).
-// All other bytes are a Loader's.
+// A target is settled when no row that may still come can change its value (Ring::settled_ns): a value that is held
+// settles once the lateness is over, an interpolated value once the row after it is final. The frontier is the newest
+// moment at which the targets of all keys are settled. At the frontier the batch has the same bytes as a Loader's batch
+// of the recording. At a later moment, targets that are not settled are padding, even if the recording will have values
+// there (rule 53). All other bytes are a Loader's.
 //
 // On a CUDA device frames are copied as pixels and resized on the device. The host computes everything else.
 //
-// The arrays are a Loader's, for one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on. Two more follow:
-// "time_ns" [1], the moment, and "anchor_age_ns" [1], the newest stamp of all rings minus the moment. A key in `outputs`
-// has no arrays, except <key>_base if its conversions use a base.
+// The arrays are a Loader's, for one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on. Two more
+// follow: "time_ns" [1], the moment, and "anchor_age_ns" [1], the newest stamp of all rings minus the moment. A key in
+// `outputs` has no arrays, except <key>_base if its conversions use a base.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ using Rings = std::map<std::string, std::shared_ptr<const Ring>>;  // by the spe
 class Aligner {
  public:
   // `outputs` are the keys that the policy computes: they need no ring. Throws ArgumentError that names the key if
-  // another key has no ring, if a ring has no key, if a ring's rows differ from the spec's in shape, dtype or codec, if a
-  // ring's span is shorter than the window, or if a base is in rows. Throws DeviceError, OutOfMemory.
+  // another key has no ring, if a ring has no key, if a ring's rows differ from the spec's in shape, dtype or codec, if
+  // a ring's span is shorter than the window, or if a base is in rows. Throws DeviceError, OutOfMemory.
   Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {}, Device device = {});
   ~Aligner();
 

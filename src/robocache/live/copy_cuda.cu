@@ -14,7 +14,7 @@ constexpr unsigned kThreads = 256;
 // A row of blocks makes one copy.
 __global__ void __launch_bounds__(kThreads) copy_pinned(const __grid_constant__ PinnedCopies copies) {
   wait_for_work_before();
-  const PinnedCopy& copy = copies.of[blockIdx.y];
+  const PinnedCopy& copy = copies.entries[blockIdx.y];
   const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   const int64_t threads = gridDim.x * int64_t{kThreads};
   const auto addresses = reinterpret_cast<uintptr_t>(copy.to) | reinterpret_cast<uintptr_t>(copy.from);
@@ -35,8 +35,8 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_copy_pinned
   using namespace robocache;
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  int64_t most = 1;
-  for (int32_t i = 0; i < copies->count; ++i) most = std::max(most, copies->of[i].bytes);
-  const dim3 blocks(blocks_for(most, kThreads * sizeof(uint4)), static_cast<unsigned>(copies->count));
+  int64_t largest_bytes = 1;
+  for (int32_t i = 0; i < copies->count; ++i) largest_bytes = std::max(largest_bytes, copies->entries[i].bytes);
+  const dim3 blocks(blocks_for(largest_bytes, kThreads * sizeof(uint4)), static_cast<unsigned>(copies->count));
   return launch_overlapped(copy_pinned, blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *copies);
 }

@@ -13,7 +13,7 @@ struct PinnedCopy {
 
 struct PinnedCopies {
   static constexpr int32_t kMost = 32;
-  PinnedCopy of[kMost];
+  PinnedCopy entries[kMost];
   int32_t count;
 };
 

@@ -1,7 +1,7 @@
 // resample_trajectories: computes values at the target times from samples on their own clock.
 //
 //   values          [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
-//   times           [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
+//   times           [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, repeats allowed
 //   target_times    [B, T] or [T]         the dtype of times; any order
 //   lengths         [B] or none           int32/int64: samples of each row that exist, in [0, S]
 //   target_lengths  [B] or none           int32/int64: targets of each row that exist, in [0, T]
@@ -46,7 +46,8 @@
 //   resample_trajectories({.values = TensorView::contiguous(values.data(), DType::kFloat32, {3, 1}),
 //                          .times = TensorView::contiguous(times.data(), DType::kFloat32, {3}),
 //                          .target_times = TensorView::contiguous(targets.data(), DType::kFloat32, {2}),
-//                          .out = TensorView::contiguous(out.data(), DType::kFloat32, {2, 1})}, CudaStream{});  // {5, 15}
+//                          .out = TensorView::contiguous(out.data(), DType::kFloat32, {2, 1})}, CudaStream{});
+//   // out = {5, 15}
 #pragma once
 
 #include <cstdint>
