@@ -756,7 +756,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
     // Without groups a block writes only the anchors, or converts.
     const int groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
     const int64_t most_blocks = std::max(1, multiprocessors(device) * blocks / groups);
-    // At most half of the blocks that fit, so that the next launch's blocks can begin beside them; all, if they convert.
+    // At most half of the blocks that fit, so that the next launch's blocks can begin beside them; all if they convert.
     const int64_t limit = plan.conversion_count > 0 ? most_blocks : most_blocks / 2;
     int doublings = 0;
     while (doublings < kMostDoublings && batch->count >> doublings > limit &&

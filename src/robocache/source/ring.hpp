@@ -142,11 +142,11 @@ class Ring {
   std::optional<int64_t> newest_ns() const;   // the largest stamp
   std::optional<int64_t> arrival_ns() const;  // when that row first came: a sensor may send one frame again and again
 
-  // Returns the latest moment whose value is settled: no row that may still come changes it, nor the value of an earlier
-  // moment. The value needs `rows_after` final rows with distinct stamps at or after the moment, such as 1 for linear; 0
-  // means that it depends on no row later than the moment, except one closer than snap_ns if that is the nearest. So for
-  // 0 the moment is the last final row's stamp, or just before newest - lateness_ns where that is later. Returns none if
-  // there is no such moment, as for a stream without a final row.
+  // Returns the latest moment whose value is settled: no row that may still come changes it, nor the value of an
+  // earlier moment. The value needs `rows_after` final rows with distinct stamps at or after the moment, such as 1 for
+  // linear; 0 means that it depends on no row later than the moment, except one closer than snap_ns if that is the
+  // nearest. So for 0 the moment is the last final row's stamp, or just before newest - lateness_ns where that is
+  // later. Returns none if there is no such moment, as for a stream without a final row.
   std::optional<int64_t> settled_ns(int rows_after, int64_t snap_ns) const;
 
   // Copies the rows with stamps in [first_ns, last_ns], and the rows of `margin` more distinct stamps on each side.

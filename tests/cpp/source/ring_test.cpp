@@ -121,8 +121,9 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
   }
 }
 
-// Returns the rows that decide the value at a moment, by the rules: of equal stamps the last, the nearest row closer than
-// `snap` itself, else the row held (rows_after 0), or rows_after distinct rows on each side; -1 for each that is absent.
+// Returns the rows that decide the value at a moment, by the rules: of equal stamps the last, the nearest row closer
+// than `snap` itself, else the row held (rows_after 0), or rows_after distinct rows on each side; -1 for each that is
+// absent.
 std::vector<int64_t> deciding(const std::vector<Row>& all, int64_t moment, int rows_after, int64_t snap) {
   std::map<int64_t, int64_t> numbers;  // of the last row of each stamp
   for (const Row& row : all) numbers[row.stamp] = row.values[1];
