@@ -229,7 +229,7 @@ class Operation:
     def add_gradients(
         self, call: Mapping[str, Any], out_gradients: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any]
     ) -> None:
-        """Adds to the gradients that are not None, by the library."""
+        """Adds this call's gradients, as the library computes them, to the arrays in `gradients` that are not None."""
         self._backward(*self.flat(call, out_gradients), len(gradients), *gradients)
 
     def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:

@@ -281,7 +281,7 @@ def _tensors_of(operation: Operation, call: Mapping[str, Any]) -> Iterator[Any]:
 
 
 class _Operator:
-    """The base of an operation's operator and of its gradient's. Both support torch's transforms.
+    """The base of the operators of an operation and of its gradient. They support torch's transforms.
 
     `run`, `fake`, `remember` and `backward` are the functions that torch.library takes. `vmap` makes one call of all mapped
     calls, with more rows, and passes it to `apply`: the operator, or the function for torch.func. `gradients` returns a

@@ -209,7 +209,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 def _merge(arguments: argparse.Namespace) -> int:
     shards = arguments.shards[0] if len(arguments.shards) == 1 else arguments.shards
     if len(arguments.shards) == 1 and (Path(shards) / "manifest.json").exists():
-        shards = arguments.shards  # the directory is a shard, not a plan's
+        shards = arguments.shards  # the directory is a shard, not a plan
     with view.progress_bar() as progress:
         report = merge(shards, arguments.cache, overwrite=arguments.overwrite, progress=progress)
     return _show_report(report, arguments)

@@ -159,7 +159,7 @@ def _facts_of(stream: Stream) -> dict[str, Any]:
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
-    """Returns these and the default quantiles, ascending, and the names of the statistics' fields."""
+    """Returns these quantiles and the default ones, ascending, and the names of the statistics' fields."""
     levels = {0.01, 0.1, 0.5, 0.9, 0.99}
     for value in quantiles:
         quantile = float(number("quantiles", value))
@@ -298,7 +298,7 @@ class Stream:
     Attributes:
         name: the stream's name.
         shape: the shape of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; for ragged rows
-            that of one element, such as ``(4,)`` for points of x, y, z and intensity.
+            the shape of an element, such as ``(4,)`` for points of x, y, z and intensity.
         rows: the number of rows in all episodes.
         rate_hz: 1 / the median period, rounded to the fewest decimals that keep the period within a nanosecond (30.0 for
             33333333 ns); 0.0 if no episode has two rows or most stamps are repeated.
@@ -339,7 +339,7 @@ class Stream:
 
     @property
     def kind(self) -> str:
-        """The kind of its rows: ``"numbers"``, ``"frames"``, ``"arrays"`` (ragged) or ``"text"``."""
+        """The kind of the rows: ``"numbers"``, ``"frames"``, ``"arrays"`` (ragged) or ``"text"``."""
         if self.frames is not None:
             return "frames"
         return {None: "numbers", "array": "arrays", "text": "text"}[self.ragged]

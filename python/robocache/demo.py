@@ -168,7 +168,7 @@ class _Physics:
         model, data = self._model, self._data
         low, high = model.jnt_range.T
         ball = np.zeros(3)
-        while not (ball[2] > 0.1 and np.hypot(*ball[:2]) > 0.2):  # above the table, off the arm's foot
+        while not (ball[2] > 0.1 and np.hypot(*ball[:2]) > 0.2):  # above the table, away from the arm's foot
             goal = rng.uniform(low, high)
             ball = self._tip_position(goal)
         self._mujoco.mj_resetData(model, data)
@@ -228,8 +228,8 @@ class _Physics:
                     edge[0] * (rows - row) - edge[1] * (columns - column)
                     for edge, (column, row) in zip(edges, outline, strict=True)
                 ]
-                inside = np.all(np.array(sides) <= 0, axis=0) | np.all(np.array(sides) >= 0, axis=0)
-                picture[inside] = _COLOURS["table"]
+                is_inside = np.all(np.array(sides) <= 0, axis=0) | np.all(np.array(sides) >= 0, axis=0)
+                picture[is_inside] = _COLOURS["table"]
                 continue
             axis = data.geom_xmat[geom].reshape(3, 3)[:, 2] * (size[1] if body != "ball" else 0.0)
             (x0, y0, z0), (x1, y1, z1) = project(np.array([centre - axis, centre + axis]))
@@ -251,10 +251,10 @@ def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Gener
         for name, sensor in _SENSORS.items():
             taken_s = np.arange(1, (_EPISODE_S - 0.1) * sensor.rate_hz) / sensor.rate_hz
             taken_s += rng.normal(0, sensor.jitter_s, len(taken_s)).clip(-0.4 / sensor.rate_hz, 0.4 / sensor.rate_hz)
-            lost = np.zeros(len(taken_s), bool)
-            for first in np.flatnonzero(rng.random(len(lost)) < sensor.dropouts_per_s / sensor.rate_hz):
-                lost[first : first + rng.integers(1, 12)] = True
-            taken_s = taken_s[~lost]
+            is_lost = np.zeros(len(taken_s), bool)
+            for first in np.flatnonzero(rng.random(len(is_lost)) < sensor.dropouts_per_s / sensor.rate_hz):
+                is_lost[first : first + rng.integers(1, 12)] = True
+            taken_s = taken_s[~is_lost]
             step, fraction = np.divmod(taken_s / _TIMESTEP_S, 1)
             step = step.astype(int)
             source = truth["joint.state" if name == _CAMERA else name]
@@ -363,8 +363,8 @@ def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
     for offset, frame in zip(_FRAMES, batch[_CAMERA][chosen], strict=True):
         picture = OffsetImage(frame.transpose(1, 2, 0), zoom=1.05)
         position = (offset * 1e3, 0.56)
-        clock = frame_axis.get_xaxis_transform()
-        frame_axis.add_artist(AnnotationBbox(picture, position, xycoords=clock, bboxprops={"edgecolor": "C3"}))
+        transform = frame_axis.get_xaxis_transform()
+        frame_axis.add_artist(AnnotationBbox(picture, position, xycoords=transform, bboxprops={"edgecolor": "C3"}))
         frame_axis.axvline(offset * 1e3, color="C3", alpha=0.3, linewidth=0.8)
     frame_axis.set_yticks([])
     frame_axis.set_title(f"{_CAMERA}: 30 Hz, jitter 2.5 ms, JPEG {_WIDTH} x {_HEIGHT}", loc="left", fontsize=9)

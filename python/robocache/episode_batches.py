@@ -295,7 +295,7 @@ def _above_0(name: str, value: Any) -> int:
 
 
 def _open_without_weights(dataset: Any) -> Dataset | Mixture:
-    """Opens the sources once, for the loader that counts anchors and the one that gathers. Refuses options that weigh anchors."""
+    """Opens the sources once, for the loader that counts anchors and the loader that gathers. Refuses options that weigh anchors."""
     sources, mixture = as_sources(dataset)
     options = {
         f"sources[{index}].{name}": getattr(source, name)

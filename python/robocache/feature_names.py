@@ -21,7 +21,7 @@ _NAMES_SUBJECTS = re.compile(
     rf"((?:\w+_)?(?:{_SUBJECTS})s?)_?(?:names?|order|labels?|keys|columns|fields|list)|(joint|dof|motor|actuator|servo|bone)s",
     re.IGNORECASE,
 )
-# Words for columns whose texts may name features, or anything else. They do if there are as many texts as features.
+# Words for columns whose texts may name features, or anything else. They name features if their number is that of the features.
 _NAMES_ANYTHING = re.compile(
     r"names|labels|columns|keys|fields|features|channels|legend"
     r"|(?:feature|column|field|channel|axis|data|header)s?_?(?:names?|labels?|columns|keys|fields|order)",
@@ -108,7 +108,7 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
     """Returns the column with the names of a stream's features, or of the bodies in the first dimension of its rows; None if
     none fits.
 
-    A column with the stream's own word is preferred, then a column of joints, then any other.
+    A column whose subject is in the stream's name is preferred, then a column of joints, then any other column.
     """
     features, word = math.prod(shape), last_part(stream)
     ranked: list[tuple[int, str]] = []
@@ -164,7 +164,7 @@ def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
     """Returns a note if a column of the episodes names different units in two sources or episodes, whose rows a batch would mix.
 
     Args:
-        sources: for each its name, its dataset, and the episodes that are drawn; None for all.
+        sources: for each source its name, its dataset, and the episodes that are drawn; None for all.
     """
     first: dict[str, tuple[str, str]] = {}
     for source, dataset, episodes in sources:
@@ -200,10 +200,8 @@ def compare(first: Sequence[str], second: Sequence[str]) -> str:
     """
     if all(a == b for a, b in zip(first, second, strict=False)):
         return ""
-    index_of = {name: index for index, name in enumerate(first) if first.count(name) == second.count(name) == 1}
-    is_moved = len(first) == len(second) and any(
-        index_of.get(name, index) != index for index, name in enumerate(second)
-    )
+    indices = {name: i for i, name in enumerate(first) if first.count(name) == second.count(name) == 1}
+    is_moved = len(first) == len(second) and any(indices.get(name, i) != i for i, name in enumerate(second))
     first, second = _strip_common(first), _strip_common(second)
     return "order" if is_moved or (first != second and sorted(first) == sorted(second)) else "others"
 
@@ -231,7 +229,7 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
     """Compares the features' names of the streams that fill a key. Returns a note if the names differ.
 
     Args:
-        streams: for each the source's name, the stream, its dataset, and the episodes that are drawn; None for all.
+        streams: for each stream its source's name, the stream itself, its dataset, and the episodes that are drawn; None for all.
 
     Raises:
         ArgumentError: the orders differ, so a column of the batch would hold several quantities.

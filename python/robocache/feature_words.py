@@ -115,7 +115,7 @@ def axes_of_turns(name: str) -> set[str]:
 
 
 def matrix_entry(name: str) -> tuple[str, bool, int, int] | None:
-    """Returns for the name of a matrix's entry: its stem, whether that has a word for a matrix, its row and its column."""
+    """Returns for the name of a matrix's entry: its stem, whether the stem has a word for a matrix, its row and its column."""
     match = _ENTRY.fullmatch(name) or _ENTRY.fullmatch(_without_units(name))
     if match is None:
         return None

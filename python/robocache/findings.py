@@ -139,7 +139,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The summary, and whether to train on it."""
+        """The summary, and whether to train on the data."""
         counts = self.counts
         if counts["error"]:
             return f"{self.summary}: do not train on it before the errors are mended"

@@ -35,7 +35,7 @@ class BatchesInOrder(abc.ABC):
     num_samples: int
     _fingerprint: str
     _shards_episodes = False  # whether each rank has its own samples
-    _weights: Any = None  # the weights of the order's positions, as the subclass keeps them
+    _weights: Any = None  # the weights by which the order is drawn, as the subclass keeps them
 
     def _begin(self, seed: int, drop_last: bool) -> None:
         """Moves to the beginning of the order. A subclass calls it once it has set everything else."""
@@ -58,7 +58,7 @@ class BatchesInOrder(abc.ABC):
         return batch
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
-        """Returns the weights of a state, for the positions of the order. If it raises, nothing has changed."""
+        """Returns the weights of a state, by which the order is drawn. If this raises an error, nothing has changed."""
         return None
 
     @abc.abstractmethod
@@ -101,7 +101,7 @@ class BatchesInOrder(abc.ABC):
         return self._next(None)
 
     def _next(self, iteration: Iteration | None) -> dict[str, Any]:
-        """Returns the next batch of an iteration, or of the newest."""
+        """Returns the next batch of an iteration; None: of the newest iteration."""
         with self._lock:
             current = iteration or self._newest
             if current.over:
@@ -111,7 +111,7 @@ class BatchesInOrder(abc.ABC):
             batch = self._batch_at(position)
             if batch is None:
                 current.over = True
-                # The next loop begins where the last loop ended: at the start of an epoch.
+                # The next loop begins at the start of the next epoch.
                 if self._newest.over or (self._newest.begun and not self._living_loops()):
                     self._continue_after(self._newest)
                 raise StopIteration
@@ -142,7 +142,7 @@ class BatchesInOrder(abc.ABC):
         return self._current().samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Moves to the beginning of an epoch, as torch's DistributedSampler. If a state of this epoch was just loaded, its
+        """Moves to the beginning of an epoch, as torch's DistributedSampler does. If a state of this epoch was just loaded, its
         position stays."""
         current = self._current()
         if not (epoch == current.epoch and current.loaded):
@@ -151,7 +151,7 @@ class BatchesInOrder(abc.ABC):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON values. :meth:`load_state_dict` then continues after the last batch returned, with any
         batch size and any number of ranks. With nested loops it is the state of the outermost loop: of the oldest iterator that
-        has not ended and is still referenced. If there is no such iterator, it is the state of the newest. `fingerprint`
+        has not ended and is still referenced. If there is no such iterator, it is the newest iterator's. `fingerprint`
         identifies the dataset and the order."""
         with self._lock:
             current = self._current()

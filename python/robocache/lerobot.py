@@ -286,7 +286,7 @@ def _refuse_indices(dataset: Dataset, argument: str, condition: Any) -> None:
     ):
         raise errors.ArgumentError(
             f"{argument}: expected source_episode_index, LeRobot's numbers of the episodes, got episode_index, which counts "
-            f"those of {dataset.path}"
+            f"the episodes of {dataset.path}"
         )
 
 
@@ -336,7 +336,7 @@ def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence
 
 
 def _window_from_default(name: str, stream: Any, default: Window) -> Window:
-    """Returns the window of a stream without one of its own. LeRobot's index columns stay unchanged, integers ignore options
+    """Returns the window of a stream that has no window of its own. LeRobot's index columns stay unchanged, integers ignore options
     for floats, and frames are never float64."""
     if name in INDEX_COLUMNS:
         return Window(mirror=[])
@@ -350,7 +350,7 @@ def _window_from_default(name: str, stream: Any, default: Window) -> Window:
 
 
 def _fill_from(window: Window, default: Window) -> Window:
-    """Returns the window, with the default's fields where its own are None."""
+    """Returns the window with the default's value in each field that is None."""
     return dataclasses.replace(default, **{name: x for name, x in vars(window).items() if x is not None})
 
 
@@ -361,7 +361,7 @@ class LeRobotEpisodes(Sequence[dict[str, Any]]):
     """The episodes by LeRobot's numbers: ``episodes["dataset_from_index"]`` is a column, ``episodes[3]`` a row.
 
     The columns are episode_index, tasks (list of str), length, and dataset_from_index and dataset_to_index: the ``index`` of
-    the first frame, and that of the last frame plus 1. An episode that is not in the cache has no frames.
+    the first frame, and the ``index`` of the last frame plus 1. An episode that is not in the cache has no frames.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -428,7 +428,7 @@ class LeRobotMetadata:
         camera_keys, image_keys, video_keys: all cameras, those stored as images, and those stored as video.
         depth_keys: the cameras of depth, in metres.
         has_language_columns: False.
-        total_episodes, total_frames, total_tasks: their numbers.
+        total_episodes, total_frames, total_tasks: the counts.
     """
 
     has_language_columns = False
@@ -476,10 +476,11 @@ class LeRobotMetadata:
 
     @cached_property
     def stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """The dataset's statistics, of cameras too, as LeRobot loads them: from ``meta/stats.json``, or merged from all
-        episodes'.
+        """The dataset's statistics, of cameras too, as LeRobot loads them: from ``meta/stats.json``, or merged from
+        the statistics of all episodes.
 
-        Quantiles cannot be merged. They are then the cache's, over every row, as are all statistics if the dataset has none.
+        Quantiles cannot be merged. The cache's quantiles, over every row, take their place. If the dataset has no statistics, all
+        are the cache's.
         Statistics of depth are in metres, and are left out if info.json does not name their unit.
         """
         stats = self._stored_stats()
@@ -490,7 +491,7 @@ class LeRobotMetadata:
             scale = {"m": 1.0, "mm": 0.001}.get(units[-1]) if units else None
             if scale is None:
                 warn(
-                    f"meta.stats: {key} has none, since info.json does not say the depth_unit of the set's: metres or mm",
+                    f"meta.stats: {key} has none, since info.json does not say the set's depth_unit: metres or mm",
                     LoaderWarning,
                 )
                 del stats[key]
@@ -524,7 +525,7 @@ class LeRobotMetadata:
         warn_of_misfits(str(self.root / "meta"), messages, advice)
 
     def _stored_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the dataset's stored statistics, and the cache's where these are missing or were merged."""
+        """Returns the dataset's stored statistics. Where these are missing or were merged, the cache's statistics fill in."""
         from .ingest.lerobot_tables import load_stats  # imports pyarrow
 
         stats, merged = load_stats(self.root, str(self.info["codebase_version"]))
@@ -575,7 +576,7 @@ class LeRobotDataset(_MapStyle):
     Random crops and colours of `images` are drawn anew each time an item is read, in every epoch of a DataLoader, also with
     persistent workers; in workers they depend on torch.manual_seed. A key with a window has ``<key>_is_pad``. A key without a
     window has ``<key>_is_pad`` if its frames may be missing (``on_bad_frame="pad"``, rows of a video without a frame) or if it
-    has `tolerance_s`, `max_gap_s` or `offset_s`. Errors keep their type through workers, such as :class:`FrameError`.
+    has `tolerance_s`, `max_gap_s` or `offset_s`. Errors such as :class:`FrameError` keep their type through workers.
 
     Args:
         path, cache, on_error, frames, video, follow_links: as for :meth:`Loader.from_lerobot`.
@@ -589,7 +590,7 @@ class LeRobotDataset(_MapStyle):
         meta: a :class:`LeRobotMetadata`.
         episodes: the argument. If it was None and ``on_error="skip"`` left some episodes out: the episodes in the cache.
         num_frames, num_episodes: the numbers of frames and episodes used.
-        fps, features: those of `meta`. There is no `hf_dataset`: the frames are in a cache.
+        fps, features: the same as in `meta`. There is no `hf_dataset`: the frames are in a cache.
 
     Raises:
         ArgumentError, ArgumentTypeError, FileError: as :meth:`Loader.from_lerobot`.
@@ -685,7 +686,7 @@ class LeRobotDataset(_MapStyle):
 
     @property
     def hf_dataset(self) -> NoReturn:
-        """Always an AttributeError: a cache has no table of frames."""
+        """Raises AttributeError, since a cache has no table of frames."""
         raise AttributeError(
             "hf_dataset: there is none, since the frames are in a cache; dataset[i] gives a frame, dataset.meta.episodes the episodes, "
             f"and robocache.open({self._dataset.path!r}).streams whole columns"
@@ -705,7 +706,7 @@ class LeRobotDataset(_MapStyle):
 
     def _next_draws(self) -> tuple[int, int]:
         """Returns a seed and an epoch for the random draws of one call, different in each call, since a DataLoader does not
-        tell its epoch. In a worker the seed includes the worker's, which is new each time that workers start."""
+        tell its epoch. In a worker the worker's own seed is added, which is new each time that workers start."""
         import torch.utils.data
 
         worker = torch.utils.data.get_worker_info()
@@ -744,8 +745,8 @@ class LeRobotDataset(_MapStyle):
         return {number: item for item, number in enumerate(np.concatenate(rows).tolist())}
 
 
-# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026). make_dataset honours those in _HONOURED.
-# Those in _WITHOUT_EFFECT change no number here. Those in _REQUIRED must have these values.
+# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026). make_dataset honours the fields in
+# _HONOURED. The fields in _WITHOUT_EFFECT change no number here. The fields in _REQUIRED must have these values.
 _HONOURED = {"repo_id", "root", "episodes", "exclude_episodes", "revision", "use_imagenet_stats"}
 _HONOURED |= {"image_transforms", "depth_output_unit"}  # or refuses their values
 _WITHOUT_EFFECT = {"video_backend", "return_uint8"}
@@ -763,8 +764,8 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
     Args:
         cfg: LeRobot's TrainPipelineConfig. Its dataset is in `dataset.root`, or in LeRobot's folder for `dataset.repo_id`.
             `dataset.episodes`, `exclude_episodes` and `use_imagenet_stats` work as in LeRobot. `video_backend` and
-            `return_uint8` have no effect, since frames were decoded at ingest and are floats. Neither has `tolerance_s`, since
-            a row's frame is always within half a period.
+            `return_uint8` have no effect, since frames were decoded at ingest and are floats. `tolerance_s` has no effect,
+            since a row's frame is always within half a period.
 
     Raises:
         ArgumentError: the configuration has an unsupported option: streaming, an `eval_split`, LeRobot's image_transforms

@@ -152,7 +152,7 @@ def _find_reasons(dataset: Dataset, source: Path, on_error: str, frames: str | N
     if provenance.get("fingerprint") != fingerprint(source, *read_folders(provenance.get("video", True))):
         yield f"files of {source} have changed since"
     if not provenance.get("video", True) and video and provenance.get("cameras"):
-        yield "its cameras were left out; video=False does without"
+        yield "its cameras were left out; video=False needs none"
     if on_error != "skip" and (skipped := dataset.provenance.get("skipped")):
         yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' takes it so"
     if frames not in (None, provenance.get("frames")) and provenance.get("video", True):
@@ -166,7 +166,7 @@ def _make_cache(
     source: Path, cache_path: Path, on_error: str, frames: str | None, video: bool, follow_links: bool
 ) -> Dataset:
     if frames is None and cache_path.exists():
-        frames = open_dataset(cache_path).provenance["lerobot"]["frames"]  # the option with which it was made
+        frames = open_dataset(cache_path).provenance["lerobot"]["frames"]  # the option with which the cache was made
     try:
         ingest(
             source,

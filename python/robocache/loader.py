@@ -107,7 +107,7 @@ class LoaderWarning(UserWarning):
 class Loader(BatchesInOrder):
     """Batches of time-aligned windows around moments drawn from datasets.
 
-    A loader is an iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` the rest of one. The order is
+    A loader is an iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` the rest of it. The order is
     a pure function of (seed, epoch, position), made of keyed permutations: the samples and their order do not depend on the
     batch size, the number of ranks and threads, or the device. Neither do their bytes, except for curves and rotations, which
     agree between CPU and CUDA within the bounds of docs/rules.md. docs/loader.md shows batches.
@@ -344,8 +344,8 @@ class Loader(BatchesInOrder):
     @property
     def bad_frames(self) -> int:
         """The number of frames that did not decode, with ``on_bad_frame="pad"``, in the batches returned so far. A frame
-        that a CUDA device decodes counts when the device has tried it. With the `stream` of :class:`Memory` those of the next
-        batch count too."""
+        that a CUDA device decodes counts when the device has tried it. With the `stream` of :class:`Memory` the frames of the
+        next batch count too."""
         return int(_bad_frames(self._handle))
 
     @staticmethod
@@ -470,7 +470,7 @@ class Loader(BatchesInOrder):
         if self._ahead is None:
             self._ahead = queue_batch(position)
         batch: dict[str, Any] | None
-        _, batch, is_made = self._ahead
+        _, batch, made_event = self._ahead
         if batch is None:
             return None
         seed, epoch, samples, *rest = position
@@ -482,7 +482,7 @@ class Loader(BatchesInOrder):
         except errors.Error:
             self._ahead = None  # the call for that batch raises the error again
             current.wait_stream(self._stream)  # work queued for that batch writes to memory that is freed now
-        current.wait_event(is_made)
+        current.wait_event(made_event)
         return batch
 
     def _as_dict(self, batch: Any, samples: int) -> dict[str, Any]:
@@ -716,14 +716,14 @@ class Loader(BatchesInOrder):
         return Spec(_spec(self._handle, source))
 
     def save_spec(self, path: str | os.PathLike[str]) -> None:
-        """Writes :attr:`spec` for :meth:`Spec.load`. ``loader.spec_of(source).save(path)`` writes one source's."""
+        """Writes :attr:`spec` for :meth:`Spec.load`. ``loader.spec_of(source).save(path)`` writes the spec of one source."""
         self.spec.save(path)
 
     def check_tolerance(self) -> None:
         """Checks that no anchor has a target within the recording whose sample is farther than `tolerance_s`.
 
         Raises:
-            ArgumentError: there is one; the message names its stream, episode, time and distance.
+            ArgumentError: there is such an anchor; the message names the stream, the episode, the time and the distance.
         """
         _check_tolerance(self._handle)
 

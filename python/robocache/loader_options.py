@@ -324,9 +324,7 @@ def chosen_by(sources: Sequence[Source], loaders_anchors: Any, drawn: int, total
 
 
 def _filter_numbers(anchors: Anchors, name: str) -> dict[str, Any]:
-    numbers = {
-        argument: _optional(whole, name + argument, getattr(anchors, argument)) for argument in ("first", "last")
-    }
+    numbers = {field: _optional(whole, name + field, getattr(anchors, field)) for field in ("first", "last")}
     return {**numbers, "every": whole(f"{name}every", anchors.every)}
 
 
@@ -580,7 +578,7 @@ def _conversion_fields(name: str, window: Window, key: str, keys: Keys) -> dict[
     for facts in declared:
         check_absolute(f"{name}.convert", window.convert, facts)
         check_declared(f"{name}.convert", window.convert, facts)
-    comparisons = [facts for facts in window.convert or () if isinstance(facts, Relative | StepDelta)]
+    comparisons = [x for x in window.convert or () if isinstance(x, Relative | StepDelta)]
     for stream in keys.numbers.get(base, ()) if comparisons and isinstance(base, str) else ():
         read_indices = base_indices or list(range(math.prod(stream.shape)))
         if len(read_indices) != features:  # the library refuses it
@@ -684,7 +682,7 @@ def _stats(
 def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], window: Window, default: Window) -> None:
     """Warns of statistics that cannot describe the drawn rows, such as those in another unit, or from an outdated file.
 
-    The rows may exceed min and max by half their range, as those of a validation set may.
+    The rows may exceed min and max by half their range, as a validation set's rows do.
     """
     if window.convert or window.normalize == "none" or (window.normalize or default.normalize or "none") == "none":
         return
@@ -702,7 +700,8 @@ def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], wi
 
 
 def _misfits(stats: Stats, rows: Stats, episodes: int) -> list[str]:
-    """Compares with a tolerance of three standard errors of the mean. Rows of an episode are alike, so it counts episodes."""
+    """Compares statistics with those of the rows. The mean may be off by one standard deviation and three standard errors, which
+    count episodes, since the rows of an episode are alike."""
     return misfits(stats._asdict(), rows, beyond=0.5, off=1 + 3 / math.sqrt(max(episodes, 1)), few=episodes < 3)
 
 
@@ -775,7 +774,7 @@ def _convert_fields(kind: str, groups: Mapping[str, Any], prefix: str = "") -> d
 
 
 def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
-    """Yields begin, end and method of each of ``[(slice, method), ...]``."""
+    """Yields begin, end and method of each entry of ``[(slice, method), ...]``."""
     for block in blocks:
         try:
             part, method = block

@@ -311,7 +311,7 @@ def _merge(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None =
         if weights is not None:
             has_rows &= weights > 0
         column = {field: columns[field][has_rows, feature] for field in common}
-        with np.errstate(invalid="ignore", over="ignore"):  # infinite ends and means
+        with np.errstate(invalid="ignore", over="ignore"):  # ends and means may be infinite
             merged_feature = _merge_feature(column, column["count"] if weights is None else weights[has_rows])
         for field, value in merged_feature.items():
             merged[field][feature] = value

@@ -85,8 +85,8 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, words: Sequ
         head.append(Line(cut_middle(f"to {printable(report.cache)}", width)))
     foot = _clock_lines(dataset, width) + _odd_lines(dataset, width)
     for name, counts in list(report.repaired.items())[:2]:
-        done = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
-        foot.append(Line(cut_end(f"repaired {printable(name)}: {done}", width), "yellow"))
+        repairs = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
+        foot.append(Line(cut_end(f"repaired {printable(name)}: {repairs}", width), "yellow"))
     shorten = shorten_paths(report.source)
     groups = group_alike((omission.what, shorten(omission.reason)) for omission in report.skipped)
     next_lines = _next_command(report, words, width)
@@ -132,12 +132,12 @@ def _assumed_lines(report: IngestReport, width: int, room: int) -> list[Line]:
 
 def verdict(report: IngestReport, earlier: int = 0) -> str:
     """Returns "complete: 5 episodes, 9 streams, 2096 frames in 2.1 s", or "incomplete" and the number of skipped things."""
-    done = count(report.episodes, "episode") + (f" behind {earlier}" if earlier else "")
-    done += f", {count(sum(number > 0 for number in report.rows.values()), 'stream')}"
+    content = count(report.episodes, "episode") + (f" behind {earlier}" if earlier else "")
+    content += f", {count(sum(number > 0 for number in report.rows.values()), 'stream')}"
     frames = sum(camera["frames"] for camera in report.cameras.values())
-    done += f", {count(frames or sum(report.rows.values()), 'frame' if frames else 'row')} in {report.seconds:.1f} s"
+    content += f", {count(frames or sum(report.rows.values()), 'frame' if frames else 'row')} in {report.seconds:.1f} s"
     skipped = len(report.skipped)
-    return f"incomplete: {done}; skipped {count(skipped, 'thing')}" if skipped else f"complete: {done}"
+    return f"incomplete: {content}; skipped {count(skipped, 'thing')}" if skipped else f"complete: {content}"
 
 
 def report_html(report: IngestReport) -> str:
@@ -180,11 +180,11 @@ def command_lines(before: str, words: Sequence[str], width: int) -> list[str]:
     text = "" if lines else before
     for index, word in enumerate(words):
         quoted = printable(shlex.quote(word))
-        last = index == len(words) - 1
-        if text.strip() and cell_len(f"{text}{quoted}") > width - (0 if last else 2):
+        is_last = index == len(words) - 1
+        if text.strip() and cell_len(f"{text}{quoted}") > width - (0 if is_last else 2):
             lines.append(f"{text}\\")
             text = "    "
-        text += quoted + ("" if last else " ")
+        text += quoted + ("" if is_last else " ")
     return [*lines, text]
 
 
@@ -250,11 +250,8 @@ def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 16))
     lines = []
     for index, row in enumerate(table):
-        cells = [
-            set_cell_size(cut_middle(cell, cell_width), cell_width)
-            for cell, cell_width in zip(row[:2], widths, strict=False)
-        ]
-        cells += [cell.rjust(cell_width) for cell, cell_width in zip(row[2:], widths[2:], strict=True)]
+        cells = [set_cell_size(cut_middle(cell, size), size) for cell, size in zip(row[:2], widths, strict=False)]
+        cells += [cell.rjust(size) for cell, size in zip(row[2:], widths[2:], strict=True)]
         lines.append(Line("  ".join(cells).rstrip(), "" if index else "dim"))
     if len(shown) < len(streams):
         lines.append(Line(f"and {count(len(streams) - len(shown), 'more stream')}", "dim"))

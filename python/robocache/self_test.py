@@ -273,7 +273,7 @@ def _integrate(device: str, measured: npt.NDArray[Any], *camera: tuple[float, ..
 
 
 def _gradients(device: str) -> Iterator[_Case]:
-    """Yields gradients with respect to values and features, not to times, which CUDA sums in any order."""
+    """Yields gradients with respect to values and features, not to times, whose gradients CUDA sums in any order."""
     try:
         import torch
     except ImportError:
@@ -295,10 +295,10 @@ def _gradients(device: str) -> Iterator[_Case]:
     ):
         resample: Any = partial(resample_trajectories, times=clock, target_times=targets, method=method)
         yield f"gradient resample {method} {dtype}", partial(gradient, resample, values.astype(dtype), upstream)
-    other = put(numbers.real((3, 40, 3), -9, 9).astype(np.float32))
+    imu = put(numbers.real((3, 40, 3), -9, 9).astype(np.float32))
 
     def fuse(arm: Any) -> Any:
-        return fuse_multimodal({"arm": (arm, clock), "imu": (other, clock)}, targets)
+        return fuse_multimodal({"arm": (arm, clock), "imu": (imu, clock)}, targets)
 
     upstream = numbers.real((3, 25, 10), -1, 1)
     yield "gradient fuse", partial(gradient, fuse, values.astype(np.float32), upstream)

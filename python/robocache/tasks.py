@@ -43,7 +43,7 @@ def table_name(stream: Stream) -> str | None:
 
 
 def texts_of_numbers(dataset: Dataset, stream: Stream) -> dict[int, str | None]:
-    """Returns the texts of a stream's numbers; empty if it has none. Appended sources add theirs."""
+    """Returns the texts of a stream's numbers; empty if it has none. Appended sources add their texts."""
     name = table_name(stream)
     texts: dict[int, str | None] = {}
     if name is not None:
@@ -59,7 +59,7 @@ def rows_without_text(dataset: Dataset, stream: Stream) -> np.ndarray:
 
 
 def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | None]:
-    """Returns a table of texts: the entry of a provenance at its name, a path with dots, or that of an exported source."""
+    """Returns a table of texts by its name: an exported source's table, else the provenance's entry at this path with dots."""
     exported = provenance.get(str(provenance.get("format")), {})
     table: Any = exported.get("texts", {}).get(name) if isinstance(exported, Mapping) else None
     if table is None:

@@ -86,15 +86,15 @@ class TextKey:
         return np.array([*self.texts, self.empty], object)
 
     def lacking(self, source: int) -> np.ndarray | None:
-        """Returns whether each episode of a source has no text at all; None if the source has no such texts."""
+        """Returns whether each episode of a source has no text at all; None if no stream or column of the source has texts."""
         lacking = [texts.lacking for texts in self._by_source[source]]
         return np.logical_and.reduce(lacking) if lacking else None
 
     def at(self, anchors: SampleAnchors, seed: int, epoch: int) -> Any:
-        """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""
+        """Returns the texts of each sample: indices as int64, else lists of str. The seed and the epoch decide what is drawn."""
         times = add_clamped(anchors.time_ns[:, None], self._offsets_ns)
         codes = np.full(times.shape, -1)
-        sample_hashes = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
+        hashed = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
         for source, source_texts in enumerate(self._by_source):
             rows = np.flatnonzero(anchors.source == source)
             if not source_texts or not len(rows):
@@ -103,9 +103,7 @@ class TextKey:
             episodes = np.repeat(anchors.episode[rows], steps)
             codes_by_text = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in source_texts]
             alternatives = np.concatenate(codes_by_text)
-            chosen = (
-                alternatives[0] if sample_hashes is None else _draw(alternatives, np.repeat(sample_hashes[rows], steps))
-            )
+            chosen = alternatives[0] if hashed is None else _draw(alternatives, np.repeat(hashed[rows], steps))
             codes[rows] = chosen.reshape(-1, steps)
         if not self._has_steps:
             codes = codes[:, 0]
@@ -121,7 +119,7 @@ def text_keys(
         names: a prefix of the errors about each source.
 
     Raises:
-        ArgumentError: no source has texts for a key, a source has several streams for one that does not draw, or a window has a
+        ArgumentError: no source has texts for a key, a source has several streams for a key that does not draw, or a window has a
             field that does not apply to texts.
     """
     keys = {}

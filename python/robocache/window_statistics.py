@@ -54,9 +54,9 @@ def window_statistics(
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
         steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
-        of = str(_values(loader._handle, source, key))
+        described = str(_values(loader._handle, source, key))
         feature_names = fields["rows"]["names"] if fields["convert"] is None else None
-        statistics[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=feature_names)
+        statistics[key] = Stats(**dict(zip(names, arrays, strict=True)), of=described, names=feature_names)
     return statistics
 
 

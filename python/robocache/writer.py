@@ -54,10 +54,10 @@ class Writer:
     Args:
         path: the directory to create, with missing parents.
         overwrite: replace the cache at `path`. It stays until the new one is complete.
-        append: add to the cache at `path`. One of version 1 cannot grow.
+        append: add to the cache at `path`. A cache of version 1 cannot grow.
 
     Attributes:
-        provenance: the origin of the data: a JSON-able dict, stored in the cache; with `append` it starts as the cache's. It
+        provenance: the origin of the data: a JSON-able dict, stored in the cache; with `append` it begins as the cache's dict. It
             may be edited until the end, and refuses values that cannot be stored at once (ArgumentError, ArgumentTypeError).
 
     Raises:
@@ -118,7 +118,7 @@ class Writer:
 
         Raises:
             ArgumentError: the clock is another one, a name is empty, the number of names does not fit the shape, or no camera
-                can have the values. The message names the stream. It is raised here or when its first frames are appended.
+                can have the values. The message names the stream. The error may be raised when the first frames are appended.
             ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or one of
                 their values is not JSON-able.
         """
@@ -286,7 +286,7 @@ class EpisodeWriter:
         """Ends the episode before the end of the ``with`` block.
 
         Args:
-            metadata: further columns, or new values for columns that it has: ``success=True``.
+            metadata: further columns, or new values for columns that the episode has: ``success=True``.
 
         Raises:
             ArgumentError, ArgumentTypeError: a value cannot be stored (the message names the column), or the episode is not
@@ -335,8 +335,8 @@ class EpisodeWriter:
             raise errors.ArgumentError(
                 f"stream '{stream}': codec: expected {encoded.codec!r}, the codec of the bytes, got {codec!r}"
             )
-        for why, count in encoded.reencoded.items():
-            warn(f"stream '{stream}': {count} JPEGs encoded again: {why}", ReencodedWarning)
+        for reason, count in encoded.reencoded.items():
+            warn(f"stream '{stream}': {count} JPEGs encoded again: {reason}", ReencodedWarning)
         _writer_append_frames(
             self._writer,
             stream,

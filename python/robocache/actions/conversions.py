@@ -223,7 +223,7 @@ def conversions_from_json(described: Sequence[Mapping[str, Any]], features: int)
 def as_recorded(
     key: str, x: Any, batch: Mapping[str, Any], conversions: Sequence[Conversion], *, one_step: bool, has_base: bool
 ) -> Any:
-    """Returns the result of :func:`revert` for a key of a batch. With `one_step` it lacks the axis of steps."""
+    """Returns the result of :func:`revert` for a key of a batch. With `one_step` x lacks the axis of steps."""
     base = None
     if has_base:
         base = batch.get(f"{key}_base")

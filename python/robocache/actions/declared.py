@@ -107,7 +107,7 @@ def check_absolute(name: str, conversions: Any, declared: FeatureFacts) -> None:
 
 
 def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> list[str]:
-    """Returns the names, of the stream and of features made relative by conversions, that have a word for relative already."""
+    """Returns the names of the stream and of its features to convert that already have a word for relative."""
     if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
         return []
     names: dict[str, None] = {}

@@ -49,17 +49,17 @@ def binarize_gripper(g: Any, *, low: float, high: float, at_end: str = "nan") ->
     below, above = values < low, values > high
     last = values[..., steps - 1, :] if steps else None
     following = None if last is None else (last if at_end == "last_value" else xp.full_like(last, math.nan))
-    columns: list[Any] = [None] * steps
+    results: list[Any] = [None] * steps
     for t in reversed(range(steps)):
         following = xp.where(above[..., t, :], 1.0, xp.where(below[..., t, :], 0.0, following))
-        columns[t] = following
+        results[t] = following
     if at_end == "hold":
         held = following
         for t in range(steps):
-            held = xp.where(xp.isnan(columns[t]), held, columns[t])
-            columns[t] = held
+            held = xp.where(xp.isnan(results[t]), held, results[t])
+            results[t] = held
     if steps:
-        result = xp.stack(columns, -2)
+        result = xp.stack(results, -2)
     return cast(xp.where(xp.isnan(values), math.nan, result), g.dtype)
 
 

@@ -303,7 +303,7 @@ def _matrix_of_quaternion(q: Components) -> Components:
 def _quaternion_of_matrix(xp: Any, m: Components) -> Components:
     """Computes the largest component from the diagonal, and the others from it, so that no cancelled difference is divided by a
     small number."""
-    # Four times the square of each component; the products below are four times those of two components.
+    # Four times the square of each component; the products below are four times the product of two components.
     squares = [1 + m[0] - m[4] - m[8], 1 - m[0] + m[4] - m[8], 1 - m[0] - m[4] + m[8], 1 + m[0] + m[4] + m[8]]
     xy, xz, yz = m[1] + m[3], m[2] + m[6], m[5] + m[7]
     xw, yw, zw = m[7] - m[5], m[2] - m[6], m[3] - m[1]

@@ -249,14 +249,10 @@ def _check_stall(
         low, high = np.searchsorted(time, begin, side="right"), np.searchsorted(time, end, side="left")
         if high > low:
             return  # another stream has rows in this time
-        covers_time = (
+        covers = (
             clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
         )
-        if (
-            covers_time
-            and end - begin > GAP_PERIODS * clock.period_ns
-            and clock not in [gaps.clock for gaps in stalled]
-        ):
+        if covers and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in stalled]:
             return
     for stream, gap in zip(stream_indices.tolist(), gap_indices.tolist(), strict=True):
         all_gaps[stream].is_stall[gap] = True
@@ -353,34 +349,34 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
 
 def check_simulation_time(survey: Survey) -> Iterator[Finding]:
     """Finds clocks that begin near 0 beside clocks with dates, or in ROS recordings."""
-    near = [name for name, clock in survey.distinct.items() if _is_near_zero(clock)]
+    near_zero = [name for name, clock in survey.distinct.items() if _is_near_zero(clock)]
     dates = [
         name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > TODAY_NS
     ]
     is_ros = survey.dataset.provenance.get("format") in ("mcap", "rosbag1", "rosbag2")
     others = f"{dates[0]}{f' and {len(dates) - 1} more' * (len(dates) > 1)}" if dates else ""
-    if near and dates:
+    if near_zero and dates:
         yield Finding(
             "error",
             "simulation-time",
-            f"{count(len(near), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
-            f"{', '.join(near[:4])}{f' and {len(near) - 4} more' * (len(near) > 4)}",
-            stream=near[0] if len(near) == 1 else None,
-            count=len(near),
+            f"{count(len(near_zero), 'stream')} of simulation time, which begins near 0 (use_sim_time), beside {others} of wall time: "
+            f"{', '.join(near_zero[:4])}{f' and {len(near_zero) - 4} more' * (len(near_zero) > 4)}",
+            stream=near_zero[0] if len(near_zero) == 1 else None,
+            count=len(near_zero),
             advice="The two never overlap: ingest with one clock for all streams (--stamp log for bags), or record with use_sim_time.",
         )
-    elif near and is_ros:
+    elif near_zero and is_ros:
         yield Finding(
             "note",
             "simulation-time",
-            f"the clock begins near 0, at {int(survey.distinct[near[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
+            f"the clock begins near 0, at {int(survey.distinct[near_zero[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
             "or time since the robot started",
-            count=len(near),
+            count=len(near_zero),
             advice="This is right for a simulation: rates and gaps are in simulation time, and rows of one stamp are its ticks.",
         )
     reasons = [(text, reason) for ingest in ingests(survey.dataset.provenance) for text, reason in ingest.left_out]
     topics = [text for text, reason in reasons if " as the clock" in text and _OFF_BY_A_DATE.search(reason)]
-    if topics and not near:
+    if topics and not near_zero:
         yield Finding(
             "note",
             "simulation-time",
@@ -418,7 +414,7 @@ def _compare_spans(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding
     for episode in np.flatnonzero(has_rows.sum(0) >= 2).tolist():
         present = np.flatnonzero(has_rows[:, episode])
         begins, ends = first[present, episode], last[present, episode]
-        # The reference is the stream that overlaps most others; among equals, the longest.
+        # The reference is the stream that overlaps the most streams; among equals, the longest stream.
         overlaps = (begins[:, None] <= ends) & (ends[:, None] >= begins)
         reference = int(np.lexsort((ends - begins, overlaps.sum(1)))[-1])
         disjoint = (begins > ends[reference]) | (ends < begins[reference])
@@ -468,7 +464,7 @@ def _compare_spans(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding
 def check_drift(survey: Survey) -> Iterator[Finding]:
     """Finds two streams with the same rate and the same number of rows whose stamps drift apart.
 
-    The lag of row i is the difference of the two stamps. A line is fitted to the lags by least squares. It shows drift if it
+    The lag of row i is the difference of the two stamps. A line is fitted to the lags by least squares. The line shows drift if it
     changes over the episode by more than half a period and by more than 8 times the scatter of the lags around it.
     """
     steady = [(name, clock) for name, clock in survey.distinct.items() if clock.steady]

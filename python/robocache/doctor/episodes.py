@@ -191,17 +191,15 @@ def _rows(stream: Stream, episode: int) -> slice:
 
 def _sample_keys(stream: Stream) -> Iterator[tuple[int, int] | None]:
     """Yields a key for each episode. Equal episodes have equal keys. None: all rows of the episode are equal."""
-    row_counts = np.diff(stream.row_offsets)
-    rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(row_counts - 1, 0)[:, None] // 7
+    lengths = np.diff(stream.row_offsets)
+    rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(lengths - 1, 0)[:, None] // 7
     rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have no rows
     step = max(_BYTES // max(8 * stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
     for start in range(0, len(rows), step):
         samples = stream.values[rows[start : start + step]]
-        changes = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (row_counts[start : start + step] > 1)
-        for row_count, row, is_moving in zip(
-            row_counts[start : start + step].tolist(), samples, changes.tolist(), strict=True
-        ):
-            yield (row_count, hash(row.tobytes())) if is_moving else None
+        changes = (samples != samples[:, :1]).reshape(len(samples), -1).any(1) & (lengths[start : start + step] > 1)
+        for length, row, moves in zip(lengths[start : start + step].tolist(), samples, changes.tolist(), strict=True):
+            yield (length, hash(row.tobytes())) if moves else None
 
 
 def _group_equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:

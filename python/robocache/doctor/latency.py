@@ -82,7 +82,7 @@ def _may_move(stream: Stream, clock: Clock) -> bool:
 
 
 def _common_features(stream: Stream, reference: Stream) -> list[tuple[int, int]]:
-    """Returns pairs of features to compare: those of the same name, or of the same index if a stream has no names."""
+    """Returns pairs of features to compare: with the same name, or with the same index if a stream has no names."""
     if bool(_DERIVED.search(stream.name)) != bool(_DERIVED.search(reference.name)):
         return []
     if stream.names and reference.names and list(stream.names) != list(reference.names):
@@ -120,7 +120,7 @@ def _rows(stream: Stream, episode: int, begin_ns: int, length_ns: int) -> slice:
 def _measure(
     stream: Stream, reference: Stream, features: list[tuple[int, int]], pieces: list[tuple[slice, slice]]
 ) -> Latency | None:
-    """Returns the latency of a stream, or None if there is no clear one."""
+    """Returns the latency of a stream, or None if no latency is clear."""
     period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
     step_s = max(min(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9, _GRID_S)
     largest_lag = round(LARGEST_LAG_S / step_s)
@@ -199,7 +199,7 @@ def _rates(
 
 
 def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
-    """Returns the lag of the highest point, refined by a parabola through three points, and its value."""
+    """Returns the lag of the highest point, refined by a parabola through three points, and the point's value."""
     peak = int(np.argmax(curve))
     shift = 0.0
     if 0 < peak < len(curve) - 1:

@@ -26,7 +26,7 @@ class StreamPicture:
         name: the stream's name.
         period_ns: the median period.
         low, mean, high: the least, mean and largest period in each of 240 parts of the rows, in ns; NaN without periods.
-        histogram: the number of periods between `EDGES`; the outer bins include all beyond.
+        histogram: the number of periods between `EDGES`; the outer bins include all periods beyond.
         zeros: the number of periods of 0.
         features: name, min, q01, q50, q99 and max of the first 24 features that change.
         more: the number of further features that change.
@@ -127,8 +127,8 @@ def _shrink(frame: np.ndarray) -> np.ndarray:
     step = max(-(-frame.shape[0] // _HIGH), -(-frame.shape[1] // _WIDE))
     if step == 1 or frame.dtype != np.uint8 or min(frame.shape[:2]) < step:
         return frame[::step, ::step]
-    high, wide = frame.shape[0] // step, frame.shape[1] // step
-    blocks = frame[: high * step, : wide * step].reshape(high, step, wide, step, frame.shape[2])
+    height, width = frame.shape[0] // step, frame.shape[1] // step
+    blocks = frame[: height * step, : width * step].reshape(height, step, width, step, frame.shape[2])
     smaller: np.ndarray = blocks.mean((1, 3)).round().astype(np.uint8)
     return smaller
 

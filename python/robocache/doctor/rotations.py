@@ -125,16 +125,16 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
         components = table[:, candidates[:, None] + np.arange(4)]  # [rows, blocks, 4]
         with np.errstate(invalid="ignore", over="ignore"):
             deviations = np.abs(np.sqrt((components * components).sum(2)) - 1)
-            has_unit_length = (deviations <= UNIT).all(0)
+            is_unit = (deviations <= UNIT).all(0)
         components, candidates, sign_turns, mixed = (
-            components[:, has_unit_length],
-            candidates[has_unit_length],
-            sign_turns[has_unit_length],
-            mixed[has_unit_length],
+            components[:, is_unit],
+            candidates[is_unit],
+            sign_turns[is_unit],
+            mixed[is_unit],
         )
-        worst = np.maximum(worst[has_unit_length], deviations[:, has_unit_length].max(0))
+        worst = np.maximum(worst[is_unit], deviations[:, is_unit].max(0))
         mixed |= (np.abs(components).max(2) < 1 - UNIT).any(0)
-        consecutive = components if last_row is None else np.concatenate([last_row[:, has_unit_length], components])
+        consecutive = components if last_row is None else np.concatenate([last_row[:, is_unit], components])
         dots = (consecutive[1:] * consecutive[:-1]).sum(2)
         is_same_episode = ~is_first_row[rows.start + (last_row is None) : rows.stop]
         sign_turns += ((dots < 0) & is_same_episode[:, None]).sum(0)

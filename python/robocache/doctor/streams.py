@@ -34,7 +34,7 @@ class Periods:
             longest, and the first row of the longest.
         regular: for each episode, the number of periods within P / 2 of P, and their sum.
         parts: float64 ``[240, 4]``: the number, minimum, maximum and sum of the periods in each of 240 parts of the rows.
-        histogram: the number of periods over 0 between `EDGES`; the outer bins include all beyond.
+        histogram: the number of periods over 0 between `EDGES`; the outer bins include all periods beyond.
         zeros: the number of periods of 0.
         long_gap_rows: the rows after the first 400 periods over 10 P.
     """
@@ -100,7 +100,7 @@ class Clock:
 
     @cached_property
     def periods(self) -> Periods:
-        """The periods of its stamps, computed once for all streams that share them."""
+        """The periods of the stamps, computed once for all streams that share them."""
         return self.like.periods if self.like else Periods(self.stream)
 
     @cached_property

@@ -22,10 +22,10 @@ from .streams import Clock, Survey, feature_names, index_of, is_action
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
 STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows
-# A column that repeats in more than these shares of its other rows, or of the episodes, does so by its nature: not reported.
+# A column that repeats in more than these shares of its other rows, or of the episodes, is not reported: it rests by its nature.
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
-JUMPS_AN_EPISODE = 0.5  # a column with more jumps in an episode jumps by its nature: not reported
+JUMPS_AN_EPISODE = 0.5  # a column with more jumps in an episode is not reported: it jumps by its nature
 JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
@@ -130,14 +130,14 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     result = Scan(stream, survey.clocks[stream.name], centres, number, total, squares, low, high, still, ranks)
     for feature, begin, end in runs.astype(np.int64).tolist():
         result.runs[feature].append((begin, end))
-    for f, row, what, size in jumps.tolist():
-        result.jumps[int(f)].append((int(row), ("spike", "wrap", "step")[int(what)], size))
+    for f, row, kind, size in jumps.tolist():
+        result.jumps[int(f)].append((int(row), ("spike", "wrap", "step")[int(kind)], size))
     for feature, episode, is_nan, number, row in bad.astype(np.int64).tolist():
         key = (episode, "nan" if is_nan else "infinite")
         before, first, features = result.bad.get(key, (0, row, set()))
         result.bad[key] = (before + number, min(first, row), features | {feature})
-    for f, what, number, row, worst in beyond.tolist():
-        (result.outside, result.norms, result.flips)[int(what)][int(f)] = (int(number), int(row), worst)
+    for f, kind, number, row, worst in beyond.tolist():
+        (result.outside, result.norms, result.flips)[int(kind)][int(f)] = (int(number), int(row), worst)
     return result
 
 
@@ -388,8 +388,7 @@ def _find_jumps(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[
             ):
                 continue
             if kind_of_jump == "step":
-                # Steps after a gap or a stuck run are no faults, nor are those of commands and of quaternions that change
-                # their sign.
+                # These steps are no faults: after a gap or a stuck run, of commands, and of quaternions that change their sign.
                 if f in quaternion_of:
                     continue
                 stuck = {end for _, end in scanned.runs[f]}

@@ -71,7 +71,9 @@ def write(
     tasks = _Tasks(dataset)
     exported = dict(_keep(streams, report))
     problems = _Problems()
-    for name, stream in list(exported.items()):  # GR00T and robocache look up such numbers in the table of tasks
+    for name, stream in list(
+        exported.items()
+    ):  # GR00T and robocache look up an annotation's numbers in the table of tasks
         texts = texts_of_numbers(dataset, stream)
         if texts and texts != dict(enumerate(tasks.texts)) and rename.get(name, name).startswith("annotation."):
             reason = "its numbers have texts that LeRobot's table of tasks does not have by these numbers"
@@ -440,7 +442,7 @@ def _target_stamps(what: str, clocks: Mapping[str, np.ndarray], fps: int, resamp
 
 
 def _snap(clock: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns the targets, on the nearest of the clock's stamps where that is less than `_SNAP_NS` away."""
+    """Returns the targets, each moved to the clock's nearest stamp if that is less than `_SNAP_NS` away."""
     after = np.minimum(np.searchsorted(clock, targets), len(clock) - 1)
     before = np.maximum(after - 1, 0)
     nearest = clock[np.where(np.abs(clock[after] - targets) < np.abs(clock[before] - targets), after, before)]
@@ -502,7 +504,7 @@ def _resample(
 
 
 class _Videos:
-    """The cameras' frames, a file for each episode; some files are written at once."""
+    """Writes the cameras' frames, a file for each episode, several files at once."""
 
     def __init__(self, folder: Path, fps: int) -> None:
         self._folder, self._fps = folder, fps

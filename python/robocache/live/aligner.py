@@ -48,7 +48,7 @@ class Ring:
 
     Rows are kept in the order of their stamps. A row up to `lateness_s` older than the newest row is put in its place in that
     order; an older row is dropped and counted. So all rows that are older than the newest by more than `lateness_s` are final.
-    With ``on_duplicate="refuse"`` a row exactly `lateness_s` older is final too: without lateness the newest row, at once.
+    With ``on_duplicate="refuse"`` a row exactly `lateness_s` older is final too, so without lateness the newest row is final.
 
     Args:
         shape: the shape of a row, ``(7,)``; for a camera ``(height, width, channels)``.
@@ -115,8 +115,7 @@ class Ring:
         """Sets the features' names, or compares them with the ring's.
 
         Raises:
-            ArgumentError, ArgumentTypeError: the names differ or are in another order, or their number is not that of the
-                features.
+            ArgumentError, ArgumentTypeError: the names differ, are in another order, or are not one for each feature.
         """
         if not names:
             return
@@ -222,7 +221,7 @@ class Aligner:
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
         rings: ``{key: Ring}``, one for each key of the spec except the outputs.
         outputs: the keys of the policy's output, such as ``["action"]``. The batch lacks them. If their conversions compare
-            with a state, it has ``<key>_base``, which :meth:`Spec.to_absolute` needs.
+            with a state, the batch has ``<key>_base``, which :meth:`Spec.to_absolute` needs.
         device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: rows are aligned on the CPU and copied once; JPEG and PNG are decoded on
             the CPU, and frames are resized on the device. The work is queued on torch's current stream.
         framework: ``"torch"`` (default if it is installed) or ``"numpy"``.
@@ -282,7 +281,7 @@ class Aligner:
             memory = memory[-memory.ctypes.data % 64 :]
             self._memory: Any = _lib.from_numpy(memory)
         else:
-            # Not zeros: they would be written on the stream that is current now, but batches on the stream of latest().
+            # Not zeros: these would be written on the stream that is current now, but latest() writes on the stream current then.
             memory = self._torch.empty(description["bytes"] + 63, dtype=self._torch.uint8, device=device)
             self._memory = memory = memory[-memory.data_ptr() % 64 :]
         self._batch: dict[str, Any] = {}

@@ -102,8 +102,8 @@ class Chunks:
         if offsets_s is None:
             fields = {} if self._spec is None else self._spec.keys[self._key or ""]
             if not fields.get("offsets_ns"):
-                why = f"the steps of '{self._key}' are rows" if fields else "there is no spec"
-                raise errors.ArgumentError(f"offsets_s: expected seconds, since {why}")
+                reason = f"the steps of '{self._key}' are rows" if fields else "there is no spec"
+                raise errors.ArgumentError(f"offsets_s: expected seconds, since {reason}")
             offsets = np.array(fields["offsets_ns"], np.int64)
         else:
             offsets = np.round(np.asarray(offsets_s, np.float64) * 1e9).astype(np.int64)

@@ -116,6 +116,7 @@ class Recorder:
             self._writer.abort()
             raise
         self._stop_requested = threading.Event()
+        # A wait as long as a ring keeps a final row would lose rows.
         self._wait_s = min(_LONGEST_WAIT_S, *((ring.span_s - ring.lateness_s) / 4 for ring in rings.values()))
         self._thread = threading.Thread(target=self._run, name="robocache.live.Recorder", daemon=True)
         self._thread.start()
@@ -136,7 +137,7 @@ class Recorder:
             self._begin(metadata)
 
     def stop(self, **metadata: Any) -> None:
-        """Ends the episode with all rows that have arrived, final or not. Returns when it is in the cache.
+        """Ends the episode with all rows that have arrived, final or not. Returns once the episode is in the cache.
 
         Args:
             metadata: further columns, such as ``success=True``.
@@ -154,7 +155,7 @@ class Recorder:
 
         Args:
             time_ns: the batch's moment, ``batch["time_ns"][0]``.
-            now_ns: when the policy got it, by the clock of the arrivals. None: now.
+            now_ns: when the policy got the batch, by the clock of the arrivals. None: now.
         """
         moment = whole("time_ns", time_ns)
         self._moments.append((time.time_ns() if now_ns is None else whole("now_ns", now_ns), moment))
@@ -290,7 +291,7 @@ class Recorder:
             return 0
         begins_ns = self._begins_ns[name]
         is_kept = np.ones(count, bool)
-        # A late row from before the episode shifts the numbers, so stamps decide. Older stamps are of a clock that was set back.
+        # A late row from before the episode shifts the numbers, so stamps decide. Much older stamps come from a clock set back.
         if begins_ns is not None:
             is_kept = (taken.time_ns > begins_ns) | (taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
         chosen = np.flatnonzero(is_kept)

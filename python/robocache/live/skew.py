@@ -148,13 +148,13 @@ def skew(
     """Compares the windows that a policy saw with those of a Loader on the recording, moment by moment.
 
     Rows are replayed by their arrivals. For each moment two windows are made: from the rows that had arrived by then, and from
-    all rows. The second has the bits of training. Frames are compared by their indices, not by their pixels.
+    all rows. The second window has the bits of training. Frames are compared by their indices, not by their pixels.
 
     Args:
         recorded: a cache that a :class:`Recorder` wrote, or its path. A key's stream has the name of the key, or else of the
             spec's stream.
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
-        moments: how many moments to draw if the recording has none of a policy (:meth:`Recorder.saw`). They are those of a
+        moments: how many moments to draw if the recording has none of a policy (:meth:`Recorder.saw`): the moments of a
             policy that takes the present moment.
 
     Raises:
@@ -289,7 +289,7 @@ def _read_rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: i
 
 
 def _check_clock(path: str, episode: int, got_ns: np.ndarray, rows: Mapping[str, _Rows]) -> None:
-    """Refuses moments by another clock. Then either all rows or none would have arrived, and no window would differ."""
+    """Refuses moments by another clock, by which either all rows or none would have arrived, so no window would differ."""
     arrivals = np.concatenate([x.arrival_ns for x in rows.values()])
     apart_ns = np.maximum(got_ns - arrivals.max(), arrivals.min() - got_ns)
     if len(got_ns) and apart_ns.min() > 60 * 10**9:

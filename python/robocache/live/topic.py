@@ -32,8 +32,8 @@ class Topic:
         rings: ``{stream: Ring}``, by the streams' names in a cache: ``"/joint_states/position"``. Only this topic pushes to them.
         names: ``{stream: names}``: the names of a row's features, as in a spec's ``rows``. Joints need them. Without names a
             vector has all its fields.
-        definition: the type's definition, in the form that a bag holds. None: that of the ROS distribution in ``ROS_DISTRO``, or
-            the newest.
+        definition: the type's definition, in the form that a bag holds. None: the definition of the ROS distribution in
+            ``ROS_DISTRO``, or of the newest.
         stamp: ``"auto"``: the message's own stamp, if its type has one; ``"log"``: the arrival.
         quality: the quality of JPEGs, if the topic sends pixels and a ring takes JPEGs. Use ingest's.
 

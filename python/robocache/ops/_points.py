@@ -232,8 +232,8 @@ def _no_vmap() -> errors.ArgumentError:
 
 
 # ---- Gradients of sparse results ----
-# A gradient is gathered from voxels to points, or written to distinct rows. If rows tie, the least row gets it. So it is the
-# same on every run.
+# A gradient is gathered from voxels to points, or written to distinct rows. If rows tie, the least row gets the gradient, so the
+# result is the same on every run.
 
 
 def at_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
@@ -252,18 +252,16 @@ def to_rows(gradient: Any, row: Any, count: int) -> Any:
     return gradient.new_zeros(count + 1, gradient.shape[-1]).index_copy(0, row, gradient)[:count]
 
 
-def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) -> Any:
-    """Returns [voxels, F]: for each voxel the least, or the largest, of the rows that are candidates [N, F]."""
+def _least_row(eligible: Any, voxel: Any, voxels: int, largest: bool = False) -> Any:
+    """Returns [voxels, F]: for each voxel the least, or the largest, of the rows that are eligible [N, F]."""
     import torch
 
     count = len(voxel)
-    rows = torch.arange(count, device=voxel.device)[:, None].expand_as(candidates)
+    rows = torch.arange(count, device=voxel.device)[:, None].expand_as(eligible)
     no_row = -1 if largest else count
-    voxel = torch.where(voxel < 0, voxels, voxel).long()[:, None].expand_as(candidates)
-    chosen = rows.new_full((voxels + 1, candidates.shape[1]), no_row)
-    return chosen.scatter_reduce(0, voxel, torch.where(candidates, rows, no_row), "amax" if largest else "amin")[
-        :voxels
-    ]
+    voxel = torch.where(voxel < 0, voxels, voxel).long()[:, None].expand_as(eligible)
+    chosen = rows.new_full((voxels + 1, eligible.shape[1]), no_row)
+    return chosen.scatter_reduce(0, voxel, torch.where(eligible, rows, no_row), "amax" if largest else "amin")[:voxels]
 
 
 def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
