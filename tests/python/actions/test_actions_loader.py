@@ -516,13 +516,11 @@ def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
     lists = [list(LISTS)[i % 6] for i in range(14)]
     batches = []
     for is_converted in (True, False):
-        conversion_options = [
-            {"convert": LISTS[list_name], "base": "state"} if is_converted else {} for list_name in lists
-        ]
+        conversions = [{"convert": LISTS[list_name], "base": "state"} if is_converted else {} for list_name in lists]
         methods = [(slice(0, 3), "nearest"), (slice(3, 7), "nearest"), (slice(7, 8), "previous")]
         windows = {
             name: Window(np.arange(16) * 0.02, method=methods, **options)
-            for name, options in zip(names, conversion_options, strict=True)
+            for name, options in zip(names, conversions, strict=True)
         }
         batches.append(
             next(
@@ -573,13 +571,10 @@ def write_described(
 ):
     """Writes a dataset of a state and an action, with these names, units and attributes."""
     with robocache.Writer(path) as writer, writer.episode() as episode:
-        for stream, feature_names, unit in (
-            (state, state_names or names, state_units or units),
-            (action, names, units),
-        ):
+        for stream, features, unit in ((state, state_names or names, state_units or units), (action, names, units)):
             facts = {} if unit is None else {"units": unit}
-            writer.stream(stream, names=feature_names.split(), attributes=(attributes or {}) | facts)
-            episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(feature_names.split())))
+            writer.stream(stream, names=features.split(), attributes=(attributes or {}) | facts)
+            episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(features.split())))
     return path
 
 

@@ -58,7 +58,5 @@ def test_a_bodys_poses_round_trip(bodies, kind):
     assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * expected).magnitude().max() < 1e-7
     back = absolute(result, base, kind, rotation="rotvec")
     np.testing.assert_allclose(back[..., :3], x[..., :3], atol=1e-9)
-    difference = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(
-        x[..., 3:].reshape(-1, 3)
-    )
-    assert difference.magnitude().max() < 1e-7
+    turn = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(x[..., 3:].reshape(-1, 3))
+    assert turn.magnitude().max() < 1e-7
