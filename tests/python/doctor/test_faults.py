@@ -505,12 +505,8 @@ def test_the_lengths_of_gaps_and_bursts(clean, tmp_path):
     time = clean[2]["imu"][0]
     time[500:504] = time[503] - np.arange(4)[::-1] * 100_000
     findings = {f.code: f for f in robots.examine(tmp_path / "cache", clean).findings}
-    assert (findings["burst"].count, findings["burst"].value, findings["burst"].row, findings["burst"].end_row) == (
-        2,
-        9,
-        300,
-        309,
-    )
+    burst = findings["burst"]
+    assert (burst.count, burst.value, burst.row, burst.end_row) == (2, 9, 300, 309)
     gaps = np.concatenate([np.diff(streams["imu"][0]) for streams in clean]) / 5e6
     assert findings["gap"].value == pytest.approx(5e6 * gaps.max())
     assert findings["gap"].count == np.count_nonzero(gaps > 1.5)
@@ -844,9 +840,7 @@ def test_unit_vectors_that_are_no_rotations(rng, tmp_path):
     one_off[70] *= 1.002
     integers = one_hot.astype(np.int64)
     streams = {"one_hot": one_hot, "still": still, "nearly": nearly, "one_off": one_off, "integers": integers}
-    streams |= {name: smooth_quaternions(rng, rows) for name in ("known", "held")} | {
-        "few": smooth_quaternions(rng, 10)
-    }
+    streams |= {name: smooth_quaternions(rng, 10 if name == "few" else rows) for name in ("known", "held", "few")}
     streams["pose"] = np.hstack([rng.normal(size=(rows, 3)), smooth_quaternions(rng, rows)])
     methods = {"known": [0, 4, "slerp"], "pose": [0, 7, "pose"], "held": [0, 4, "previous"]}
     describe = {name: {"attributes": {"methods": [method]}} for name, method in methods.items()}
@@ -956,18 +950,13 @@ def test_statistics_that_count_infinities_are_a_finding(rng, tmp_path):
     table = rng.normal(size=(60, 2))
     table[7, 1], table[9, 0] = np.inf, np.nan
     finite = np.where(np.isfinite(table), table, np.nan)
-    without_infinity = {
-        name: getattr(np, f"nan{name}")(finite, axis=0).tolist() for name in ("mean", "std", "min", "max")
-    }
-    assert statistics_findings(tmp_path / "out", table, without_infinity, without_infinity) == []
-    with_infinity = without_infinity | {
-        "mean": [without_infinity["mean"][0], math.inf],
-        "max": [without_infinity["max"][0], math.inf],
-    }
-    for name, stored in (("whole", (with_infinity, without_infinity)), ("episode", (without_infinity, with_infinity))):
+    without_inf = {name: getattr(np, f"nan{name}")(finite, axis=0).tolist() for name in ("mean", "std", "min", "max")}
+    assert statistics_findings(tmp_path / "out", table, without_inf, without_inf) == []
+    with_inf = without_inf | {"mean": [without_inf["mean"][0], math.inf], "max": [without_inf["max"][0], math.inf]}
+    for name, stored in (("whole", (with_inf, without_inf)), ("episode", (without_inf, with_inf))):
         (finding,) = statistics_findings(tmp_path / name, table, *stored)
         assert "mean of feature 1 is inf there" in finding.message
-        assert finding.expected == pytest.approx(without_infinity["mean"][1], rel=1e-12)
+        assert finding.expected == pytest.approx(without_inf["mean"][1], rel=1e-12)
 
 
 @pytest.mark.parametrize("odd", [None, 5, "x", [], [[1, [2]]], {"a": 1}, [None, None], ["x", "y"], [1e999, -1e999]])
