@@ -84,19 +84,19 @@ const uint8_t* Camera::pixels_of(const Source& source, int64_t row, FrameMemory&
   }
 }
 
-FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) const {
-  return FrameError(frame_name(*source.frames.dataset, source.frames.stream, row) + ": " + what +
+FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& reason) const {
+  return FrameError(frame_name(*source.frames.dataset, source.frames.stream, row) + ": " + reason +
                     "; on_bad_frame='pad' makes it black padding");
 }
 
-void Camera::write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to) {
-  std::fill_n(to, 9, 0.0F);
+void Camera::write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* output) {
+  std::fill_n(output, 9, 0.0F);
   if (source == nullptr) return;
   const std::vector<double>& stored = source->stream().frames->intrinsics;
   if (stored.empty()) return;
   std::array<double, 9> matrix{};
   source->transform.intrinsics(stored.data(), draw, step, matrix.data());
-  std::copy(matrix.begin(), matrix.end(), to);
+  std::copy(matrix.begin(), matrix.end(), output);
 }
 
 std::string Camera::not_for_device() const {

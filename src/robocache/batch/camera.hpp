@@ -81,10 +81,10 @@ class Camera {
   // Returns the pixels of a row, in `memory` or in a decoded copy; null if they do not decode and may be padding.
   // Throws FrameError and FileError that name stream, episode and row.
   const uint8_t* pixels_of(const Source& source, int64_t row, FrameMemory& memory) const;
-  FrameError bad_frame(const Source& source, int64_t row, const std::string& what) const;
+  FrameError bad_frame(const Source& source, int64_t row, const std::string& reason) const;
 
   // Writes the matrix [3, 3] of a frame: zeros without a source, or if its camera has no matrix.
-  static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
+  static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* output);
 
   // Returns why a CUDA device cannot decode the sources' frames, or "".
   std::string not_for_device() const;

@@ -284,18 +284,19 @@ void check_grid(const LoaderOptions& options, size_t index) {
   }
 }
 
-std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& others) {
-  if (names.empty() || others.empty()) return "";
-  for (size_t f = 0; f < std::min(names.size(), others.size()); ++f) {
-    if (names[f] != others[f]) return "feature " + std::to_string(f) + " is '" + names[f] + "' and '" + others[f] + "'";
+std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& other_names) {
+  if (names.empty() || other_names.empty()) return "";
+  for (size_t f = 0; f < std::min(names.size(), other_names.size()); ++f) {
+    if (names[f] != other_names[f])
+      return "feature " + std::to_string(f) + " is '" + names[f] + "' and '" + other_names[f] + "'";
   }
   return "";
 }
 
-bool are_reordered(std::vector<std::string> names, std::vector<std::string> others) {
+bool are_reordered(std::vector<std::string> names, std::vector<std::string> other_names) {
   std::ranges::sort(names);
-  std::ranges::sort(others);
-  return names == others;
+  std::ranges::sort(other_names);
+  return names == other_names;
 }
 
 void check_names(const StreamRequest& request, const std::vector<const Stream*>& streams, std::string& note) {

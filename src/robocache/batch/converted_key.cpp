@@ -20,7 +20,7 @@ class ConvertedKey final : public BatchKey {
     if (ops().empty())
       ops().emplace_back().step = ActionStep::kRescale;  // rescales no feature: the key is only mirrored
     params_ = conversion_params(spec(), features_of(request), conversion_.ops, conversion_.work, conversion_.tolerance);
-    reads_previous_step_ = ops()[0].step == ActionStep::kStepDelta;  // the step before, unconverted
+    reads_previous_step_ = ops()[0].step == ActionStep::kStepDelta;  // the kernel reads it unconverted
     in_place_ =
         !reads_previous_step_ && params_.out_dtype == conversion_.work && params_.out_features == params_.features;
     if (conversion_.base) params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
@@ -58,7 +58,7 @@ class ConvertedKey final : public BatchKey {
         base.delta_ns = {streams_.spec(source).keys[*conversion_.base].offset_ns};
       }
     }
-    if (part == aligned() && moment == spec().moment) {  // after its base
+    if (part == aligned() && moment == spec().moment) {  // the window of its base comes first
       windows.streams.push_back(
           window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
     }

@@ -205,10 +205,10 @@ const WeightChange* Draws::change_weights(const BatchPosition& from,
   for (const auto& [name, source] : sources) {
     if (!mixing.weights[source]) refuse(expected, ", got none for '", name, "'");
   }
-  const Mixture before = mixture_at(from, Device{});
+  const Mixture previous_mixture = mixture_at(from, Device{});
   const int64_t samples_before = options_.shard_episodes ? from.samples / options_.world_size : from.samples;
   auto change = std::make_unique<WeightChange>(WeightChange{from, MixtureTables(anchors_of_parts(), mixing)});
-  change->mixed.go_on(before, before.first_draw + static_cast<uint64_t>(samples_before));
+  change->mixed.go_on(previous_mixture, previous_mixture.first_draw + static_cast<uint64_t>(samples_before));
   const std::lock_guard<std::mutex> lock(changes_mutex_);
   if (options_.device.is_cuda()) change->on_device = change_tables_.put(change->mixed.table());
   changes_.push_back(std::move(change));

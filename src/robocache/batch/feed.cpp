@@ -171,17 +171,17 @@ std::optional<FedBatch> Feed::next(const BatchPosition& position, const Allocate
       begin(position, allocate, stream);
     }
     queue_.take(check);
-    const BatchAhead taken = std::move(ahead_.front());
+    const BatchAhead ahead = std::move(ahead_.front());
     ahead_.pop_front();
-    const FedBatch& batch = taken.batch;
+    const FedBatch& batch = ahead.batch;
     free_slot(loop);
     note_slot(loop, batch);
     if (is_cuda()) {
-      taken.staging->copied.make_wait(stream);
-      bad_frames_ += loader_->fill_device(position, taken.staging->part, batch.memory.get(), stream);
+      ahead.staging->copied.make_wait(stream);
+      bad_frames_ += loader_->fill_device(position, ahead.staging->part, batch.memory.get(), stream);
       fetch_next(position);
     } else {
-      bad_frames_ += taken.staging->part.bad_frames;
+      bad_frames_ += ahead.staging->part.bad_frames;
     }
     std::optional<BatchPosition> next = ahead_.empty() ? position : ahead_.back().position;
     while (ahead_.size() + 1 < stagings_.size() && (next = next_position(*next))) begin(*next, allocate, stream);

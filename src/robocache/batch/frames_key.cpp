@@ -151,7 +151,7 @@ class DeviceFramesKey : public FramesKey {
   }
 
   // Transforms the frames of one source. The call for camera_.any() also writes the steps that have no source.
-  void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& from, void* scratch,
+  void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& batch_choice, void* scratch,
                  CudaStream stream) const {
     void* const workspace = static_cast<char*>(scratch) + decoding_bytes();
     const ImageTransform& transform = source.to_batch();
@@ -159,10 +159,10 @@ class DeviceFramesKey : public FramesKey {
     const int64_t frame_bytes = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
     batch.for_draws([&](int64_t sample, int64_t count, const ImageDraw& draw) {
       const int64_t first = sample * steps();
-      FrameChoice choice = from;
-      if (from.rows != nullptr) choice.rows += first;
-      if (from.rows == nullptr || from.in_order) {  // frame i of `pixels` is step i of the batch
-        choice.pixels = static_cast<const char*>(from.pixels) + first * frame_bytes;
+      FrameChoice choice = batch_choice;
+      if (batch_choice.rows != nullptr) choice.rows += first;
+      if (batch_choice.rows == nullptr || batch_choice.in_order) {  // frame i of `pixels` is step i of the batch
+        choice.pixels = static_cast<const char*>(batch_choice.pixels) + first * frame_bytes;
         choice.frames -= first;
       }
       transform.run_on_device(choice, draw, count, steps(), out(batch) + first * transform.bytes(), workspace, device(),
@@ -210,9 +210,9 @@ class PackedFramesKey final : public DeviceFramesKey {
       const auto [begin, end] = source->frames.files->bytes_of(files[i].row);
       bytes[i] = std::max<int64_t>(1, end - begin);  // 0 means no file, and an empty file is damaged
     }
-    const auto read = [&](int64_t i, std::vector<uint8_t>& to) {
+    const auto read = [&](int64_t i, std::vector<uint8_t>& file_bytes) {
       const File& file = files[static_cast<size_t>(i)];
-      return frame_file(*file.source->frames.files, file.row, to);
+      return frame_file(*file.source->frames.files, file.row, file_bytes);
     };
     char* const packed = batch.memory + packed_offset_;
     if (is_jpeg()) {
@@ -243,14 +243,14 @@ class PackedFramesKey final : public DeviceFramesKey {
   int64_t launch(const BatchMemory& batch, const HostPart& part, void* scratch, const void*,
                  CudaStream stream) const override {
     const char* const packed = batch.memory + packed_offset_;
-    FrameChoice from{.pixels = packed, .frames = frames(batch), .rows = numbers(batch)};
+    FrameChoice choice{.pixels = packed, .frames = frames(batch), .rows = numbers(batch)};
     if (is_jpeg()) {
       auto* const decoded = static_cast<uint8_t*>(scratch);
       decode_packed_jpegs(part.packed[request_], packed, shape(), numbers(batch), frames(batch), decoded,
                           decoded + aligned_to_256(frames(batch) * shape().bytes()), device(), stream, marks(batch));
-      from = {.pixels = decoded, .frames = frames(batch)};
+      choice = {.pixels = decoded, .frames = frames(batch)};
     }
-    transform(camera_.any(), batch, from, scratch, stream);
+    transform(camera_.any(), batch, choice, scratch, stream);
     return 0;
   }
 
@@ -307,15 +307,15 @@ class ResidentFramesKey final : public DeviceFramesKey {
     auto* const decoded = static_cast<uint8_t*>(scratch);
     for (const Camera::Source* const source : camera_.distinct()) {
       const ResidentFrames& resident = *source->resident;
-      FrameChoice from{.pixels = resident.pixels(),
-                       .frames = resident.rows(),
-                       .rows = numbers(batch),
-                       .first_row = first_resident_number(*source)};
-      if (source != &camera_.any()) from.begin = source->first_number;  // any() also writes number 0
-      from.end = source->first_number + source->stream().rows;
+      FrameChoice choice{.pixels = resident.pixels(),
+                         .frames = resident.rows(),
+                         .rows = numbers(batch),
+                         .first_row = first_resident_number(*source)};
+      if (source != &camera_.any()) choice.begin = source->first_number;  // any() also writes number 0
+      choice.end = source->first_number + source->stream().rows;
       if (const ResidentJpegs* const jpegs = resident.jpegs()) {
         JpegMarks jpeg_marks = marks(batch);
-        jpeg_marks.first_row = from.first_row;
+        jpeg_marks.first_row = choice.first_row;
         jpeg_marks.leaves_others = true;
         if (ahead != nullptr && streams_.is_fetched(request_)) {
           jpeg_marks.fetched = static_cast<const char*>(ahead) + ahead_offset_;
@@ -323,15 +323,15 @@ class ResidentFramesKey final : public DeviceFramesKey {
         jpeg_marks.fetched_stride = camera_.fetched_stride();
         jpegs->decode(numbers(batch), count, decoded, nullptr, decoded + aligned_to_256(count * source->shape.bytes()),
                       stream, jpeg_marks);
-        from.pixels = decoded;
-        from.frames = count;
-        from.in_order = true;
+        choice.pixels = decoded;
+        choice.frames = count;
+        choice.in_order = true;
       }
-      transform(*source, batch, from, scratch, stream);
+      transform(*source, batch, choice, scratch, stream);
       if (intrinsics(batch, 0, 0) == nullptr) continue;
       batch.for_draws([&](int64_t sample, int64_t samples, const ImageDraw& draw) {
         source->transform.intrinsics_on_device(source->stream().frames->intrinsics, numbers(batch) + sample * steps(),
-                                               from.begin, from.end, draw, samples, steps(),
+                                               choice.begin, choice.end, draw, samples, steps(),
                                                intrinsics(batch, sample, 0), device(), stream);
       });
     }

@@ -313,8 +313,8 @@ LoaderOptions loader_options_from_json(std::string_view json, std::vector<Source
   LoaderOptions options;
   read_fields("", object, options);
   options.sources = std::move(sources);
-  const Json none = Json::array();
-  const Json& sources_json = object.contains("sources") ? object["sources"] : none;
+  const Json no_sources = Json::array();
+  const Json& sources_json = object.contains("sources") ? object["sources"] : no_sources;
   for (size_t i = 0; i < std::min(sources_json.size(), options.sources.size()); ++i) {
     SourceRequest& source = options.sources[i];
     const std::string name = source_name(options, i);
@@ -337,22 +337,23 @@ std::string spec_to_json(const BatchSpec& spec) { return json_of(spec).dump(2); 
 std::string values_to_json(const BatchSpec& spec, size_t index) {
   const KeySpec& key = spec.keys[index];
   if (!key.rows) return "";
-  const auto without = [](Json object, std::initializer_list<const char*> fields) {
+  const auto without_fields = [](Json object, std::initializer_list<const char*> fields) {
     for (const char* const field : fields) object.erase(field);
     return object;
   };
   const auto values_json = [&](const KeySpec& key_spec) {
-    Json object = without(json_of(key_spec), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
-    if (key_spec.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
+    Json object = without_fields(json_of(key_spec), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
+    if (key_spec.convert) object["convert"] = without_fields(object["convert"], {"dtype", "tolerance"});
     if (key_spec.rows) {
-      object["rows"] = without(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});
+      object["rows"] =
+          without_fields(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});
     }
     return object;
   };
   Json object = values_json(key);
   const auto base = key.convert ? std::ranges::find(spec.keys, key.convert->base, &KeySpec::key) : spec.keys.end();
   if (base != spec.keys.end())
-    object["base"] = without(values_json(*base), {"shape", "offsets_ns", "offsets_rows", "convert"});
+    object["base"] = without_fields(values_json(*base), {"shape", "offsets_ns", "offsets_rows", "convert"});
   return object.dump();
 }
 

@@ -30,9 +30,9 @@ LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), 
   make_cameras();
   for (size_t source = 0; source < options_.sources.size(); ++source) specs_.push_back(spec_of(source));
   std::vector<Residency> decided = decide();
-  const std::vector<std::shared_ptr<const ResidentStream>> none(options_.streams.size());
-  streams_.resize(options_.sources.size(), none);
-  frame_clocks_.resize(options_.sources.size(), std::vector<std::shared_ptr<const ResidentClock>>(none.size()));
+  const std::vector<std::shared_ptr<const ResidentStream>> no_streams(options_.streams.size());
+  streams_.resize(options_.sources.size(), no_streams);
+  frame_clocks_.resize(options_.sources.size(), std::vector<std::shared_ptr<const ResidentClock>>(no_streams.size()));
   for (size_t request = 0; request < decided.size(); ++request) {
     if (cameras_[request] != nullptr) {
       load_frames(request, decided[request]);

@@ -20,8 +20,8 @@ std::string argument_of(const StreamRequest& request, std::string_view field = "
 std::string key_of(const SourceRequest& source, const std::string& stream);
 
 // Returns "feature 2 is 'left_0' and 'right_0'" for the first feature whose names differ, or "" if none do or a list is empty.
-std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& others);
-bool are_reordered(std::vector<std::string> names, std::vector<std::string> others);
+std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& other_names);
+bool are_reordered(std::vector<std::string> names, std::vector<std::string> other_names);
 
 // Fills in the defaults of a request, by its first stream, and checks the result against all its streams.
 void complete_request(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request);

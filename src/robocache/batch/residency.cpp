@@ -43,10 +43,10 @@ struct Memory {
 
 class Memories {
  public:
-  Memories(Device device, const MemoryBytes& budget, const MemoryBytes& taken)
+  Memories(Device device, const MemoryBytes& budget, const MemoryBytes& taken_bytes)
       : cuda_(device.is_cuda()),
-        device_{device_name(device), budget.device, std::max<int64_t>(0, budget.device - taken.device)},
-        host_{"host memory", budget.host, std::max<int64_t>(0, budget.host - taken.host)} {}
+        device_{device_name(device), budget.device, std::max<int64_t>(0, budget.device - taken_bytes.device)},
+        host_{"host memory", budget.host, std::max<int64_t>(0, budget.host - taken_bytes.host)} {}
 
   // Returns the memory of a tier, or null if it takes none.
   Memory* of(Tier tier) {
@@ -94,8 +94,8 @@ MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryB
 }
 
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
-                                        const MemoryBytes& budget, const MemoryBytes& taken) {
-  Memories memories(device, budget, taken);
+                                        const MemoryBytes& budget, const MemoryBytes& taken_bytes) {
+  Memories memories(device, budget, taken_bytes);
   std::vector<Residency> decided(requests.size());
   std::vector<size_t> undecided;  // indices of requests, the smallest first
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -57,9 +57,9 @@ struct Residency {
 // Returns a tier for each request, in their order. A request gets the tier that it names; DeviceError with both sizes if the
 // budget does not suffice. The other requests begin on the device, and the largest of them move to the next tier until the rest
 // fits: device, pinned, mapped. On the CPU the first two are one copy in memory. Decoded frames get the rest of the device's
-// budget, the smallest camera first. `taken`, the bytes of clocks and tables, is subtracted from the budget first.
+// budget, the smallest camera first. `taken_bytes`, the bytes of clocks and tables, is subtracted from the budget first.
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
-                                        const MemoryBytes& budget, const MemoryBytes& taken);
+                                        const MemoryBytes& budget, const MemoryBytes& taken_bytes);
 
 struct DatasetStream {
   std::shared_ptr<const Dataset> dataset;

@@ -307,13 +307,14 @@ void ResidentFrames::decode(const ResidentStream& files) {
   const DeviceBuffer input(wanted_.device, static_cast<size_t>(wanted_.resized ? piece * stored.bytes() : 0));
   for (int64_t begin = rows_.begin; begin < rows_.end; begin += piece) {
     const int64_t count = std::min(piece, rows_.end - begin);
-    auto* const to = static_cast<uint8_t*>(device_memory_.data()) + (begin - rows_.begin) * shape_.bytes();
+    auto* const pixels = static_cast<uint8_t*>(device_memory_.data()) + (begin - rows_.begin) * shape_.bytes();
     if (!wanted_.resized) {
-      decoder.decode(begin, count, to);
+      decoder.decode(begin, count, pixels);
       continue;
     }
     decoder.decode(begin, count, static_cast<uint8_t*>(input.data()));
-    resize_->run_on_device({.pixels = input.data(), .frames = count}, {}, count, 1, to, nullptr, wanted_.device, {});
+    resize_->run_on_device({.pixels = input.data(), .frames = count}, {}, count, 1, pixels, nullptr, wanted_.device,
+                           {});
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "resizing frames");
   }
 }

@@ -123,11 +123,11 @@ void WorkQueue::take(const std::function<void()>& check) {
     if (check) check();
     lock.lock();
   }
-  const State::Entry taken = std::move(oldest);
+  const State::Entry entry = std::move(oldest);
   state.entries.pop_front();
   --state.begun;
   lock.unlock();
-  if (taken.error) std::rethrow_exception(taken.error);
+  if (entry.error) std::rethrow_exception(entry.error);
 }
 
 void WorkQueue::cancel() noexcept {

@@ -289,8 +289,8 @@ void Dataset::Impl::verify(std::span<const int64_t> streams, bool for_append) co
   for (const File* file : files) {
     check_size(*file);
     const int64_t blocks = std::ssize(file->record.crc32);
-    const int64_t bad = parallel_first(blocks, 1, [&](int64_t block) { return !is_intact(*file, block); });
-    if (bad < blocks) refuse_block(*file, bad);
+    const int64_t damaged_block = parallel_first(blocks, 1, [&](int64_t block) { return !is_intact(*file, block); });
+    if (damaged_block < blocks) refuse_block(*file, damaged_block);
   }
   for (const int64_t s : streams) {
     const Stream& stream = manifest.streams[static_cast<size_t>(s)];

@@ -16,10 +16,10 @@ constexpr int64_t kMostWidth = 8192;  // with 12 ranks the bins of this many col
 using Launch = int(const DeviceColumns*, int32_t device, void* stream);
 
 template <class T>
-std::vector<T> on_host(const T* from, size_t count, Device device, CudaStream stream) {
+std::vector<T> on_host(const T* memory, size_t count, Device device, CudaStream stream) {
   std::vector<T> copy(count);
   const CudaBackend& cuda = cuda_backend();
-  check_cuda(cuda.copy_to_host(device.index, copy.data(), from, count * sizeof(T), stream.handle),
+  check_cuda(cuda.copy_to_host(device.index, copy.data(), memory, count * sizeof(T), stream.handle),
              "copying statistics");
   check_cuda(cuda.synchronize(device.index, stream.handle), "statistics");
   return copy;

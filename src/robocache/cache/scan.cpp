@@ -98,13 +98,13 @@ std::optional<FrequentWraps> find_frequent_wraps(const std::vector<Real>& sizes)
 
 void add_beyond(std::vector<Beyond>& findings, const Beyond& finding) {
   if (finding.count == 0) return;
-  const auto same = std::ranges::find_if(
+  const auto known = std::ranges::find_if(
       findings, [&](const Beyond& entry) { return entry.kind == finding.kind && entry.feature == finding.feature; });
-  if (same == findings.end()) {
+  if (known == findings.end()) {
     findings.push_back(finding);
   } else {
-    same->count += finding.count;
-    same->worst = std::max(same->worst, finding.worst);
+    known->count += finding.count;
+    known->worst = std::max(known->worst, finding.worst);
   }
 }
 
@@ -278,10 +278,10 @@ class ValueScan::Chunk {
       const bool is_nan = std::isnan(x);
       // If this episode has an entry, it is one of the last two.
       const auto last = std::span(results.not_finite).last(std::min<size_t>(results.not_finite.size(), 2));
-      const auto same = std::ranges::find_if(last, [&](const NotFinite& entry) {
+      const auto known = std::ranges::find_if(last, [&](const NotFinite& entry) {
         return entry.feature == feature && entry.episode == episode && entry.is_nan == is_nan;
       });
-      if (same == last.end()) {
+      if (known == last.end()) {
         results.not_finite.push_back({feature, episode, is_nan, 1, row + i});
       } else {
         ++same->count;

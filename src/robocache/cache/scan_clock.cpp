@@ -19,8 +19,8 @@ class Histogram {
   void add(double x) {
     x = std::clamp(x, edges_.front(), edges_.back());
     if (!(edges_[bin_] <= x && x < edges_[bin_ + 1])) {
-      const auto after = std::ranges::upper_bound(edges_.first(edges_.size() - 1), x);
-      bin_ = static_cast<size_t>(after - edges_.begin() - 1);
+      const auto edge_above = std::ranges::upper_bound(edges_.first(edges_.size() - 1), x);
+      bin_ = static_cast<size_t>(edge_above - edges_.begin() - 1);
     }
     ++counts_[bin_];
   }

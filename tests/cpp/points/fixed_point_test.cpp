@@ -119,10 +119,10 @@ TYPED_TEST(Rounding, MeansBesideAMiddleRoundToTheirSide) {
     const int64_t points = 1 + (random.below((int64_t{1} << std::min(bits_left, 26)) - 1) >> random.below(20));
     const int64_t middle =
         static_cast<int64_t>(uint64_t{1} << Format::digits) + 2 * random.below(int64_t{1} << (Format::digits - 1)) + 1;
-    const int64_t exact = middle * points;
-    const int shift = static_cast<int>(random.below(std::countl_zero(static_cast<uint64_t>(exact)) - 1));
-    for (int64_t beside = -1; beside <= 1; ++beside) {
-      const int64_t sum = (exact << shift) + beside;
+    const int64_t exact_sum = middle * points;
+    const int shift = static_cast<int>(random.below(std::countl_zero(static_cast<uint64_t>(exact_sum)) - 1));
+    for (int64_t difference = -1; difference <= 1; ++difference) {
+      const int64_t sum = (exact_sum << shift) + difference;
       const uint64_t expected = expected_bits<TypeParam>(sum, -3, points);
       ASSERT_EQ(bits_of(rounded_quotient<TypeParam>(sum, -3, points)), expected) << sum << " / " << points;
       if constexpr (!std::is_same_v<TypeParam, double>) {

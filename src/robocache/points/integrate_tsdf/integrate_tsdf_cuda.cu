@@ -88,9 +88,9 @@ __global__ void store_sensors(const __grid_constant__ SensorBatch batch, const T
   const int64_t index = first + threadIdx.x;
   if (index >= p.sensors) return;
   TsdfSensor sensor = batch.sensors[threadIdx.x];
-  const bool good = (poses.data == nullptr || read_pose(poses, index, sensor).fault == SensorFault::kNone) &&
-                    (cameras.data == nullptr || read_camera(cameras, index, sensor).fault == SensorFault::kNone);
-  for (double& r : sensor.rotation) r = good ? r : NAN;  // such a sensor measures nothing
+  const bool is_usable = (poses.data == nullptr || read_pose(poses, index, sensor).fault == SensorFault::kNone) &&
+                         (cameras.data == nullptr || read_camera(cameras, index, sensor).fault == SensorFault::kNone);
+  for (double& r : sensor.rotation) r = is_usable ? r : NAN;  // such a sensor measures nothing
   sensors[index] = sensor;
   if (p.is_depth) views[index] = view_of(p, sensor, most_ahead);
 }
@@ -239,10 +239,10 @@ __device__ float guess_inverse_root(float x) {
 
 // Returns the depth of a voxel's pixel in the image's unit; 0 for none.
 template <class Depth>
-__device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& exact, const Depth* image, int x,
+__device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& sensor, const Depth* image, int x,
                                           int y, int z) {
-  Projected projected = seen_from(p, exact, {x, y, z});
-  if (!find_pixel_if_sure(exact, projected, guess_inverse)) find_pixel(exact, projected);
+  Projected projected = seen_from(p, sensor, {x, y, z});
+  if (!find_pixel_if_sure(sensor, projected, guess_inverse)) find_pixel(sensor, projected);
   if (!is_on_image(p, projected)) return 0;
   return static_cast<float>(image[static_cast<int64_t>(projected.row) * p.row_stride +
                                   static_cast<int64_t>(projected.column) * p.column_stride]);
@@ -251,9 +251,9 @@ __device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor&
 constexpr int64_t kNone = INT64_MIN;
 
 // Returns the quanta that a voxel with a known depth adds to TsdfSum; kNone for no measurement.
-__device__ __noinline__ int64_t exact_quanta(const TsdfParams& p, const TsdfSensor& exact, int x, int y, int z,
+__device__ __noinline__ int64_t exact_quanta(const TsdfParams& p, const TsdfSensor& sensor, int x, int y, int z,
                                              float depth) {
-  const double sdf = depth_distance(p, seen_from(p, exact, {x, y, z}), depth_in_metres(p, depth));
+  const double sdf = depth_distance(p, seen_from(p, sensor, {x, y, z}), depth_in_metres(p, depth));
   return sdf == sdf ? in_quanta(p, sdf) - p.free_quanta : kNone;
 }
 
@@ -302,8 +302,8 @@ __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) 
   }
   if (x < static_cast<unsigned>(p.grid.shape[0]) && y < static_cast<unsigned>(p.grid.shape[1])) {
     const int below = max(-quad.first.z, 0);
-    const int up = min(max(static_cast<int>(p.grid.shape[2]) - quad.first.z, 0), kPerThread);
-    quad.inside = (1u << up) - 1 & ~0u << below;
+    const int end = min(max(static_cast<int>(p.grid.shape[2]) - quad.first.z, 0), kPerThread);
+    quad.inside = (1u << end) - 1 & ~0u << below;
   }
   return quad;
 }
@@ -315,7 +315,7 @@ template <class Depth, bool kOne>
 __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const Quad& quad, int32_t* counts,
                           int64_t* quanta) {
   const TsdfParams& p = call.params;
-  const TsdfSensor& exact = sensor_of<kOne>(call, sensor);
+  const TsdfSensor& sensor_float64 = sensor_of<kOne>(call, sensor);
   const TsdfBounds& bounds = view_of<kOne>(call, sensor).bounds;
   Voxel voxel = quad.first;
   float c[3];
@@ -354,7 +354,8 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
   for (; between != 0; between &= between - 1) {
     const unsigned index = __ffs(between) - 1;
-    const float pixel_depth = exact_depth(p, exact, image, voxel.x, voxel.y, voxel.z + static_cast<int>(index));
+    const float pixel_depth =
+        exact_depth(p, sensor_float64, image, voxel.x, voxel.y, voxel.z + static_cast<int>(index));
 #pragma unroll
     for (unsigned i = 0; i < kPerThread; ++i) depth[i] = i == index ? pixel_depth : depth[i];
   }
@@ -372,12 +373,12 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
   in_doubt &= quad.inside;
   if (in_doubt == 0) return;
-  // stops the compiler from computing the lines below for all voxels
+  // Stops the compiler from computing the lines below for all voxels.
   asm volatile("" : "+r"(voxel.x), "+r"(voxel.y), "+r"(voxel.z));
   unsigned unsure = bounds.least_z < INFINITY ? 0 : in_doubt;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const Addend addend = addend_of(p, seen_from(p, exact, {voxel.x, voxel.y, voxel.z + i}),
+    const Addend addend = addend_of(p, seen_from(p, sensor_float64, {voxel.x, voxel.y, voxel.z + i}),
                                     p.depth_scale * static_cast<double>(depth[i]), guess_inverse_root);
     if (!addend.sure) unsure |= in_doubt & 1u << i;
     const bool adds = (in_doubt & ~unsure) >> i & 1;
@@ -388,7 +389,7 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if ((unsure >> i & 1) == 0) continue;
-    const int64_t added_quanta = exact_quanta(p, exact, voxel.x, voxel.y, voxel.z + i, depth[i]);
+    const int64_t added_quanta = exact_quanta(p, sensor_float64, voxel.x, voxel.y, voxel.z + i, depth[i]);
     if (added_quanta == kNone) continue;
     ++counts[i];
     quanta[i] += added_quanta;
@@ -544,9 +545,9 @@ int most_ahead(const TsdfParams& p) {
   const int64_t* const d = p.distance_strides;
   const int64_t* const w = p.weight_strides;
   if (d[2] != 1 || w[2] != 1 || (d[0] - w[0]) % kPerThread != 0 || (d[1] - w[1]) % kPerThread != 0) return -1;
-  const auto at = reinterpret_cast<uintptr_t>(p.distances);
-  if ((at - reinterpret_cast<uintptr_t>(p.weights)) % sizeof(float4) != 0) return -1;
-  return at % sizeof(float4) == 0 && d[0] % kPerThread == 0 && d[1] % kPerThread == 0 ? 0 : kPerThread - 1;
+  const auto address = reinterpret_cast<uintptr_t>(p.distances);
+  if ((address - reinterpret_cast<uintptr_t>(p.weights)) % sizeof(float4) != 0) return -1;
+  return address % sizeof(float4) == 0 && d[0] % kPerThread == 0 && d[1] % kPerThread == 0 ? 0 : kPerThread - 1;
 }
 
 // Launches the call. The sensors must be stored already.
@@ -602,8 +603,8 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_t
          tiles >= (int64_t{128} << call.tiles_log2) * multiprocessors(device)) {
     ++call.tiles_log2;
   }
-  float nothing = 0;
-  update_voxel(p, call.free.distance, nothing, {0, 1});
+  float unused_weight = 0;
+  update_voxel(p, call.free.distance, unused_weight, {0, 1});
   call.free.most_weight = static_cast<float>(p.max_weight);
   if (poses == nullptr && cameras == nullptr && p.sensors <= kSensorsInParams) {
     for (int64_t i = 0; i < p.sensors; ++i) {

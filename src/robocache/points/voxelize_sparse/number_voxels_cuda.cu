@@ -67,15 +67,15 @@ __global__ void __launch_bounds__(kThreads)
   if (n.offsets == nullptr) return;
   using Scan = cub::BlockScan<int64_t, kThreads>;
   __shared__ Scan::TempStorage storage;
-  int64_t before = 0;  // the greatest offset until now
+  int64_t greatest_before = 0;  // the greatest offset until now
   for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
     const int64_t b = base + threadIdx.x;
     int64_t offset = b <= call.clouds.count ? length_at(call.clouds.offsets, call.clouds.offsets_dtype, b, 0) : 0;
-    offset = offset < before ? before : offset > n.rows ? n.rows : offset;
+    offset = offset < greatest_before ? greatest_before : offset > n.rows ? n.rows : offset;
     int64_t greatest = 0;
     Scan(storage).InclusiveScan(offset, offset, Larger{}, greatest);
     if (b <= call.clouds.count) n.offsets[b] = offset;
-    before = greatest;
+    greatest_before = greatest;
     __syncthreads();
   }
 }
@@ -150,9 +150,9 @@ __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numberin
   using Scan = cub::BlockScan<uint32_t, kTile, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ Scan::TempStorage storage;
   static_assert(kMostChunks <= kTile);
-  uint32_t before = 0;  // voxels inserted in earlier chunks
+  uint32_t inserted_before = 0;  // voxels inserted in earlier chunks
   uint32_t ignored = 0;
-  Scan(storage).ExclusiveSum(threadIdx.x < blockIdx.x ? n.chunk_inserted[threadIdx.x] : 0, ignored, before);
+  Scan(storage).ExclusiveSum(threadIdx.x < blockIdx.x ? n.chunk_inserted[threadIdx.x] : 0, ignored, inserted_before);
   const int64_t begin = blockIdx.x * n.chunk;
   for (int64_t tile = begin; tile < begin + n.chunk; tile += kTile) {
     const int64_t row = tile + threadIdx.x;
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numberin
     uint32_t inserted = 0;
     __syncthreads();  // the storage is used again
     Scan(storage).ExclusiveSum(is_first ? 1u : 0u, insertion, inserted);
-    insertion += before;
-    before += inserted;
+    insertion += inserted_before;
+    inserted_before += inserted;
     if (is_first) {
       n.first_row[insertion] = static_cast<int32_t>(row);
       reinterpret_cast<uint32_t*>(n.table + n.slot_of_row[row])[1] = insertion;
@@ -170,8 +170,9 @@ __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numberin
     if (n.inserted_before != nullptr && row < n.rows) n.inserted_before[row] = static_cast<int32_t>(insertion);
   }
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
-    n.sizes->inserted = before;
-    if (n.cloud_inserted == nullptr) n.sizes->sizes.voxels = before < max_voxels ? before : max_voxels;
+    n.sizes->inserted = inserted_before;
+    if (n.cloud_inserted == nullptr)
+      n.sizes->sizes.voxels = inserted_before < max_voxels ? inserted_before : max_voxels;
   }
 }
 
@@ -194,12 +195,12 @@ __global__ void __launch_bounds__(kThreads)
       cloud_voxels = inserted_before_cloud(b + 1) - inserted;
       if (cloud_voxels > call.max_voxels) cloud_voxels = call.max_voxels;
     }
-    int64_t before = 0;
+    int64_t voxels_before = 0;
     int64_t group_voxels = 0;
-    Scan(storage).ExclusiveSum(cloud_voxels, before, group_voxels);
+    Scan(storage).ExclusiveSum(cloud_voxels, voxels_before, group_voxels);
     if (b <= call.clouds.count) {
       n.cloud_inserted[b] = inserted;
-      n.cloud_voxels[b] = voxels + before;
+      n.cloud_voxels[b] = voxels + voxels_before;
     }
     voxels += group_voxels;
     __syncthreads();

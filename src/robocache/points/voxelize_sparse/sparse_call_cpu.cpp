@@ -91,7 +91,7 @@ struct Parts {
   std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
 };
 
-// Divides the rows [first, last), which are one block. Sets `number` to kAsBefore or -1 for rows that go to no part.
+// Divides the rows [first, last), which are one block. Sets `number` to kSameCell or -1 for rows that go to no part.
 void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
   const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
   int64_t count = 0;
@@ -205,11 +205,11 @@ void number_voxels_cpu(const SparseCall& call) {
     }
   }
   parallel_for(row_total, kBlock, [&](int64_t begin, int64_t end) {
-    int32_t before = -1;
+    int32_t voxel = -1;
     for (int64_t row = begin; row < end; ++row) {
       const int32_t first = numbering.number[row];
-      if (first != kSameCell) before = first < 0 ? -1 : voxel_of_row[static_cast<size_t>(first)];
-      numbering.number[row] = before;
+      if (first != kSameCell) voxel = first < 0 ? -1 : voxel_of_row[static_cast<size_t>(first)];
+      numbering.number[row] = voxel;
     }
   });
   int64_t largest = 0;

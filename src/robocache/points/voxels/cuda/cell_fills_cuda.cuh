@@ -51,9 +51,9 @@ __device__ void fill_cells(const Fills::Fill& fill, int64_t line, uint32_t cells
   } else {
     unit = static_cast<Unit>(fill.pattern);
   }
-  Unit* const to = reinterpret_cast<Unit*>(fill.data) + line * units;
+  Unit* const output_units = reinterpret_cast<Unit*>(fill.data) + line * units;
   for (uint32_t i = threadIdx.x % 32; i < cells * units; i += 32) {
-    if ((points >> i / units & 1) == 0) to[i] = unit;
+    if ((points >> i / units & 1) == 0) output_units[i] = unit;
   }
 }
 

@@ -159,23 +159,23 @@ __device__ void clear_sums(const VoxelReduction& call, const ChunkSums& plan, ui
 // Sorts a chunk and counts its rows. When a warp returns, the sums of its segments in global memory are 0.
 __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Chunk& chunk, const uint32_t (&cells)[4],
                            uint32_t slab, uint32_t row_bytes) {
-  uint32_t before[Chunk::kSlotsPerThread] = {kCleared, kCleared, kCleared, kCleared};
+  uint32_t counts_before[Chunk::kSlotsPerThread] = {kCleared, kCleared, kCleared, kCleared};
   chunk.sort(cells, static_cast<uint32_t>(call.features.count), slab, row_bytes,
-             [&](int k, uint32_t cell, uint32_t rows) { before[k] = atomicAdd(plan.counts + cell, rows); });
+             [&](int k, uint32_t cell, uint32_t rows) { counts_before[k] = atomicAdd(plan.counts + cell, rows); });
   // Clears all its cells before it waits for other threads, so that no two threads wait for each other.
-  const uint32_t* const mine = chunk.table.cells + threadIdx.x * Chunk::kSlotsPerThread;
+  const uint32_t* const own_cells = chunk.table.cells + threadIdx.x * Chunk::kSlotsPerThread;
   bool waits = false;
 #pragma unroll
   for (int k = 0; k < Chunk::kSlotsPerThread; ++k) {
-    if (before[k] == 0) clear_sums(call, plan, mine[k]);
-    waits |= before[k] != 0 && (before[k] & kCleared) == 0;
+    if (counts_before[k] == 0) clear_sums(call, plan, own_cells[k]);
+    waits |= counts_before[k] != 0 && (counts_before[k] & kCleared) == 0;
   }
   if (!__any_sync(~0u, waits)) return;  // later additions reach memory after the clearing
 #pragma unroll
   for (int k = 0; k < Chunk::kSlotsPerThread; ++k) {
-    if (before[k] == 0 || (before[k] & kCleared)) continue;
-    const volatile uint32_t* const state = plan.counts + mine[k];
-    // polling without a pause would slow down the thread that clears
+    if (counts_before[k] == 0 || (counts_before[k] & kCleared)) continue;
+    const volatile uint32_t* const state = plan.counts + own_cells[k];
+    // Polling without a pause would slow down the thread that clears.
     while ((*state & kCleared) == 0) __nanosleep(200);
   }
   __threadfence();
@@ -345,9 +345,9 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
         if (OrderedRow(chunk.ordered[begin]).begins()) --segment;  // the loop begins this segment again
       }
 #pragma unroll 1
-      for (uint32_t at = begin; at < end; at += 8) {
-        const uint4 a = reinterpret_cast<const uint4*>(chunk.ordered + at)[0];
-        const uint4 b = reinterpret_cast<const uint4*>(chunk.ordered + at)[1];
+      for (uint32_t index = begin; index < end; index += 8) {
+        const uint4 a = reinterpret_cast<const uint4*>(chunk.ordered + index)[0];
+        const uint4 b = reinterpret_cast<const uint4*>(chunk.ordered + index)[1];
         const OrderedRow eight[8] = {OrderedRow(a.x), OrderedRow(a.y), OrderedRow(a.z), OrderedRow(a.w),
                                      OrderedRow(b.x), OrderedRow(b.y), OrderedRow(b.z), OrderedRow(b.w)};
         T values[8];
