@@ -321,7 +321,9 @@ ROBOCACHE_FFI(integrate_tsdf, args, result) {
   const auto grid = reader.read<TensorView>("grid");
   const auto weights = reader.read<TensorView>("weights");
   const std::optional<TensorView>& measured = call.intrinsics ? call.depth : call.points;
-  if (!measured) throw ArgumentTypeError(call.intrinsics ? "depth: expected, got none" : "points: expected, got none");
+  if (!measured)
+    throw ArgumentTypeError(call.intrinsics ? "depth: expected an array, got none"
+                                            : "points: expected an array, got none");
   const Workspace workspace(tsdf_workspace_bytes(grid, *measured, call.T_world_sensor, call.intrinsics), grid.device);
   integrate_tsdf(grid, weights, *measured, call.T_world_sensor, call.intrinsics, call.options,
                  current_stream(grid.device), workspace.view);

@@ -48,13 +48,13 @@ struct FeatureColumn {
   }
 };
 
-// Loads up to kHeld values of a thread: row `at` of the cell and every step-th row after it.
+// Loads up to kHeld values of a thread: row `position` of the cell and every step-th row after it.
 template <class T>
-__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t at,
+__device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t position,
                             FeatureWork<T> (&values)[kHeld]) {
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
-    if (at + k * cell.step < cell.points) values[k] = column[cell.rows[at + k * cell.step]];
+    if (position + k * cell.step < cell.points) values[k] = column[cell.rows[position + k * cell.step]];
   }
 }
 
@@ -64,14 +64,14 @@ template <class T, class Body>
 __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
                                Body body) {
 #pragma unroll 1
-  for (uint32_t at = cell.index;;) {
+  for (uint32_t position = cell.index;;) {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
-      if (at + k * cell.step < cell.points) body(values[k]);
+      if (position + k * cell.step < cell.points) body(values[k]);
     }
-    at += kHeld * cell.step;
-    if (at >= cell.points) break;
-    load_values(cell, column, at, values);
+    position += kHeld * cell.step;
+    if (position >= cell.points) break;
+    load_values(cell, column, position, values);
   }
   if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
 }

@@ -172,15 +172,15 @@ struct CellFeature {
   // The cell must have points.
   __device__ FeatureSum<T> total(const VoxelReduction& call, int64_t points) const {
     if constexpr (kFloats) {
-      const uint32_t all = all_marks(call);
-      return all ? from_feature_work<T>(marked_sum(all)) : rounded_sum<T>(sum, quantum(call, points));
+      const uint32_t cell_marks = all_marks(call);
+      return cell_marks ? from_feature_work<T>(marked_sum(cell_marks)) : rounded_sum<T>(sum, quantum(call, points));
     } else {
       return sum;
     }
   }
   __device__ FeatureMean<T> mean(const VoxelReduction& call, int64_t points) const {
-    const uint32_t all = all_marks(call);
-    if (all) return from_feature_work<FeatureMean<T>>(marked_sum(all));
+    const uint32_t cell_marks = all_marks(call);
+    if (cell_marks) return from_feature_work<FeatureMean<T>>(marked_sum(cell_marks));
     const int32_t exponent = quantum(call, points);
     if constexpr (!std::is_same_v<FeatureMean<T>, double>) {
       if (points <= kMostByFloat64) {
