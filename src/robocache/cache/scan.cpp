@@ -284,7 +284,7 @@ class ValueScan::Chunk {
       if (known == last.end()) {
         results.not_finite.push_back({feature, episode, is_nan, 1, row + i});
       } else {
-        ++same->count;
+        ++known->count;
       }
     }
   }
