@@ -9,8 +9,8 @@ from typing import Any
 
 from ._printable import printable
 
-ROWS = 20  # the most shown of a table
-_LETTERS = 300  # the most shown of a text
+ROWS = 20  # the most rows shown of a table
+_LETTERS = 300  # the most characters shown of a text
 _REFRESH_S = 0.1
 
 

@@ -85,7 +85,7 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
 
 
 def _are_rotations(survey: Survey, stream: Stream) -> bool:
-    """Whether every matrix is a rotation in its first three rows and columns, and they are not the same in all rows."""
+    """Whether every matrix is a rotation in its first three rows and columns, and the rotations differ from row to row."""
     step, first_matrix = max(_NUMBERS // math.prod(stream.shape), 1), None
     changes = False
     for start in range(0, stream.rows, step):
