@@ -64,7 +64,7 @@ def loaders(dataset, conversions, device, *, window=None, state=None, base="stat
 
 
 def batches_of(*arguments, **options):
-    """Returns the first batch with conversions, and without."""
+    """Returns the first batch with conversions, and the first batch without."""
     return tuple(next(loader) for loader in loaders(*arguments, **options))
 
 
@@ -175,9 +175,9 @@ def test_values_are_rounded_once_to_the_keys_dtype(tmp_path, rng, device, dtype)
 def test_the_step_after_padding_is_padding(tmp_path, rng, device):
     dataset = record(tmp_path / "c", rng)
     batch, plain = batches_of(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
-    pad, base = plain["action_is_pad"], plain["state_is_pad"][:, None]
+    pad, base_pad = plain["action_is_pad"], plain["state_is_pad"][:, None]
     previous_pad = torch.cat([torch.zeros_like(pad[:, :1]), pad[:, :-1]], 1)
-    assert torch.equal(batch["action_is_pad"], pad | previous_pad | base)
+    assert torch.equal(batch["action_is_pad"], pad | previous_pad | base_pad)
     assert (pad != batch["action_is_pad"]).any()
 
 
@@ -214,12 +214,12 @@ def test_without_action_or_state_all_is_0_and_padding(tmp_path, rng, device, mis
     dataset = record(tmp_path / "c", rng, without=[(missing, 1)])
     with pytest.warns(robocache.LoaderWarning, match="have no row"):
         batch, plain = batches_of(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
-    lacking = batch["episode_index"] == 1
-    assert lacking.any() and batch["action_is_pad"][lacking].all() and (batch["action"][lacking] == 0).all()
-    present = ~lacking
+    is_lacking = batch["episode_index"] == 1
+    assert is_lacking.any() and batch["action_is_pad"][is_lacking].all() and (batch["action"][is_lacking] == 0).all()
+    is_present = ~is_lacking
     torch.testing.assert_close(
-        batch["action"][present],
-        convert(plain["action"][present], plain["state"][present], LISTS["6D"]),
+        batch["action"][is_present],
+        convert(plain["action"][is_present], plain["state"][is_present], LISTS["6D"]),
         atol=1e-5,
         rtol=1e-5,
     )
@@ -287,11 +287,11 @@ def test_an_interpolated_non_rotation_is_padding_and_nan_stays(tmp_path, rng, de
     batch, plain = batches_of(dataset, LISTS["se3"], device, window=window, **INVALID_OPTIONS)
     action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
     lengths = np.linalg.norm(numbers(plain["action"])[..., 3:7], axis=-1)
-    bad, fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
-    nan = np.isnan(numbers(plain["action"])[..., 0])
-    assert (bad & ~nan).sum() > 60 and pad[bad & ~nan].all() and (action[bad & ~nan] == 0).all()
-    assert (pad[fine] == plain["action_is_pad"].cpu().numpy()[fine]).all()
-    assert np.isnan(action[nan][:, :7]).all() and nan.any() and not np.isnan(action[~nan]).any()
+    is_bad, is_fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
+    is_nan = np.isnan(numbers(plain["action"])[..., 0])
+    assert (is_bad & ~is_nan).sum() > 60 and pad[is_bad & ~is_nan].all() and (action[is_bad & ~is_nan] == 0).all()
+    assert (pad[is_fine] == plain["action_is_pad"].cpu().numpy()[is_fine]).all()
+    assert np.isnan(action[is_nan][:, :7]).all() and is_nan.any() and not np.isnan(action[~is_nan]).any()
 
 
 # ---- Normalisation and to_absolute ----
@@ -328,8 +328,8 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
     got, recorded = numbers(back.detach()), numbers(plain["action"])
     features = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # Rescale clips the gripper of 6D
     np.testing.assert_allclose(got[..., features], recorded[..., features], atol=2e-4)
-    turned = np.abs((got[..., 3:7] * recorded[..., 3:7]).sum(-1))
-    np.testing.assert_allclose(turned, 1, atol=1e-3)
+    alignment = np.abs((got[..., 3:7] * recorded[..., 3:7]).sum(-1))
+    np.testing.assert_allclose(alignment, 1, atol=1e-3)
     back.sum().backward()
     assert x.grad.isfinite().all()
     # At deployment there is neither a batch nor a dataset, only the robot's state in the recording's units.
@@ -384,8 +384,8 @@ def test_a_spec_holds_the_conversions(tmp_path, rng, name):
     base = "state" if isinstance(conversions[0], Relative | StepDelta) else None
     converting, _ = loaders(dataset, conversions, "cpu", base=base)
     batch = next(converting)
-    again = robocache.Spec(converting.spec.to_json()).to_absolute("action", batch["action"], batch)
-    assert torch.equal(again, converting.to_absolute("action", batch["action"], batch))
+    by_spec = robocache.Spec(converting.spec.to_json()).to_absolute("action", batch["action"], batch)
+    assert torch.equal(by_spec, converting.to_absolute("action", batch["action"], batch))
 
 
 @pytest.mark.parametrize(
@@ -755,6 +755,7 @@ def test_the_base_is_checked_by_its_own_names_and_units(tmp_path, facts, convers
     check_refusal(tmp_path / "c", {"names": "a b c d e f g"} | facts, conversions, message, "base", base)
 
 
+# A word of each warning.
 REL, BY_NAME, OTHER, ANGLES, TURNED = "relative already", ".base: ", "is compared with", "shorter way", "no rotation"
 ARM = {"names": "j1 j2 gripper", "state_names": "x y j1 j2"}
 POSE = {"names": "x y z qx qy qz qw"}

@@ -61,7 +61,7 @@ def test_frameworks_devices_and_types_agree(arrays, rng):
 
 
 def test_sums_and_products_have_the_same_bits_everywhere(arrays, rng):
-    """All but rotation vectors and Euler angles: the formulas round alike on every device."""
+    """All formulas but those of rotation vectors and Euler angles round alike on every device."""
     for source, target in itertools.product(PLAIN[:-1], PLAIN[:-1]):
         x = by_scipy(Rotation.random(500, rng=rng), source).astype(np.float32)
         expected = convert_rotation(x, source, target)
@@ -154,8 +154,8 @@ def test_half_turns_and_the_double_cover(arrays, name):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_euler_angles_at_gimbal_lock_are_the_same_rotation(rng, name, dtype):
     axes = name.removeprefix("euler_")
-    proper = axes[0] == axes[2]
-    for middle in (0, math.pi) if proper else (-math.pi / 2, math.pi / 2):
+    is_proper = axes[0] == axes[2]
+    for middle in (0, math.pi) if is_proper else (-math.pi / 2, math.pi / 2):
         for offset in (0, 1e-9, 1e-6, 1e-4):
             angles = rng.uniform(-3, 3, (50, 3))
             angles[:, 1] = middle + offset * (1 if middle <= 0 else -1)

@@ -159,23 +159,23 @@ def test_padding_of_an_argument_is_padding_of_the_result(arrays, rng):
             assert not np.isnan(result[0, [0, 2]]).any()
     result = arrays.numpy(relative(arrays(x), arrays(base), "joints", mask=[True] * 3 + [False] * 4))
     assert np.isnan(result[1]).any(0).tolist() == [True] + [False] * 6
-    one_number = x.copy()
-    one_number[0, 0, 2] = np.nan
-    assert np.isnan(relative(one_number, base, "mixed")[0, 0]).all()
+    with_one_nan = x.copy()
+    with_one_nan[0, 0, 2] = np.nan
+    assert np.isnan(relative(with_one_nan, base, "mixed")[0, 0]).all()
 
 
 def test_steps_and_their_sum(arrays, rng):
     x, first = rng.standard_normal((3, 9, 4)), rng.standard_normal((3, 4))
     for dtype in ("float64", "float32", "float16"):
-        ours, start = arrays(x, dtype), arrays(first, dtype)
+        inputs, start = arrays(x, dtype), arrays(first, dtype)
         work = np.float64 if dtype == "float64" else np.float32
-        rows = np.concatenate([arrays.numpy(start)[:, None], arrays.numpy(ours)], 1).astype(work)
-        result = step_delta(ours, start)
+        rows = np.concatenate([arrays.numpy(start)[:, None], arrays.numpy(inputs)], 1).astype(work)
+        result = step_delta(inputs, start)
         assert (arrays.numpy(result) == np.diff(rows, axis=1).astype(dtype)).all()
         expected = np.cumsum(arrays.numpy(result), 1) + arrays.numpy(start)[:, None]
         back = arrays.numpy(cumulate(result, start))
         np.testing.assert_allclose(back, expected, rtol=np.finfo(dtype).eps)
-        assert np.abs(back - arrays.numpy(ours)).max() < 9 * 8 * np.finfo(dtype).eps
+        assert np.abs(back - arrays.numpy(inputs)).max() < 9 * 8 * np.finfo(dtype).eps
 
 
 def test_a_long_sum_in_float16_does_not_drift(arrays):
