@@ -598,9 +598,9 @@ def test_declared_methods_mark_quaternions(rng, tmp_path):
     q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1, keepdims=True)
     for method, values in (("pose", q), ("slerp", q[:, 3:])):
         methods = {"attributes": {"methods": [[0, values.shape[1], method]]}}
-        result = values.copy()
-        result[200] *= 0.9
-        cache = robots.write(tmp_path / method, [{"tool": (time, result)}], describe={"tool": methods})
+        changed = values.copy()
+        changed[200] *= 0.9
+        cache = robots.write(tmp_path / method, [{"tool": (time, changed)}], describe={"tool": methods})
         assert ("quaternion-norm", 0, "tool", 200) in robots.locations(robocache.doctor(cache))
 
 
@@ -651,11 +651,11 @@ def test_equal_rows_at_an_end_and_the_next_begin_are_no_repetition(clean, tmp_pa
 def test_one_frame_less(clock, expected, rng, tmp_path):
     """The numbers of rows may differ by one between two clocks, but not on one clock."""
     time = np.arange(60) * 10**8
-    result = {
+    streams = {
         "state": (time, np.cumsum(rng.normal(size=(60, 3)), 0)),
         "top": (time[:-1], rng.integers(0, 256, (59, 8, 8, 3), np.uint8)),
     }
-    cache = robots.write(tmp_path / "cache", [result], describe={name: {"clock": clock} for name in result})
+    cache = robots.write(tmp_path / "cache", [streams], describe={name: {"clock": clock} for name in streams})
     locations = robots.locations(robocache.doctor(cache))
     assert [location for location in locations if location[0] != "nominal-clock"] == expected
 

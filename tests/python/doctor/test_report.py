@@ -434,9 +434,9 @@ def test_a_source_leaves_no_files(logs, tmp_path):
     assert report.manifest_crc32 is None
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "work").mkdir()
-    details = []
-    report = robocache.doctor(logs, work=tmp_path / "work", time_unit="ns", progress=lambda *step: details.append(step))
-    assert report.findings == [] and details[0][:2] == (0, 1)
+    steps = []
+    report = robocache.doctor(logs, work=tmp_path / "work", time_unit="ns", progress=lambda *step: steps.append(step))
+    assert report.findings == [] and steps[0][:2] == (0, 1)
     assert list((tmp_path / "work").iterdir()) == []
 
 
@@ -521,8 +521,8 @@ def test_the_next_run_removes_files_of_a_killed_run(name, cache):
     killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_IT_WRITES + write])
     assert killed.returncode == -signal.SIGKILL
     (leftover,) = cache.glob("*.partial")
-    users = [cache / f"{name}.mine.partial", cache / f"{name}.{'0' * 16}.copy.partial"]
-    for file in users:
+    users_files = [cache / f"{name}.mine.partial", cache / f"{name}.{'0' * 16}.copy.partial"]
+    for file in users_files:
         file.write_text("the user's own")
     with leftover.open("r+") as alive:  # a file that a living process locks stays
         fcntl.flock(alive, fcntl.LOCK_EX)
@@ -530,7 +530,7 @@ def test_the_next_run_removes_files_of_a_killed_run(name, cache):
         assert leftover.exists()
     exec(write)
     assert (cache / name).stat().st_size > 100
-    assert sorted(cache.glob("*.partial")) == sorted(users)
+    assert sorted(cache.glob("*.partial")) == sorted(users_files)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
