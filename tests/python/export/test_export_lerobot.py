@@ -33,7 +33,7 @@ def write_cache(path, rng, rate_hz=30, counts=(7, 5), start=10**18):
     return path
 
 
-def one_stream(path, name, times, values, **options):
+def write_stream(path, name, times, values, **options):
     with robocache.Writer(path) as writer, writer.episode() as episode:
         episode.append(name, times, values, **options)
     return path
@@ -122,8 +122,8 @@ def test_numbers_and_frames_equal_the_caches(rng, tmp_path):
     assert reasons.keys() == {"stamps", "attributes, findings and provenance", "action: float64"}
     action = cache.streams["action"].values
     assert reasons["action: float64"].endswith(f"off by up to {np.abs(action - action.astype(np.float32)).max():.3g}")
-    again = robocache.ingest(tmp_path / "out", tmp_path / "again")
-    assert again.rows == {"observation.state": 12, "action": 12, "reward": 12, "touch": 12, "done": 12, "task_index": 12, "top": 12, "wrist": 12}  # fmt: skip
+    ingested = robocache.ingest(tmp_path / "out", tmp_path / "again")
+    assert ingested.rows == {"observation.state": 12, "action": 12, "reward": 12, "touch": 12, "done": 12, "task_index": 12, "top": 12, "wrist": 12}  # fmt: skip
     second = robocache.open(tmp_path / "again")
     for name, stream in second.streams.items():
         if name != "task_index":
@@ -306,8 +306,8 @@ def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path
     assert reasons["episodes.tasks"] == reasons["episodes.length"] == "LeRobot's own column has that name"
     assert reasons["task_index"] == "the cache has no texts for its numbers"
     assert len(reasons) == 5  # stamps and attributes are never kept
-    (table,) = (pq.read_table(path).to_pylist() for path in (tmp_path / "dataset/meta/episodes").rglob("*.parquet"))
-    assert [(row["tasks"], row["length"], row["site"]) for row in table] == [
+    (episodes,) = (pq.read_table(path).to_pylist() for path in (tmp_path / "dataset/meta/episodes").rglob("*.parquet"))
+    assert [(row["tasks"], row["length"], row["site"]) for row in episodes] == [
         (["reach"], 6, "lab"),
         ([""], 6, "lab"),
         (["lift"], 6, "lab"),
@@ -315,10 +315,10 @@ def test_columns_with_the_name_of_a_lerobot_column_are_left_out_by_name(tmp_path
 
 
 def test_an_impossible_span_is_refused_before_resampling(tmp_path):
-    cache = one_stream(tmp_path / "cache", "joint", np.array([0, 1, 2**62]), np.zeros((3, 2)))
+    cache = write_stream(tmp_path / "cache", "joint", np.array([0, 1, 2**62]), np.zeros((3, 2)))
     with pytest.raises(robocache.FileError, match=r"episode 0: 30 rows a second .* expected at most 1000 for each"):
         to_lerobot(cache, tmp_path / "out", fps=30, methods="previous")
-    slow = one_stream(tmp_path / "slow", "joint", np.arange(3) * 10**9, np.zeros((3, 2)))
+    slow = write_stream(tmp_path / "slow", "joint", np.arange(3) * 10**9, np.zeros((3, 2)))
     to_lerobot(slow, tmp_path / "fast", fps=1000, methods="previous")
     assert table(tmp_path / "fast").num_rows == 2001
 
@@ -339,10 +339,10 @@ def test_arguments_of_a_wrong_type_are_refused_and_leave_no_files(rng, tmp_path)
         to_lerobot(cache, tmp_path / "out", fps=30, methods={5: "linear"})
     frames = np.zeros((3, 6, 8, 3), np.uint8)
     for name in ("a\0b", ".."):
-        odd = one_stream(tmp_path / f"odd{len(name)}", name, np.arange(3) * 10**8, frames, codec="png")
+        odd = write_stream(tmp_path / f"odd{len(name)}", name, np.arange(3) * 10**8, frames, codec="png")
         with pytest.raises(robocache.ArgumentError, match="video: expected cameras whose names"):
             to_lerobot(odd, tmp_path / "out", video=True)
-    text = one_stream(tmp_path / "text", "notes", [0], ["text"])
+    text = write_stream(tmp_path / "text", "notes", [0], ["text"])
     with pytest.raises(robocache.ArgumentError, match="LeRobot can hold, got none; notes: text"):
         to_lerobot(text, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "odd2", "odd3", "text"]
@@ -372,7 +372,7 @@ def test_an_export_into_the_cache_is_refused(to, rng, tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_statistics_of_features_with_only_nan_give_no_warning(tmp_path):
-    cache = one_stream(tmp_path / "cache", "joint", np.arange(3) * 10**8, np.full((3, 2), np.nan))
+    cache = write_stream(tmp_path / "cache", "joint", np.arange(3) * 10**8, np.full((3, 2), np.nan))
     to_lerobot(cache, tmp_path / "out")
     assert np.isnan(values(table(tmp_path / "out")["joint"])).all()
 
@@ -407,15 +407,15 @@ def test_cameras_as_video(rng, tmp_path):
             ]
         assert np.allclose([time for time, _ in decoded], np.arange(9) / 25)
         assert np.allclose([shade for _, shade in decoded], np.arange(9) * 20 + 10, atol=3)
-    again = robocache.ingest(tmp_path / "out", tmp_path / "again", image_codec="raw")
-    assert again.rows == {"state": 15, "top": 15, "grey": 15, "task_index": 15}
+    ingested = robocache.ingest(tmp_path / "out", tmp_path / "again", image_codec="raw")
+    assert ingested.rows == {"state": 15, "top": 15, "grey": 15, "task_index": 15}
     first, second = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "again")
     difference = np.asarray(first.streams["top"].values).astype(int) - np.asarray(second.streams["top"].values)
     assert np.abs(difference).max() <= 4
-    odd = one_stream(tmp_path / "odd.cache", "top", [0, 10**8], np.zeros((2, 5, 4, 3), np.uint8), codec="png")
+    odd = write_stream(tmp_path / "odd.cache", "top", [0, 10**8], np.zeros((2, 5, 4, 3), np.uint8), codec="png")
     with pytest.raises(robocache.ArgumentError, match=r"even height and width, .* got 5x4"):
         to_lerobot(odd, tmp_path / "b", video=True)
-    labels = one_stream(
+    labels = write_stream(
         tmp_path / "labels.cache", "top_mask", [0, 10**8], np.zeros((2, 6, 4, 1), np.uint8), codec="png"
     )
     with pytest.raises(robocache.ArgumentError, match="video: top_mask: its pixels are labels"):
@@ -492,8 +492,8 @@ def test_streams_are_renamed_and_concatenated(rng, tmp_path):
     assert rows["ticks"].to_pylist() == cache.streams["ticks"].values.tolist()
     stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
     np.testing.assert_allclose(stats["observation.state"]["mean"], expected.astype(np.float64).mean(0), rtol=1e-6)
-    again = robocache.ingest(tmp_path / "out", tmp_path / "again")
-    assert set(again.rows) == {"observation.state", "action", "ticks", "observation.images.top", "task_index"}
+    ingested = robocache.ingest(tmp_path / "out", tmp_path / "again")
+    assert set(ingested.rows) == {"observation.state", "action", "ticks", "observation.images.top", "task_index"}
     second = robocache.open(tmp_path / "again").streams
     np.testing.assert_array_equal(second["observation.state"].values, expected)
     assert second["observation.state"].names == names
@@ -504,7 +504,7 @@ def test_streams_are_renamed_and_concatenated(rng, tmp_path):
 def test_statistics_ignore_nan_and_infinity(tmp_path, rng):
     values = rng.normal(size=(20, 3)).astype(np.float32)
     values[3, 0], values[4, 0], values[5, 0], values[:, 2] = np.inf, -np.inf, np.nan, np.inf
-    to_lerobot(one_stream(tmp_path / "cache", "action", np.arange(20) * 10**8, values), tmp_path / "out")
+    to_lerobot(write_stream(tmp_path / "cache", "action", np.arange(20) * 10**8, values), tmp_path / "out")
     set_stats = json.loads((tmp_path / "out/meta/stats.json").read_text())["action"]
     (episode_stats,) = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
     finite = np.where(np.isfinite(values), values, np.nan).astype(np.float64)[:, :2]
@@ -587,7 +587,7 @@ def test_one_error_lists_everything_missing(tmp_path):
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63])
 def test_uint64_beyond_int64_is_left_out_by_name(largest, tmp_path):
-    """LeRobot's tensors would turn them into negative numbers."""
+    """LeRobot's tensors would turn larger numbers into negative ones."""
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode(task="a") as episode:
         t = np.arange(3) * 10**8
         episode.append("count", t, np.array([0, largest, 1], np.uint64))
