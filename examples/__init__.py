@@ -1,1 +1,1 @@
-"""Programs that record, train and evaluate policies; `python -m examples.NAME --help` from the checkout."""
+"""Has programs that record, train and evaluate policies. In the checkout, `python -m examples.NAME --help` describes one."""

@@ -1,4 +1,4 @@
-// Two sensors with their own clocks, fused at the times that a policy asks for.
+// Fuses two sensors, each with a clock of its own, at the times that a policy asks for.
 #include <robocache/ops/fuse/fuse.hpp>
 
 #include <array>
@@ -11,7 +11,7 @@ int main() try {
   using robocache::DType;
   using robocache::TensorView;
 
-  // An IMU with stamps in seconds and a latency of 50 ms, and a gripper with stamps in nanoseconds whenever it moves.
+  // An IMU has stamps in seconds and a latency of 50 ms. A gripper has a sample, with a stamp in nanoseconds, when it moves.
   std::array<float, 3> imu{0, 10, 20};
   std::array<double, 3> imu_times{0.05, 0.15, 0.25};
   std::array<float, 2> gripper{1, 0};

@@ -1,6 +1,6 @@
-// From a recording to batches without Python: writes a cache, opens it, and loops over a loader.
+// Makes batches of a recording without Python: writes a cache, opens it, and loops over a loader.
 //
-//   loader [CACHE]      the directory to write, which is replaced if it exists; by default loader_example
+//   loader [CACHE]      CACHE is the directory to write, by default loader_example; it is replaced if it exists
 #include <robocache/robocache.hpp>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Two sensors, each on its own clock: joint angles at 100 Hz and commanded actions at 30 Hz, 4 s per episode.
+// Records two streams, each with a clock of its own: joint angles at 100 Hz and commanded actions at 30 Hz, for 4 s per episode.
 void record(const std::string& path) {
   robocache::Writer writer(path, robocache::WriteMode::kOverwrite);
   for (int episode = 0; episode < 5; ++episode) {
@@ -53,7 +53,7 @@ int main(int argc, char** argv) try {
                 stream.rate_hz);
   }
 
-  // A sample has the joints now and 100 ms ago, and the next 8 actions, normalised with the cache's own statistics.
+  // A sample has the joints now and 100 ms ago, and 8 actions from now on, normalised by the cache's statistics.
   robocache::LoaderOptions options;
   options.batch_size = 64;
   options.streams = {{.stream = "joint.position", .delta_timestamps = {-0.1, 0.0}},
@@ -63,7 +63,7 @@ int main(int argc, char** argv) try {
   options.drop_last = true;
   const auto loader = std::make_shared<const robocache::Loader>(dataset, options);
 
-  // A thread makes the next two batches while this one is used.
+  // A thread makes the next two batches while a batch is used.
   robocache::Feed feed(loader, {.prefetch = 2});
   int64_t batches = 0;
   double sum = 0;

@@ -1,4 +1,4 @@
-// A single operation: resamples a gripper, recorded at its own rate, to 10 Hz.
+// Uses a single operation: resamples a gripper, which was recorded at its own rate, at other times.
 #include <robocache/ops/resample/resample.hpp>
 
 #include <array>
@@ -11,7 +11,7 @@ int main() try {
   using robocache::DType;
   using robocache::TensorView;
 
-  // Four samples of position [m] and force [N], stamped in nanoseconds. 150 ms are missing before the last one.
+  // Four samples have the position in m and the force in N, with stamps in nanoseconds. There is a gap of 150 ms before the last one.
   std::array<int64_t, 4> times{0, 50'000'000, 100'000'000, 250'000'000};
   std::array<float, 8> values{0.00f, 0, 0.01f, 2, 0.02f, 4, 0.05f, 10};
   std::array<int64_t, 4> targets{0, 75'000'000, 200'000'000, 300'000'000};

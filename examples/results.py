@@ -1,6 +1,6 @@
-"""Result files of the examples that train policies, the intervals of their numbers, and a progress line.
+"""Writes and reads result files of the examples that train policies, computes intervals of success rates, and shows progress.
 
-A result is a file ``bench/results/training-<example>-<what>.json``; docs/training.py renders docs/training.md from these files.
+A result is a file ``bench/results/training-<example>-<what>.json``. docs/training.py renders docs/training.md from these files.
 """
 
 import json
@@ -25,7 +25,7 @@ ARM_FIELDS = ("name", "seed", "successes", "rollouts", "interval", "outcomes", "
 
 
 def wilson(successes: int, rollouts: int) -> list[float]:
-    """Returns Wilson's 95 % interval of a success rate: [low, high]."""
+    """Returns the lower and the upper end of Wilson's 95 % interval of a success rate."""
     if not 0 <= successes <= rollouts or rollouts == 0:
         raise ValueError(
             f"successes, rollouts: expected 0 <= successes <= rollouts > 0, got {successes} and {rollouts}"
@@ -40,8 +40,8 @@ def wilson(successes: int, rollouts: int) -> list[float]:
 def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, list[float]]:
     """Returns the difference of the success rates of `first` and `second` on the same starts, and its 95 % interval.
 
-    The interval is method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
-    on paired data", 1998. It holds for these two policies. Policies of other training seeds differ more.
+    The interval is by method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based on
+    paired data", 1998. It holds for these two policies; those of other training seeds may differ more.
     """
     if len(first) != len(second) or not len(first):
         raise ValueError(f"first, second: expected the same starts, got {len(first)} and {len(second)} outcomes")
@@ -70,9 +70,10 @@ def arm(
     """Returns the entry of one training run in a result file.
 
     Args:
-        outcomes: the rollouts of the last checkpoint, in the order of their starts, so that arms can be compared start by start.
-        curve: a dict for each evaluated checkpoint: step, wall_s of training so far, successes, rollouts and loss.
-        wait_share: the share of the training time that waited for data, 0 to 1.
+        outcomes: whether each rollout of the last checkpoint succeeded, in the order of the starts, so that arms can be compared start
+            by start.
+        curve: a dict for each evaluated checkpoint: step, wall_s of the training until then, successes, rollouts and loss.
+        wait_share: the share of the training's time that was spent waiting for data, 0 to 1.
     """
     successes = sum(map(bool, outcomes))
     return {
@@ -103,15 +104,15 @@ def write(
     commit: str | None = None,
     **more: object,
 ) -> None:
-    """Writes a result file. It appears only when it is complete.
+    """Writes a result file, which appears only when it is complete.
 
     Args:
         command: the command line that reproduces these numbers.
-        expert: {"successes", "episodes"} of the demonstrations.
+        expert: the numbers of the demonstrations, {"successes", "episodes"}.
         arms: results of :func:`arm`.
-        predictions: the expectations before the runs.
-        packages: further distributions whose versions matter, beside numpy, torch and robocache.
-        commit: the commit, if the checkout has no git, such as a copy on another machine.
+        predictions: what was expected before the runs.
+        packages: further packages whose versions are stored, beside numpy, torch and robocache.
+        commit: the commit, if the checkout has no git, as in a copy on another machine.
         more: further fields of the example.
     """
     content = {
@@ -137,7 +138,7 @@ def read(path: str | os.PathLike) -> dict:
     """Returns the content of a result file.
 
     Raises:
-        ValueError: a field is missing, or numbers contradict each other; the message names file and field.
+        ValueError: a field is missing, or numbers contradict each other. The message names the file and the field.
     """
     content = json.loads(Path(path).read_text())
     check(content, path)
@@ -150,19 +151,19 @@ def check(content: dict, path: str | os.PathLike) -> None:
             raise ValueError(f"{path}: expected the field {field!r}")
     if not content["expert"].keys() >= {"successes", "episodes"}:
         raise ValueError(f"{path}: expert: expected successes and episodes, got {content['expert']}")
-    for number, one in enumerate(content["arms"]):
-        if missing := [field for field in ARM_FIELDS if field not in one]:
+    for number, entry in enumerate(content["arms"]):
+        if missing := [field for field in ARM_FIELDS if field not in entry]:
             raise ValueError(f"{path}: arms[{number}]: expected the field {missing[0]!r}")
-        if one["seed"] not in content["seeds"]:
-            raise ValueError(f"{path}: arms[{number}].seed: expected one of {content['seeds']}, got {one['seed']}")
-        counted = (one["outcomes"].count("1"), len(one["outcomes"]))
-        if counted != (one["successes"], one["rollouts"]):
+        if entry["seed"] not in content["seeds"]:
+            raise ValueError(f"{path}: arms[{number}].seed: expected one of {content['seeds']}, got {entry['seed']}")
+        counts = (entry["outcomes"].count("1"), len(entry["outcomes"]))
+        if counts != (entry["successes"], entry["rollouts"]):
             raise ValueError(
-                f"{path}: arms[{number}]: outcomes have {counted[0]} of {counted[1]}, successes and rollouts say otherwise"
+                f"{path}: arms[{number}]: outcomes have {counts[0]} of {counts[1]}, successes and rollouts say otherwise"
             )
-        if [round(x, 9) for x in one["interval"]] != [round(x, 9) for x in wilson(*counted)]:
-            raise ValueError(f"{path}: arms[{number}].interval: expected {wilson(*counted)}, got {one['interval']}")
-        for point in one["curve"]:
+        if [round(end, 9) for end in entry["interval"]] != [round(end, 9) for end in wilson(*counts)]:
+            raise ValueError(f"{path}: arms[{number}].interval: expected {wilson(*counts)}, got {entry['interval']}")
+        for point in entry["curve"]:
             if not point.keys() >= {"step", "wall_s", "successes", "rollouts", "loss"}:
                 raise ValueError(f"{path}: arms[{number}].curve: expected step, wall_s, successes, rollouts, loss")
 
@@ -175,15 +176,19 @@ def cores() -> int:
 def machine() -> str:
     """Returns the processor and the cores that this process may use, and the GPU that torch sees."""
     info = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    words = f"{named.group(1) if named else platform.machine()}, {cores()} cores"
+    model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    processor = f"{model.group(1) if model else platform.machine()}, {cores()} cores"
     if cores() < (os.cpu_count() or 1):
-        words = words.replace(" cores", f" of {os.cpu_count()} cores")
+        processor = processor.replace(" cores", f" of {os.cpu_count()} cores")
     torch = sys.modules.get("torch")
-    return f"{words}, {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else words
+    if torch is None or not torch.cuda.is_available():
+        return processor
+    return f"{processor}, {torch.cuda.get_device_name()}"
 
 
 def checkout_commit() -> str:
+    """Returns the commit of the checkout, with "+changes" if files differ from it; "unknown" without git."""
+
     def git(*command: str) -> str:
         done = subprocess.run(["git", *command], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
         return done.stdout.strip()
@@ -215,12 +220,12 @@ def film(
     fps: float,
     words: str | None = None,
 ) -> None:
-    """Writes 16 rollouts as an animated grid, PATH.gif, and their last frames, PATH.png. The border is green for a success,
-    else red.
+    """Draws rollouts as an animated grid, PATH.gif, and their last frames, PATH.png. At a rollout's end its border becomes green for a
+    success, else red.
 
     Args:
-        rollouts: the frames of each, uint8 [height, width, 3]; the last frame stays.
-        words: the caption in docs/training.md; by default that it shows one policy.
+        rollouts: the frames of each rollout, uint8 [height, width, 3]; the last one stays.
+        words: the caption in docs/training.md; the default says that the film shows one policy.
     """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
@@ -231,8 +236,8 @@ def film(
         tiles = []
         for frames, success in zip(rollouts, successes, strict=True):
             frame = frames[min(moment, len(frames) - 1)].copy()
-            over = moment >= len(frames) - 1
-            colour = ((40, 170, 60) if success else (215, 40, 40)) if over else (90, 90, 90)
+            has_ended = moment >= len(frames) - 1
+            colour = ((40, 170, 60) if success else (215, 40, 40)) if has_ended else (90, 90, 90)
             frame[:edge], frame[-edge:], frame[:, :edge], frame[:, -edge:] = (colour,) * 4
             tiles.append(frame)
         tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
@@ -243,16 +248,21 @@ def film(
         description.add_text("Description", words)
     moments[-1].save(Path(path).with_suffix(".png"), optimize=True, pnginfo=description)
     palette = moments[-1].quantize(96)
-    few = [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]
-    times = [round(1000 / fps)] * (len(few) - 1) + [2500]
-    few[0].save(
-        Path(path).with_suffix(".gif"), save_all=True, append_images=few[1:], duration=times, loop=0, optimize=True
+    images = [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]
+    times_ms = [round(1000 / fps)] * (len(images) - 1) + [2500]
+    images[0].save(
+        Path(path).with_suffix(".gif"),
+        save_all=True,
+        append_images=images[1:],
+        duration=times_ms,
+        loop=0,
+        optimize=True,
     )
 
 
 class Progress:
-    """A progress line on stderr: the task, its progress, and the time left. A terminal's line is updated; a file gets a line
-    every ten seconds.
+    """Shows a progress line on stderr: the task, its progress, and the time left. On a terminal the line is updated; otherwise a line
+    is written every ten seconds.
 
     Example:
         >>> progress = Progress("training", 4000)
@@ -271,14 +281,14 @@ class Progress:
             return
         self.shown = now
         rate = (done - self.before) / (now - self.began)
-        left = f", {(self.total - done) / rate:.0f} s left" if rate else ""
-        self._write(
-            f"{self.doing}: {done} of {self.total}{left}{', ' if note else ''}{note}", end="" if self.live else "\n"
-        )
+        time_left = f", {(self.total - done) / rate:.0f} s left" if rate else ""
+        line = f"{self.doing}: {done} of {self.total}{time_left}{', ' if note else ''}{note}"
+        self._write(line, end="" if self.live else "\n")
 
     def end(self, note: str = "") -> None:
-        took = time.monotonic() - self.began
-        self._write(f"{self.doing}: {self.done} of {self.total} in {took:.1f} s{', ' if note else ''}{note}", end="\n")
+        took_s = time.monotonic() - self.began
+        line = f"{self.doing}: {self.done} of {self.total} in {took_s:.1f} s{', ' if note else ''}{note}"
+        self._write(line, end="\n")
 
     def _write(self, line: str, end: str) -> None:
         print(f"\r\x1b[K{line}" if self.live else line, end=end, file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
-"""Trains an action-chunking policy on a LeRobot dataset with a camera. It predicts the next 16 actions from frame and state.
+"""Trains an action-chunking policy on a LeRobot dataset with a camera. It predicts the next 16 actions from the frame and the state.
 
     python examples/train_act.py pusht --steps 2000 --picture loss.png     # saves policy.pt
     python examples/train_act.py pusht --run policy.pt                     # prints its actions for a frame of the dataset
 
 The policy is LeRobot's ACT if LeRobot is installed, else the small policy in this file. The loader crops images at random and
-normalises them. At the end the share of time that the loop waited for data is printed. The saved policy runs without the
+normalises them. At the end, the share of time in which the loop waited for data is printed. The saved policy runs without the
 dataset: see `load_policy`.
 """
 
@@ -22,20 +22,20 @@ import robocache
 
 RESIZED, CROPPED = (108, 108), (96, 96)  # height, width
 IMAGES = robocache.ImageOptions(size=RESIZED, crop=CROPPED, crop_at="random", mean="imagenet", std="imagenet")
-CHUNK = 16  # actions predicted at once
+CHUNK = 16  # the number of actions that are predicted at once
 STATE, ACTION = "observation.state", "action"
 
 
 class SmallPolicy(nn.Module):
-    """A few convolutions for each camera, and two layers from their outputs and the state to the chunk of actions."""
+    """Has a few convolutions for each camera, and two layers from their outputs and the state to the chunk of actions."""
 
     def __init__(self, cameras, states, actions):
         super().__init__()
         self.cameras = cameras
         layers = []
-        for before, after in ((3, 16), (16, 32), (32, 64), (64, 64)):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.ReLU()]
-        self.eye = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten())  # to 64 x 3 x 3
+        for inputs, outputs in ((3, 16), (16, 32), (32, 64), (64, 64)):
+            layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.GroupNorm(8, outputs), nn.ReLU()]
+        self.eye = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten())  # gives 64 x 3 x 3 numbers
         self.head = nn.Sequential(
             nn.Linear(len(cameras) * 64 * 9 + states, 256), nn.ReLU(), nn.Linear(256, CHUNK * actions)
         )
@@ -46,14 +46,14 @@ class SmallPolicy(nn.Module):
         return self.head(torch.cat([*seen, batch[STATE]], dim=1)).unflatten(1, (CHUNK, -1))
 
     def forward(self, batch):
-        """Returns the loss, as ACT does: the mean distance to the recorded actions, without those after the episode's end."""
+        """Returns the loss as ACT does: the mean distance from the recorded actions; those after the episode's end do not count."""
         predicted = self.predict_action_chunk(batch)
         loss = (predicted - batch[ACTION]).abs()[~batch["action_is_pad"]].mean()
         return loss, {"l1_loss": loss.item()}
 
 
 def act_policy(cameras, states, actions):
-    """Returns LeRobot's ACT, in a size for images of 96 x 96, with random weights; nothing is downloaded."""
+    """Returns LeRobot's ACT with random weights, in a size for images of 96 x 96. Nothing is downloaded."""
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
@@ -73,7 +73,7 @@ def act_policy(cameras, states, actions):
 
 
 def make_loader(options):
-    """Returns a loader of LeRobot's batches with the actions of CHUNK frames. The first call reads the dataset into a cache."""
+    """Returns a loader of LeRobot's batches, with the actions of CHUNK frames. The first call makes the dataset's cache."""
     fps = json.loads((options.dataset / "meta/info.json").read_text())["fps"]
     return robocache.Loader.from_lerobot(
         options.dataset,
@@ -100,8 +100,8 @@ def save_policy(path, policy, name, sizes, loader):
 
 
 def load_policy(path, device="cpu"):
-    """Returns the policy for a robot: a function from frames {camera: uint8 [H, W, 3]} and the state to the next CHUNK actions,
-    in the robot's units."""
+    """Returns the policy for a robot: a function that takes frames {camera: uint8 [H, W, 3]} and the state, and returns the next CHUNK
+    actions, in the robot's units."""
     saved = torch.load(path, map_location=device, weights_only=True)
     policy = POLICIES[saved["name"]](*saved["sizes"]).to(device).eval()
     policy.load_state_dict(saved["weights"])
@@ -125,7 +125,7 @@ def load_policy(path, device="cpu"):
 
 
 def run(options):
-    """Runs the policy once, on the first row of the dataset."""
+    """Runs the policy on the first row of the dataset, and prints its actions."""
     from robocache.lerobot import open_cache
 
     dataset = open_cache(options.dataset, cache=options.cache, on_error=options.on_error, frames=options.frames)
@@ -135,13 +135,13 @@ def run(options):
     actions = act(frames, streams[STATE].values[0])
     recorded = streams[ACTION].values[0]
     print(f"the next {len(actions)} actions; the first, and what was recorded:")
-    for number, (predicted, was) in enumerate(zip(actions[0].tolist(), recorded.tolist(), strict=True)):
-        print(f"{number:4d} {predicted:9.4f} {was:9.4f}")
+    for number, (predicted, recorded_value) in enumerate(zip(actions[0].tolist(), recorded.tolist(), strict=True)):
+        print(f"{number:4d} {predicted:9.4f} {recorded_value:9.4f}")
     return actions
 
 
 def draw(plt, losses):
-    """Returns a figure of each step's loss and the running mean."""
+    """Returns a figure with the loss of each step, and its running mean."""
     width = max(1, len(losses) // 20)
     smooth = torch.tensor(losses).unfold(0, width, 1).mean(1)
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
@@ -163,11 +163,11 @@ def main(arguments=None):
         "--on-error",
         choices=["stop", "skip"],
         default="stop",
-        help="skip: leave out, and name, episodes that cannot be read",
+        help="skip: leave out episodes that cannot be read, and name them",
     )
     parser.add_argument("--frames", choices=["by-time", "by-index"], help="how a row's frame is found in a video")
     parser.add_argument("--save", type=Path, default="policy.pt", help="the policy's file (default: policy.pt)")
-    parser.add_argument("--run", type=Path, help="train nothing; run this policy on the dataset's first frame")
+    parser.add_argument("--run", type=Path, help="instead of training, run this policy on the dataset's first frame")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA if it is usable)")
@@ -179,9 +179,13 @@ def main(arguments=None):
             return run(options)
         loader = make_loader(options)
     except robocache.FileError as error:
-        words = {"on_error='skip'": "--on-error skip", "frames='by-index'": "--frames by-index", "cache=": "--cache"}
+        options_by_argument = {
+            "on_error='skip'": "--on-error skip",
+            "frames='by-index'": "--frames by-index",
+            "cache=": "--cache",
+        }
         message = str(error)
-        for argument, option in words.items():
+        for argument, option in options_by_argument.items():
             message = message.replace(argument, option)
         parser.exit(1, f"{message}\n")
     streams = loader.dataset.streams
@@ -194,13 +198,13 @@ def main(arguments=None):
     print(f"{name} on {loader.device}: {loader.num_anchors} frames, cameras: {', '.join(cameras)}")
 
     losses = []
-    epochs = chain.from_iterable(repeat(loader))  # one after the other, each in its own order
-    for step, batch in enumerate(islice(epochs, options.steps), start=1):
+    batches = chain.from_iterable(repeat(loader))  # one epoch after another, each in its own order
+    for step, batch in enumerate(islice(batches, options.steps), start=1):
         loss, parts = policy(batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(parts["l1_loss"])  # without ACT's term for its latent variable
+        losses.append(parts["l1_loss"])  # ACT's term for its latent variable does not count
         if step % max(1, options.steps // 20) == 0:
             print(f"step {step:6}  loss {losses[-1]:.3f}")
     save_policy(options.save, policy, name, sizes, loader)

@@ -1,11 +1,11 @@
-"""Trains LeRobot's ACT and Diffusion by lerobot-train on real recordings with two cameras, with LeRobot's loader and with ours.
+"""Trains LeRobot's ACT and Diffusion with lerobot-train on real recordings of two cameras, by LeRobot's loader and by ours.
 
     python examples/train_lerobot.py bridge --folder out --steps 300 --result lerobot-bridge.json
 
-`bridge` is a folder of BridgeData V2 in RLDS. robocache.ingest and robocache.export make a LeRobot dataset of it. The last
-fifth of its episodes is held out. LeRobot's own `from_pretrained` loads each checkpoint, and its own dataset loads the held-out
-samples. The validation loss is ACT's mean distance from the normalised actions, and Diffusion's loss with fixed noise. It needs
-LeRobot 0.6.1: pip install 'lerobot[dataset,training,diffusion]'.
+`bridge` is a folder of BridgeData V2 in RLDS, from which robocache.ingest and robocache.export make a LeRobot dataset. The last fifth
+of its episodes is held out. LeRobot's `from_pretrained` loads each checkpoint, and LeRobot's dataset loads the held-out samples. The
+validation loss is ACT's mean distance from the normalised actions, and Diffusion's loss with fixed noise. It needs LeRobot 0.6.1: pip
+install 'lerobot[dataset,training,diffusion]'.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RENAMED = {
     "observation/state": "observation.state",
     "action": "action",
 }
-RATE_HZ = 5  # BridgeData V2's
+RATE_HZ = 5  # the rate of BridgeData V2
 POLICIES = {
     "act": "chunk_size=8 n_action_steps=8 dim_model=128 n_heads=4 dim_feedforward=512 n_encoder_layers=2",
     "diffusion": "horizon=8 n_action_steps=4 drop_n_last_frames=3 down_dims=[64,128] n_groups=8",
@@ -43,16 +43,16 @@ PREDICTED = (
 
 
 def prepare(source, folder):
-    """Returns the LeRobot dataset, and the numbers of the episodes to train on and to hold out."""
+    """Makes the LeRobot dataset. Returns its folder, and the numbers of the episodes to train on and to hold out."""
     if not (folder / "set").exists():
         robocache.ingest(source, folder / "recorded", rate_hz=RATE_HZ, progress=False)
         robocache.export(
             folder / "recorded", folder / "set", to="lerobot", streams=list(RENAMED), rename=RENAMED, video=True
         )
     splits = robocache.open(folder / "recorded").episodes["split"].to_pylist()
-    numbers = [number for number, split in enumerate(splits) if split == "train"]  # "val" has the same episodes again
-    held = max(1, len(numbers) // 5)
-    return folder / "set", numbers[:-held], numbers[-held:]
+    numbers = [number for number, split in enumerate(splits) if split == "train"]  # "val" has the same episodes
+    held_out = max(1, len(numbers) // 5)
+    return folder / "set", numbers[:-held_out], numbers[-held_out:]
 
 
 def train(root, out, policy, loader, seed, episodes, steps, batch_size, device):
@@ -75,7 +75,7 @@ def train(root, out, policy, loader, seed, episodes, steps, batch_size, device):
 
 
 def validate(root, checkpoint, policy, episodes, device):
-    """Returns the loss on held-out episodes. LeRobot's own code loads the policy and the samples."""
+    """Returns the loss on held-out episodes. LeRobot's code loads the policy and the samples."""
     import torch
     from lerobot.configs.policies import PreTrainedConfig
     from lerobot.datasets.factory import resolve_delta_timestamps
@@ -96,16 +96,19 @@ def validate(root, checkpoint, policy, episodes, device):
         for batch in torch.utils.data.DataLoader(samples, batch_size=16):
             batch = preprocess(batch)
             if policy == "act":
-                recorded = ~batch["action_is_pad"]
-                error = (loaded.predict_action_chunk(batch) - batch["action"]).abs().mean(2)
-                losses += error[recorded].tolist()
+                is_recorded = ~batch["action_is_pad"]
+                distances = (loaded.predict_action_chunk(batch) - batch["action"]).abs().mean(2)
+                losses += distances[is_recorded].tolist()
             else:
                 losses.append(loaded.forward(batch)[0].item())
     return sum(losses) / len(losses)
 
 
-def run(options, root, trained, held, policy, loader, seed):
-    """Runs one training and its validation in a separate process."""
+def run(options, root, trained, held_out, policy, loader, seed):
+    """Runs one training and its validation in a process of its own. Returns the entry of the result file.
+
+    trained, held_out: the numbers of the episodes.
+    """
     arguments = {
         "root": str(root),
         "out": str(options.folder / f"{policy}-{LOADERS.index(loader)}-{seed}"),
@@ -113,7 +116,7 @@ def run(options, root, trained, held, policy, loader, seed):
         "loader": loader,
         "seed": seed,
         "trained": trained,
-        "held": held,
+        "held_out": held_out,
         "steps": options.steps,
         "batch_size": options.batch_size,
         "device": options.device,
@@ -129,19 +132,20 @@ def run(options, root, trained, held, policy, loader, seed):
     return {"policy": policy, "loader": loader, "seed": seed, "validation_loss": loss}
 
 
-def one(arguments):
+def train_and_validate(arguments):
+    """Runs in a process of its own: trains if there is no checkpoint yet, and prints the validation loss."""
     root, out = Path(arguments["root"]), Path(arguments["out"])
     policy, device = arguments["policy"], arguments["device"]
     checkpoint = out / "checkpoints/last/pretrained_model"
     if not checkpoint.exists():
         settings = (arguments[name] for name in ("loader", "seed", "trained", "steps", "batch_size"))
         train(root, out, policy, *settings, device)
-    print("validation loss", validate(root, checkpoint, policy, arguments["held"], device))
+    print("validation loss", validate(root, checkpoint, policy, arguments["held_out"], device))
 
 
 def main():
     if sys.argv[1:2] == ["--one"]:
-        return one(json.loads(sys.argv[2]))
+        return train_and_validate(json.loads(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("lerobot-bridge"))
@@ -150,17 +154,17 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of trainings that run at the same time")
     parser.add_argument("--result", type=Path)
     parser.add_argument("--commit", help="the commit for the result file, if the checkout has no git")
     options = parser.parse_args()
     options.folder = options.folder.resolve()
-    root, trained, held = prepare(options.source, options.folder)
+    root, trained, held_out = prepare(options.source, options.folder)
     os.environ["XDG_CACHE_HOME"] = str(options.folder)  # all processes share one cache
     open_cache(root)
     combinations = list(itertools.product(options.policies, LOADERS, options.seeds))
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = list(pool.map(lambda each: run(options, root, trained, held, *each), combinations))
+        runs = list(pool.map(lambda combination: run(options, root, trained, held_out, *combination), combinations))
     content = {
         "machine": results.machine(),
         "commit": options.commit or results.checkout_commit(),
@@ -168,7 +172,7 @@ def main():
         "command": f"python examples/train_lerobot.py bridge --steps {options.steps} --batch-size {options.batch_size} "
         f"--device {options.device}",
         "predictions": PREDICTED,
-        "rows": {"trained": len(trained), "held out": len(held)},
+        "rows": {"trained": len(trained), "held out": len(held_out)},
         "policies": POLICIES,
         "runs": runs,
     }

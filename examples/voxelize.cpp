@@ -1,4 +1,4 @@
-// Averages the intensity of a few lidar points in voxels of half a metre.
+// Averages the intensity of a few points of a lidar in voxels of half a metre.
 #include <robocache/points/voxelize/voxelize.hpp>
 
 #include <array>
@@ -11,7 +11,7 @@ int main() try {
   using robocache::DType;
   using robocache::TensorView;
 
-  // x, y, z in metres, and intensity.
+  // Each point has x, y and z in metres, and an intensity.
   std::array<float, 16> scan{0.1f, 0.2f, 0.3f, 10, 0.4f, 0.1f, 0.2f, 30, 0.9f, 0.1f, 0, 5, -0.1f, 0, 0, 7};
   std::array<int32_t, 4> counts{};
   std::array<float, 4> means{};
@@ -33,8 +33,8 @@ int main() try {
                 static_cast<double>(means[voxel]));
   }
   std::printf("%lld outside\n", static_cast<long long>(dropped));
-  const bool right = counts == std::array<int32_t, 4>{2, 0, 1, 0} && means == std::array<float, 4>{20, 0, 5, 0};
-  return right && dropped == 1 ? 0 : 1;
+  const bool as_expected = counts == std::array<int32_t, 4>{2, 0, 1, 0} && means == std::array<float, 4>{20, 0, 5, 0};
+  return as_expected && dropped == 1 ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

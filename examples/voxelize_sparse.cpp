@@ -1,4 +1,4 @@
-// Gathers a scan's points by the pillars of a detector.
+// Gathers the points of a scan into the pillars of a detector.
 #include <robocache/points/voxelize_sparse/voxelize_sparse.hpp>
 
 #include <robocache/core/backend.hpp>
@@ -14,7 +14,7 @@ int main() try {
   using robocache::DType;
   using robocache::TensorView;
 
-  // x, y, z, intensity, in metres.
+  // Each point has x, y and z in metres, and an intensity.
   std::array<float, 16> points{0.1f, 0.1f, 0, 10, 5, 5, 0.5f, 20, 0.2f, 0.1f, 0, 30, 99, 0, 0, 40};
 
   std::vector<robocache::DeviceBuffer> memory;
@@ -28,7 +28,7 @@ int main() try {
   options.voxel_size = {0.5, 0.5, 4};
   options.point_range = {0, -40, -3, 70, 40, 1};
   options.max_points_per_voxel = 2;
-  options.reduce = std::nullopt;  // the points themselves
+  options.reduce = std::nullopt;  // gives the points themselves
   const robocache::SparseVoxels pillars = robocache::voxelize_sparse(
       TensorView::contiguous(points.data(), DType::kFloat32, {4, 4}), std::nullopt, options, allocate, CudaStream{});
 
@@ -40,9 +40,9 @@ int main() try {
                 counts[voxel], static_cast<double>(features[8 * voxel + 3]),
                 static_cast<double>(features[8 * voxel + 7]));
   }
-  const bool right = pillars.coords.shape[0] == 2 && counts[0] == 2 && counts[1] == 1 && features[7] == 30 &&
-                     *static_cast<const int64_t*>(pillars.dropped.data) == 1;
-  return right ? 0 : 1;
+  const bool as_expected = pillars.coords.shape[0] == 2 && counts[0] == 2 && counts[1] == 1 && features[7] == 30 &&
+                           *static_cast<const int64_t*>(pillars.dropped.data) == 1;
+  return as_expected ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;
