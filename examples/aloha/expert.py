@@ -1,4 +1,4 @@
-"""Is the expert: it draws waypoints for each episode, and computes the arms' joints at each tick between them.
+"""Plans the expert's episodes: draws waypoints, and computes the arms' joints at each tick between them.
 
 A gripper's yaw follows the waist, so no wrist joint has to turn sideways. Then a pose has one solution in closed form, no wrist comes
 near a singularity, and equal episodes have equal commands.

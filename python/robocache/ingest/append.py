@@ -1,4 +1,4 @@
-"""The provenance of appended sources, and the check that a source can be appended to a cache."""
+"""Checks that a source can be appended to a cache, and keeps the provenance of appended sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CALVIN: a folder is a split; in it each step is a .npz, and a table lists the first and last steps of episodes.
+"""Reads CALVIN, where a folder is a split: each step in it is a .npz, and a table lists the first and last steps of episodes.
 
 The rate is control_freq of the simulation's settings, which are beside the data, or the user's.
 """

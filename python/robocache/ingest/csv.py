@@ -1,4 +1,5 @@
-"""Logs in CSV: a folder with CSV files is an episode, each file a stream named by its stem, one column its clock.
+"""Reads CSV logs: a folder with CSV files is an episode, and each file a stream, which has the name of its stem. One column is its
+clock.
 
 Stamps are decimal numbers or ISO 8601 and become int64 nanoseconds without passing through float64. A column that names
 images beside the file, as EuRoC's logs do, is a camera.

@@ -225,8 +225,7 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
 
 
 def _find_pair(begin: Begin, asked: bool) -> None:
-    """If the clock's stamps lie in two columns, whole seconds and their fraction, such as `stamp.sec` and `stamp.nanosec`, sets both as
-    the clock.
+    """Sets two columns as the clock if its stamps lie in two, whole seconds and the rest, such as `stamp.sec` and `stamp.nanosec`.
 
     asked: whether the user named the clock's column.
 

@@ -98,7 +98,7 @@ class IngestReport:
         return report_html(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able values."""
+        """Returns the report as values of JSON."""
         return asdict(self)
 
 
@@ -161,8 +161,8 @@ class Work:
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """Within the block, the memory for reading is limited, only links that the request allows are followed, and reader
-        processes are reused."""
+        """Limits the memory for reading within the block, follows only links that the request allows, and uses reader processes
+        again."""
         with limited(self.memory_limit), bounded(self.source, self.follow_links), reader_processes():
             yield
 
@@ -303,7 +303,7 @@ class Preview:
     mapping: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The preview as JSON-able values."""
+        """Returns the preview as values of JSON."""
         return asdict(self)
 
 

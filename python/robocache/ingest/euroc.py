@@ -1,4 +1,4 @@
-"""EuRoC's folders, as its MAV datasets have them: a folder of sensors (``mav0``) is an episode, each sensor a stream.
+"""Reads folders in the form of EuRoC's MAV datasets: a folder of sensors (``mav0``) is an episode, and each sensor a stream.
 
 A sensor is a folder with ``data.csv``, read like other CSV logs with stamps in nanoseconds, and ``sensor.yaml``, its calibration.
 """

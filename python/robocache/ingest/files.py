@@ -64,7 +64,7 @@ _bounds: ContextVar[_Bounds | None] = ContextVar("source_bounds", default=None)
 
 @contextmanager
 def bounded(source: Path, follow_links: bool) -> Iterator[None]:
-    """Within the block, links that lead out of the source are followed only with `follow_links`."""
+    """Refuses links out of the source within the block, unless `follow_links` is true."""
     bounds = None
     if not follow_links:
         name = str(source.absolute())

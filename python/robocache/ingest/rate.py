@@ -88,7 +88,7 @@ def find_rate(
 
 
 def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
-    """The `finish` of some readers: records the rate in the provenance, either the user's, or the number of files with each rate."""
+    """Adds to the provenance the user's rate, or the number of files with each rate. It is the `finish` of some readers."""
     rates = notes.counts.get("rates", {})
     if options.rate_hz is not None or not rates:
         notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")

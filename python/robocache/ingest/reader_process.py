@@ -99,7 +99,7 @@ _idle: ContextVar[_Idle | None] = ContextVar("idle_reader_processes", default=No
 
 @contextmanager
 def reader_processes() -> Iterator[None]:
-    """Within the block, a process that has read a file is used again for the next file."""
+    """Uses a process that has read a file again for the next file, within the block."""
     idle = _Idle()
     token = _idle.set(idle)
     try:

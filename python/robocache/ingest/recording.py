@@ -1,4 +1,4 @@
-"""The types that a reader yields, recording by recording, and its notes for the report; `driver` writes both.
+"""Defines the types that a reader yields, recording by recording, and its notes for the report. `driver` writes both.
 
 A reader is a module with a function::
 
@@ -341,7 +341,7 @@ class Notes:
         )
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
-        """A context in which `what` is read. If it cannot be read, the context ends the block and calls :meth:`skip`.
+        """Returns a context in which `what` is read. If it cannot be read, the context ends the block and calls :meth:`skip`.
 
         where: the file, with which the error begins.
         """

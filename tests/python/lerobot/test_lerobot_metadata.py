@@ -1,4 +1,4 @@
-"""The attributes of a dataset's `meta` that LeRobot's trainer reads."""
+"""A dataset's `meta` has the attributes that LeRobot's trainer reads."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Is compared with policy.py in a benchmark: an rclpy callback copies the messages into arrays. It answers each command with a report."""
+"""Copies messages into arrays in a callback of rclpy, to be compared with policy.py in a benchmark. Answers each command with a report."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The entries of the formats, one module for each. Importing an entry does not import the format's reader and its libraries.
+"""Has the entries of the formats, one module for each. Importing an entry does not import the format's reader and its libraries.
 
 Each module defines `FORMAT`, the format's dataclass of options, and the function that recognises its files; ``hdf5`` does so for
 several formats. ``registry`` lists the entries.

@@ -50,5 +50,5 @@ def read_episode(
 
 
 def tell_files(source: Path, options: RateOptions, notes: Notes) -> None:
-    """The `finish` of some readers: records the facts of all files in the provenance."""
+    """Adds the facts of all files to the provenance. It is the `finish` of some readers."""
     notes.tell(source, files=notes.seen.get("files", {}))

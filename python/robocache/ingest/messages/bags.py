@@ -1,4 +1,4 @@
-"""The base of the readers of bags: channels, parts of messages, the order of messages, and faults, which cannot be read."""
+"""Has what the readers of bags share: channels, parts of messages, the order of messages, and faults, the errors of a pass."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Faults:
             self._skip(f"{self._what}: {what}", error)
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
-        """As :meth:`Notes.reading`, but reports errors here."""
+        """Returns a context, as :meth:`Notes.reading` does, which reports errors here."""
         return passing_over(what, where, self.add)
 
     def compare(
@@ -315,8 +315,8 @@ class LogClock:
         return set_back_rows
 
     def _find_set_back(self, logs: Sequence[int], channels: Sequence[int], start: int) -> int | None:
-        """Returns the first row after the clock was set back; None if it was not. A message of a channel that has an earlier one shows
-        it; messages of other channels just before it may have been logged after the clock was set back too."""
+        """Returns the first row after the clock was set back; None if it was not. A message shows this if one of its
+        channel came before it; messages of other channels just before it may have been logged after the clock was set back, too."""
         latest_of_all = logs[start] if self._latest_of_all is None else self._latest_of_all
         far_back: int | None = None  # the first of the last rows, if all of these are far older than `latest_of_all`
         for row in range(start, len(logs)):

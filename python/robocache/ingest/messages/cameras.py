@@ -134,7 +134,7 @@ class Camera:
         self._main: _Kind | None = None
 
     def survey(self, leaves: Mapping[str, Leaf], batch: Batch) -> None:
-        """The first pass: counts the kinds of images, without reading their pixels."""
+        """Counts the kinds of images in the first pass, without reading their pixels."""
         if "step" in leaves:
             self._kinds.update(kind for _, kind in _raw_kinds(leaves, batch))
         else:
@@ -146,7 +146,7 @@ class Camera:
         self._kinds.update(other._kinds)
 
     def settle(self) -> None:
-        """After the first pass: chooses the kind of images that the stream keeps, the most common one or that of an earlier recording.
+        """Chooses, after the first pass, the kind of images that the stream keeps: that of an earlier recording, or the most common one.
         Reports the others."""
         origin, facts, key = self._origin, self._origin.known.facts, (self._origin.name, "images")
         candidates = [kind for kind, _ in self._kinds.most_common() if kind not in (_EMPTY, _DAMAGED)]
@@ -406,7 +406,7 @@ class Camera:
         origin.lose(lost)
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """At the end of the messages: yields the frames of a video that its decoder held back."""
+        """Yields, after the last message, the frames of a video that its decoder held back."""
         video, self._video = self._video, None
         if video is not None:
             yield from self._as_frames(video.rest())

@@ -50,7 +50,7 @@ class TopicClock:
             self.path = OF_TRANSFORMS
 
     def survey(self, batch: Batch, log_ns: np.ndarray, transforms: Leaf | None) -> None:
-        """The first pass: examines the stamps of messages, or of the transforms that they list in the field `transforms`."""
+        """Examines, in the first pass, the stamps of messages, or of the transforms that they list in the field `transforms`."""
         stamps = self.stamps(batch)
         if stamps is None and transforms is not None:
             records, offsets = batch.records(transforms)
@@ -71,7 +71,7 @@ class TopicClock:
         self._insane += other._insane
 
     def settle(self, seen: int) -> None:
-        """After the first pass: chooses the clock. `seen`: the number of messages.
+        """Chooses the clock after the first pass. `seen` is the number of messages.
 
         Raises:
             SourceError: an earlier recording has a clock that is not valid here.

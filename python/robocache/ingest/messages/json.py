@@ -51,7 +51,7 @@ class JsonDecoder:
         self._whole_before: frozenset[str] = frozenset()
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
-        """As in :class:`Decoder`."""
+        """Implements :class:`Decoder`."""
         bad: dict[int, str] = {}
         trees: list[dict[str, Any]] = []
         for index, payload in enumerate(payloads):

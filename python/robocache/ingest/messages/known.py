@@ -1,4 +1,4 @@
-"""The facts about topics, in all recordings and in one, that are needed before messages become rows."""
+"""Holds the facts about topics, in all recordings and in one, that are needed before messages become rows."""
 
 from __future__ import annotations
 

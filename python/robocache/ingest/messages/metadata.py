@@ -1,4 +1,4 @@
-"""rosbag2's metadata of a bag, from metadata.yaml, a record of an MCAP file, or tables of a database."""
+"""Reads rosbag2's metadata of a bag from metadata.yaml, a record of an MCAP file, or tables of a database."""
 
 from __future__ import annotations
 

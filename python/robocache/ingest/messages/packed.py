@@ -69,7 +69,7 @@ class Unpacked:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Within the block, errors name the user's compressed files instead of the unpacked ones."""
+        """Makes errors within the block name the user's compressed files instead of the unpacked ones."""
         try:
             yield
         except SourceError as error:

@@ -36,8 +36,8 @@ _Cloud = tuple[tuple[_Field, ...], int, bool, int, int, int]
 
 
 class Clouds:
-    """A topic of clouds in one recording. Its stream has one layout: that of an earlier recording, or else that of most clouds. A cloud
-    without points may have another one."""
+    """Reads a topic of clouds in one recording. Its stream has one layout: that of an earlier recording, or else that of most clouds. A
+    cloud without points may have another layout."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
@@ -46,7 +46,7 @@ class Clouds:
         self._layouts: dict[Any, _Layout] = {}
 
     def survey(self, leaves: Mapping[str, Leaf], batch: Batch) -> None:
-        """The first pass: counts the layouts of clouds."""
+        """Counts the layouts of clouds in the first pass."""
         for cloud in _describe_clouds(leaves, batch, None):
             self._clouds += 1
             if cloud[3] * cloud[4]:
@@ -61,7 +61,7 @@ class Clouds:
         self._clouds += other._clouds
 
     def settle(self) -> None:
-        """After the first pass: chooses the layout of the stream."""
+        """Chooses the layout of the stream after the first pass."""
         notes, origin = self._origin.notes, self._origin
         if not self._seen:
             return

@@ -100,7 +100,7 @@ class ProtobufDecoder:
         return leaves
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
-        """As in :class:`Decoder`."""
+        """Implements :class:`Decoder`."""
         bad: dict[int, str] = {}
         trees: list[dict[str, Any]] = []
         for index, payload in enumerate(payloads):

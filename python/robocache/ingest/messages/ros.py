@@ -529,7 +529,7 @@ class RosDecoder:
         self._known: dict[tuple[int, bytes], list[_Known]] = {}
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[_Messages, dict[int, str]]:
-        """As in :class:`Decoder`."""
+        """Implements :class:`Decoder`."""
         bad: dict[int, str] = {}
         groups: list[tuple[_Known, _Payloads, np.ndarray]] = []
         if (stack := self._stack_same_size(payloads)) is not None:

@@ -130,7 +130,7 @@ class Topic:
         return self.origin.name
 
     def survey(self, messages: Messages, batch: Batch, bad: Mapping[int, str]) -> None:
-        """The first pass: examines messages. `batch` has the decoded ones, `bad` the indices of the others, with the reasons."""
+        """Examines messages in the first pass. `batch` has those that were decoded, `bad` the indices of the others, with the reasons."""
         self._update_type()
         self._bad += len(bad)
         self._seen += len(messages.payloads)
@@ -186,7 +186,7 @@ class Topic:
     # ---- between the passes ----
 
     def settle(self) -> bool:
-        """After the first pass: decides how to read the topic. Returns False if there is nothing to read."""
+        """Decides, after the first pass, how to read the topic. Returns False if there is nothing to read."""
         name, notes, known = self.name, self._notes, self._known
         if self._seen == self._bad and self._bad:
             # The second pass reports each bad message.
@@ -266,7 +266,7 @@ class Topic:
         yield from self._finish_streams(chain(self._read_stamps_and_frames(batch, time_ns), self._read(decoded)))
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """After the last message: yields the frames of a video that its decoder held back."""
+        """Yields, after the last message, the frames of a video that its decoder held back."""
         yield from self._finish_streams(self._camera.rest())
 
     def _finish_streams(self, streams: Iterable[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:

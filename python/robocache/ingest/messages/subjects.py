@@ -56,12 +56,12 @@ class Subjects:
     # ---- the first pass ----
 
     def survey(self, messages: Messages) -> None:
-        """The first pass: examines messages."""
+        """Examines messages in the first pass."""
         for topic, part, batch, bad, _ in self._parts(messages, True):
             topic.survey(part, batch, bad)
 
     def settle(self) -> bool:
-        """After the first pass: names the subjects. Returns False if there is nothing to read. One subject has the topic's name alone: that
+        """Names the subjects after the first pass. Returns False if there is nothing to read. One subject has the topic's name alone: that
         of an earlier recording, or else the one with the most messages."""
         facts, topic = self._origin.known.facts, self._origin.topic
         self._settle_ids()
@@ -102,7 +102,7 @@ class Subjects:
                 yield from topic.samples(part, batch, bad, numbers)
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """After the last message: yields as :meth:`Topic.rest`."""
+        """Yields, after the last message, what :meth:`Topic.rest` yields for each subject."""
         for topic in self.topics:
             yield from topic.rest()
 
@@ -317,7 +317,7 @@ class Subjects:
             )
 
     def _settle_publishers(self) -> None:
-        """If the topic has one subject but several publishers, holds its rows: nothing may be interpolated between two publishers."""
+        """Holds the rows of a topic that has one subject but several publishers: nothing may be interpolated between two publishers."""
         if len(self.publishers) < 2 or len(self._topics) != 1:
             return
         (topic,) = self._topics.values()

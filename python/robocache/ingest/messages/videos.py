@@ -53,7 +53,7 @@ class TopicVideo:
         yield from self._encode_frames(self._decode(zip(files, rows, time_ns.tolist(), strict=True)))
 
     def rest(self) -> Iterator[tuple[np.ndarray, Encoded, tuple[int, int]]]:
-        """After the last message: yields the frames that the decoder held back."""
+        """Yields, after the last message, the frames that the decoder held back."""
         yield from self._encode_frames(self._drain())
         self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "it gave no frame")})
         self._waiting.clear()
