@@ -351,10 +351,10 @@ class Order:
                 yield 0, _take(samples, rows)
             return
         if len(steps) and self._repair is None:
-            row, now, earlier = first_row + int(steps[0]), int(time_ns[steps[0]]), int(before[steps[0]])
+            row, later, earlier = first_row + int(steps[0]), int(time_ns[steps[0]]), int(before[steps[0]])
             raise ArgumentError(
-                f"stream {name!r}: row {row} is at {now} ns, the row before it at {earlier} ns: "
-                f"a step back of {(earlier - now) / 1e9:.9g} s; {_WAYS_OUT}"
+                f"stream {name!r}: row {row} is at {later} ns, the row before it at {earlier} ns: "
+                f"a step back of {(earlier - later) / 1e9:.9g} s; {_WAYS_OUT}"
             )
         self._count(name, backward_steps=len(steps))
         bounds = [0, *steps.tolist(), len(time_ns)]
@@ -371,7 +371,7 @@ class Order:
         row = int(np.flatnonzero(unset)[0])
         labels = {**_NEVER, **_UNSET}
         values, counts = np.unique(time_ns[unset], return_counts=True)
-        all_unset = ", ".join(f"{labels[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
+        all_unset = ", ".join(f"{labels[int(value)]} in {n} rows" for value, n in zip(values, counts, strict=True))
         raise ArgumentError(
             f"stream {name!r}: row {first_row + row} is at {labels[int(time_ns[row])]} ns, which is no time beside stamps such as "
             f"{real} ns ({all_unset}); repair='drop' (--repair drop) leaves out such rows"

@@ -207,10 +207,10 @@ def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]
     """
     points = np.concatenate([np.fromfile(file, "<f4", _DECIDING_NUMBERS) for file in files[:_COMPARED]])
     magnitudes = np.abs(points[np.isfinite(points)])
-    odd = magnitudes[((magnitudes > _HUGE) | (magnitudes < _TINY)) & (magnitudes > 0)]
-    if odd.size > _FEW * points.size:
+    implausible = magnitudes[((magnitudes > _HUGE) | (magnitudes < _TINY)) & (magnitudes > 0)]
+    if implausible.size > _FEW * points.size:
         raise SourceError(
-            f"{files[0]}: expected points of float32, got numbers such as {odd[0]}, as other types have; "
+            f"{files[0]}: expected points of float32, got numbers such as {implausible[0]}, as other types have; "
             "write the points as .npy, with a type for each field"
         )
     return [width for width in others if _differ(points.reshape(-1, columns), math.lcm(columns, width) // columns)]
@@ -328,8 +328,8 @@ def _parse_stamp(line: str, file: Path, number: int) -> int:
     """Returns a date as KITTI writes it, or seconds, in nanoseconds; digits beyond them are rounded."""
     text = line.strip()
     if date := _DATE.fullmatch(text):
-        whole = datetime.fromisoformat(date[1]).replace(tzinfo=timezone.utc)
-        return int(whole.timestamp()) * 10**9 + int((date[2] or "").ljust(9, "0"))
+        seconds = int(datetime.fromisoformat(date[1]).replace(tzinfo=timezone.utc).timestamp())
+        return seconds * 10**9 + int((date[2] or "").ljust(9, "0"))
     if re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,30})?([eE][+-]?\d{1,2})?", text):
         return int((Decimal(text) * 10**9).to_integral_value())
     raise SourceError(f"{file}: line {number}: expected a date or seconds, got {text!r:.60}")

@@ -350,11 +350,13 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     others: dict[str, Texts | Rows] = {}
     main = min(clock, key=int)
     if further:
-        clock_of = {n: _find_clock(n, main, further) for n in (*kept, *texts) if n not in further}
+        clock_of = {number: _find_clock(number, main, further) for number in (*kept, *texts) if number not in further}
         for other, stamps in further.items():
-            its_numbers, its_texts = ([n for n in columns if clock_of.get(n) == other] for columns in (kept, texts))
-            others |= _read_further(begin, table, stamps, other, its_numbers, its_texts, types)
-        kept, texts = ([n for n in columns if clock_of.get(n) == main] for columns in (kept, texts))
+            clock_numbers, clock_texts = (
+                [number for number in columns if clock_of.get(number) == other] for columns in (kept, texts)
+            )
+            others |= _read_further(begin, table, stamps, other, clock_numbers, clock_texts, types)
+        kept, texts = ([number for number in columns if clock_of.get(number) == main] for columns in (kept, texts))
         table = table.filter(pc.not_equal(pc.utf8_trim_whitespace(table[main]), ""))
     time_ns, unit = _read_clock(begin, table, options)
     assumed += _assume_clock(begin, time_ns, unit, options)
@@ -674,8 +676,8 @@ def _note_absent_words(begin: Begin, number: str, cells: pa.ChunkedArray) -> Ite
     words = cells.filter(pc.invert(is_empty(cells)))
     if len(words):
         counts = sorted(pc.value_counts(words).to_pylist(), key=lambda count: -count["counts"])
-        shown = [f"{count['values']!r} ({count['counts']})" for count in counts[:4]] + ["..."] * (len(counts) > 4)
-        yield f"column {begin.label(number)!r}", f"NaN in {len(words)} rows: {', '.join(shown)}"
+        examples = [f"{count['values']!r} ({count['counts']})" for count in counts[:4]] + ["..."] * (len(counts) > 4)
+        yield f"column {begin.label(number)!r}", f"NaN in {len(words)} rows: {', '.join(examples)}"
 
 
 def _read_good_rows(

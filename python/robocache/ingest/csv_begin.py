@@ -172,9 +172,9 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
         raise SourceError(f"{file}: the file is empty, or its first line is empty")
     text = separator.join(cells)
     if "\0" in text or text.encode(errors="ignore").decode() != text:
-        got = text.encode(errors="surrogateescape")
+        raw = text.encode(errors="surrogateescape")
         hint = "`iconv -t UTF-8 -f ...` converts a file"
-        raise SourceError(f"{file}: line {number}: expected UTF-8, got {got!r:.60}; {hint}")
+        raise SourceError(f"{file}: line {number}: expected UTF-8, got {raw!r:.60}; {hint}")
     names = [cells[0].lstrip("#% "), *cells[1:]]
     why = ""
     if time_column is None:

@@ -442,8 +442,8 @@ def _apply_packing(
         return values, {}
     absent = packing.absent(values)
     if is_whole:
-        as_floats = values.astype(np.float64)
-        if not np.array_equal(as_floats.astype(values.dtype), values):
+        floats = values.astype(np.float64)
+        if not np.array_equal(floats.astype(values.dtype), values):
             missing = packing.says or "the fill value of other recordings"
             raise SourceError(
                 f"{stream}: expected whole numbers that float64 holds beside {missing}, which is NaN there"
@@ -451,7 +451,7 @@ def _apply_packing(
         if packing.has_missing:
             notes.assume(f"values of {stream}", f"{packing.says}: NaN, so float64", stream)
         methods = [[0, math.prod(values.shape[1:]), "previous"]]
-        return np.where(absent, np.nan, as_floats), {"methods": methods}
+        return np.where(absent, np.nan, floats), {"methods": methods}
     notes.assume(f"values of {stream}", packing.says, stream)
     values = packing.scaled(values)
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
@@ -740,8 +740,8 @@ def say_frames(written: Dataset, notes: Notes) -> None:
             frames_of.setdefault(path.rpartition("/")[0], set()).add(frame.strip("/"))
     differ = {stream: frames for stream, frames in frames_of.items() if len(frames) > 1}
     if differ:
-        shown = [f"{stream} {' and '.join(sorted(frames)[:3])}" for stream, frames in sorted(differ.items())]
-        first = "; ".join(shown[:3]) + f"; {len(shown) - 3} more" * (len(shown) > 3)
+        lines = [f"{stream} {' and '.join(sorted(frames)[:3])}" for stream, frames in sorted(differ.items())]
+        first = "; ".join(lines[:3]) + f"; {len(lines) - 3} more" * (len(lines) > 3)
         notes.assume("frames of reference", f"differ between episodes, as the column frame_ids says: {first}", *differ)
 
 

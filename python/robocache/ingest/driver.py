@@ -345,9 +345,9 @@ def _preview(work: Work, notes: Notes) -> Preview:
             what = recording.what
             with notes.reading(what, recording.where):
                 recording = replace(recording, streams=with_rotations(recording.streams, notes))
-                its_streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
+                mapped_streams = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
                 columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
-                streams = its_streams
+                streams = mapped_streams
             notes.position += 1
     count = max(notes.total, notes.position)
     title = [
@@ -786,14 +786,18 @@ def _put_in_order(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterato
 def _describe_difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
     """Describes the facts that differ from `others`. Of the names of features, which may be many, it gives the number and the first name
     that differs."""
-    shown = []
+    differences = []
     for fact, value in facts.items():
         other = others.get(fact)
         if value == other:
             continue
         if fact == "names" and value is not None and other is not None:
-            index = next((i for i, (a, b) in enumerate(zip(value, other, strict=False)) if a != b), len(other))
-            shown.append(f"{len(value)} {fact}" + "".join(f", [{index}] {item!r}" for item in value[index : index + 1]))
+            index = next(
+                (i for i, (first, second) in enumerate(zip(value, other, strict=False)) if first != second), len(other)
+            )
+            differences.append(
+                f"{len(value)} {fact}" + "".join(f", [{index}] {item!r}" for item in value[index : index + 1])
+            )
         else:
-            shown.append(f"{fact} {value}")
-    return ", ".join(shown) or "without these facts"
+            differences.append(f"{fact} {value}")
+    return ", ".join(differences) or "without these facts"

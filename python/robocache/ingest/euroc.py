@@ -55,12 +55,14 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
     recordings = []
     for parent, folders in groupby(sensors, key=lambda folder: folder.parent):
         name = parent.relative_to(root).as_posix() if parent != root else os.path.basename(os.path.abspath(source))
-        its_sensors = list(folders)
-        by_recording[name] = {folder.name: calibrations[folder] for folder in its_sensors if folder in calibrations}
-        recordings.append((name, parent, its_sensors))
+        recording_sensors = list(folders)
+        by_recording[name] = {
+            folder.name: calibrations[folder] for folder in recording_sensors if folder in calibrations
+        }
+        recordings.append((name, parent, recording_sensors))
     notes.tell(source, sensors=by_recording)
-    for name, parent, its_sensors in recordings:
-        yield Recording(name, str(parent), {"name": name}, reader.read(its_sensors))
+    for name, parent, recording_sensors in recordings:
+        yield Recording(name, str(parent), {"name": name}, reader.read(recording_sensors))
 
 
 def finish(source: Path, options: EurocOptions, notes: Notes) -> None:

@@ -102,10 +102,10 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     language = [name for name in _LANGUAGE if columns.get(name, "").startswith("struct")]
     with_rows = {span.episode: episodes.get(span.episode, {}) for span in spans}
     cameras = _find_cameras(source, features, with_rows)
-    wanted = {name: camera["dtype"] for name, camera in cameras.items() if options.video}
-    images = [name for name, kind in wanted.items() if kind == "image" and columns.get(name, "").startswith("struct")]
+    dtypes = {name: camera["dtype"] for name, camera in cameras.items() if options.video}
+    images = [name for name, kind in dtypes.items() if kind == "image" and columns.get(name, "").startswith("struct")]
     videos: dict[str, DepthCodes | None] = {
-        name: None for name, kind in wanted.items() if kind == "video" and find_videos(source, name)
+        name: None for name, kind in dtypes.items() if kind == "video" and find_videos(source, name)
     }
     depth = {name: _camera_info(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
     not_depth = _find_codes(source, {name: facts for name, facts in depth.items() if name in videos}, videos, notes)
@@ -254,13 +254,13 @@ def _read_rows(
     fps: float,
     notes: Notes,
 ) -> Iterator[Episode | Lost]:
-    """Yields all episodes in order. Their rows are empty if the episodes are not wanted here but in another process."""
+    """Yields all episodes in order. Their rows are empty if the episodes are not wanted_files here but in another process."""
     files = [(file, list(group)) for file, group in groupby(spans, key=lambda span: span.file)]
     starts = list(accumulate((len(file_spans) for _, file_spans in files), initial=0))
-    wanted = [
+    wanted_files = [
         file for start, (file, file_spans) in zip(starts, files, strict=False) if notes.wants(start, len(file_spans))
     ]
-    with Ahead(partial(_read_table, columns=columns), wanted) as tables:
+    with Ahead(partial(_read_table, columns=columns), wanted_files) as tables:
         for start, (file, file_spans) in zip(starts, files, strict=False):
             file_name, table = str(file.relative_to(source)), _Table()
             try:
@@ -324,9 +324,9 @@ def _read_numbers(
 def _as_whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
     """Converts numbers of texts, which are stored as floats, to int64; NaN becomes NO_TEXT."""
     numbers = np.where(np.isnan(values), NO_TEXT, values)
-    if len(odd := np.flatnonzero(~np.isfinite(numbers) | (numbers != np.rint(numbers)))):
+    if len(invalid := np.flatnonzero(~np.isfinite(numbers) | (numbers != np.rint(numbers)))):
         raise SourceError(
-            f"{where}: column {name}: row {odd[0]} is {numbers.flat[odd[0]]}, expected the number of a text"
+            f"{where}: column {name}: row {invalid[0]} is {numbers.flat[invalid[0]]}, expected the number of a text"
         )
     return numbers.astype(np.int64)
 
@@ -414,7 +414,7 @@ def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts
     for name in texts:
         cells = episode.rows[name].to_pylist()
         is_text = [cell is not None for cell in cells]
-        is_kept = [now or before for before, now in pairwise([False, *is_text])]
+        is_kept = [has_text or had_text for had_text, has_text in pairwise([False, *is_text])]
         kept = ["" if cell is None else cell for cell in compress(cells, is_kept)]
         kept = [cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False) for cell in kept]
         yield name, Texts(episode.time_ns[is_kept], kept, episode.clock)

@@ -370,9 +370,9 @@ def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
         if not _is_list(array.type):
             return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
         lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-        odd = np.flatnonzero(lengths != lengths[:1])
-        if len(odd):
-            row, length = odd[0] // row_size, lengths[odd[0]]
+        different = np.flatnonzero(lengths != lengths[:1])
+        if len(different):
+            row, length = different[0] // row_size, lengths[different[0]]
             raise SourceError(f"{where}: column {name}: row {row} has {length} values, row 0 has {lengths[0]}")
         shape.append(int(lengths[0]) if len(lengths) else 0)
         array = array.flatten()

@@ -128,17 +128,17 @@ class Videos(VideoFrames):
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
         """Yields the episodes. Begins to decode an episode's frames before it is yielded; afterwards drops frames that were not taken."""
-        begun: deque[Episode | Lost] = deque()
+        started: deque[Episode | Lost] = deque()
         frames = 0
         for episode in episodes:
-            begun.append(episode)
+            started.append(episode)
             frames += _count_rows(episode)
             if not isinstance(episode, Lost) and self._notes.wants(episode.position):
                 self._views[episode.number] = [self._begin(camera, episode) for camera in self._files]
             while frames > _FRAMES_AHEAD:
-                frames -= _count_rows(begun[0])
-                yield from self._yield_episode(begun.popleft())
-        for episode in begun:
+                frames -= _count_rows(started[0])
+                yield from self._yield_episode(started.popleft())
+        for episode in started:
             yield from self._yield_episode(episode)
 
     def _yield_episode(self, episode: Episode | Lost) -> Iterator[Episode | Lost]:

@@ -113,12 +113,12 @@ def load_mapping(mapping: Any) -> StreamMapping:
         return parse_mapping(_read_yaml(path), str(path))
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        given = json.loads(text, object_pairs_hook=_make_unique) if suffix == ".json" else tomllib.loads(text)
+        content = json.loads(text, object_pairs_hook=_make_unique) if suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: expected {'JSON' if suffix == '.json' else 'TOML'}: {error}") from error
-    if not isinstance(given, dict):
-        raise FileError(f"{path}: expected an object, got {given!r:.60}")
-    return parse_mapping(given, str(path))
+    if not isinstance(content, dict):
+        raise FileError(f"{path}: expected an object, got {content!r:.60}")
+    return parse_mapping(content, str(path))
 
 
 def _make_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
     """Parses GR00T's modality.json: slices of the state and the action, new names for cameras and annotations."""
     _check_keys(given, _MODALITIES.keys(), where)
     slices: dict[str, list[Part]] = {}
-    whole: dict[str, list[Part]] = {}
+    unsliced: dict[str, list[Part]] = {}
     for modality, default in _MODALITIES.items():
         for key, entry in _check_table(given.get(modality, {}), f"{where}: {modality}").items():
             path, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
@@ -266,12 +266,12 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
                 start, stop = _parse_bounds(entry.get("start"), entry.get("end"), path)
                 slices.setdefault(stream, []).append(Part((name,), start, stop, facts))
             else:
-                whole.setdefault(stream, []).append(Part((name,), attributes=facts))
+                unsliced.setdefault(stream, []).append(Part((name,), attributes=facts))
     for stream, parts in slices.items():
-        if stream in whole:
+        if stream in unsliced:
             raise ArgumentError(f"{where}: {stream}: expected slices of it or all of it, got both")
         _check_overlaps([(part.start, part.stop or 0, part.names[0]) for part in parts], f"{where}: {stream}")
-    return {stream: tuple(parts) for stream, parts in {**slices, **whole}.items()}
+    return {stream: tuple(parts) for stream, parts in {**slices, **unsliced}.items()}
 
 
 def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
@@ -641,4 +641,4 @@ def toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml, value))}]"
     text = json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+    return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in text)

@@ -171,7 +171,9 @@ class Ids:
 
     def add(self, values: Sequence[str]) -> None:
         self.seen.update(values)
-        self.changes += sum(a != b for a, b in zip([self._last or values[0], *values], values, strict=False))
+        self.changes += sum(
+            previous != value for previous, value in zip([self._last or values[0], *values], values, strict=False)
+        )
         self._last = values[-1]
 
     @property

@@ -120,9 +120,9 @@ def compare_rates(
 def exact_ns(stamps: np.ndarray, unit_ns: int) -> np.ndarray:
     """Converts stamps in a unit of `unit_ns` nanoseconds to int64 nanoseconds. A mere product would be rounded: for seconds since 1970 to
     256 ns."""
-    whole = np.floor(stamps).astype(np.int64)
-    fraction_ns = np.rint((stamps - whole).astype(np.float64) * unit_ns).astype(np.int64)
-    time_ns: np.ndarray = whole * unit_ns + fraction_ns
+    floors = np.floor(stamps).astype(np.int64)
+    fraction_ns = np.rint((stamps - floors).astype(np.float64) * unit_ns).astype(np.int64)
+    time_ns: np.ndarray = floors * unit_ns + fraction_ns
     return time_ns
 
 

@@ -167,11 +167,11 @@ def _read_streams(
         for camera in episode.videos:
             notes.leave_out(f"videos/{camera}", "video; left out with video=False (--no-video)")
     elif videos is not None:
-        begun = []
+        started = []
         for camera, video in sorted(episode.videos.items()):
             with notes.reading(f"{what}: videos/{camera}", video):
-                begun.append(videos.begin(f"videos/{camera}", what, video, None, clock))
-        yield from videos.streams(begun)
+                started.append(videos.begin(f"videos/{camera}", what, video, None, clock))
+        yield from videos.streams(started)
     yield from _read_depth(episode, what, clock, options, kinds, notes)
 
 

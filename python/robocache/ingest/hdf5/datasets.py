@@ -365,11 +365,11 @@ def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | No
     """Returns the attributes that the episodes table or the provenance can hold; reports the others."""
     facts: dict[str, Any] = {}
     for name in _attribute_names(node):
-        shown = name.decode(errors="backslashreplace")
-        if leave_out and shown in leave_out:
-            notes.leave_out(f"attribute {shown}", leave_out[shown])
+        text = name.decode(errors="backslashreplace")
+        if leave_out and text in leave_out:
+            notes.leave_out(f"attribute {text}", leave_out[text])
         else:
-            _add_attribute(facts, node, name, f"attribute {shown}", notes)
+            _add_attribute(facts, node, name, f"attribute {text}", notes)
     return facts
 
 
@@ -379,11 +379,11 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
     others = []
     value_attributes = (*PACKING, *FLAGS, UNSIGNED) if isinstance(node, Dataset) else ()
     for name in _attribute_names(node):
-        shown = name.decode(errors="backslashreplace")
-        if declares(shown) or may_say_colors(shown) or shown in value_attributes:
-            _add_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
+        text = name.decode(errors="backslashreplace")
+        if declares(text) or may_say_colors(text) or text in value_attributes:
+            _add_attribute(facts, node, name, f"{path}: attribute {text}", notes)
         else:
-            others.append(shown)
+            others.append(text)
     if "MATLAB_class" in others:
         why = "MATLAB wrote it, and writes dimensions in reverse order: read as it is stored, though the steps may be its last dimension"
         notes.assume(f"steps of {path}", why, path)
@@ -404,16 +404,16 @@ def _add_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: byte
     elif attribute.get_storage_size() > 16 * _FACT_BYTES:
         notes.leave_out(what, f"more than {16 * _FACT_BYTES} bytes")
     else:
-        shown = name.decode(errors="backslashreplace")
+        text = name.decode(errors="backslashreplace")
         try:
             value = _read_attribute(node, name, attribute, stored_type.dtype)
         except SourceError:
             raise
         except Exception as error:
             file = Path(os.fsdecode(h5py.h5f.get_name(node.id)))
-            raise SourceError(f"{location(file, node)}: attribute {shown}: {error}") from error
+            raise SourceError(f"{location(file, node)}: attribute {text}: {error}") from error
         report_words(what, stored_type.dtype, notes)
-        _add_fact(facts, shown, value, notes)
+        _add_fact(facts, text, value, notes)
 
 
 def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
@@ -465,7 +465,9 @@ def enum_words(dtype: np.dtype[Any]) -> dict[str, int]:
 def report_words(name: str, dtype: np.dtype[Any], notes: Notes) -> None:
     """Reports the words of an enumeration of which only a number is kept, as a column."""
     if words := enum_words(dtype):
-        notes.leave_out(f"{name}: words", f"its number is kept: {', '.join(f'{n} {w}' for w, n in words.items())}")
+        notes.leave_out(
+            f"{name}: words", f"its number is kept: {', '.join(f'{number} {word}' for word, number in words.items())}"
+        )
 
 
 def plain(value: Any) -> Any:

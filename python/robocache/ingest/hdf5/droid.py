@@ -271,7 +271,7 @@ def _read_cameras(
     episode: _Episode, recordings: dict[str, Path], videos: Any, notes: Notes
 ) -> Iterator[tuple[str, Frames]]:
     """Yields each camera's frames with the stamps of their rows."""
-    begun = []
+    started = []
     for name, path in sorted(recordings.items()):
         serial = name.removesuffix("_stereo")
         stream = episode.stream(f"observation/image/{name}")
@@ -281,5 +281,5 @@ def _read_cameras(
             if stamps is None:
                 raise SourceError(f"{path}: no stamps of camera {serial} in {episode.path}: {_STAMPS}/cameras")
             received_ns = episode.clocks.get(f"cameras/{serial}_frame_received")
-            begun.append(videos.begin(stream, episode.what, path, received_ns, episode.clock(stamps)))
-    yield from videos.streams(begun)
+            started.append(videos.begin(stream, episode.what, path, received_ns, episode.clock(stamps)))
+    yield from videos.streams(started)

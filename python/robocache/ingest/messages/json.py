@@ -80,13 +80,13 @@ class _Fields:
     """The fields that objects have, and the fields of the objects in their lists.
 
     floats: the paths of fields that are floats, although their values may all be whole.
-    whole: the paths of fields that the schema declares as whole.
+    declared_whole: the paths of fields that the schema declares as whole numbers.
     """
 
-    def __init__(self, floats: frozenset[str], whole: frozenset[str]) -> None:
+    def __init__(self, floats: frozenset[str], declared_whole: frozenset[str]) -> None:
         self.left_out: dict[str, str] = {}
         self._floats = floats
-        self._declared_whole = whole
+        self._declared_whole = declared_whole
         self._numbers: set[str] = set()  # fields with a number that is not a bool
         self._kinds: dict[str, str] = {}
         self._inner: dict[str, _Fields] = {}  # the fields of the objects in lists

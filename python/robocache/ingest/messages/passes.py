@@ -351,18 +351,18 @@ class _Decoders:
             raise Error("its channel has no schema, and no metadata.yaml names its type")
         package, _, rest = channel.schema.partition("/")
         name = channel.schema if "/" in rest or not rest else f"{package}/msg/{rest}"
-        given = self._user_definitions
+        definitions = self._user_definitions
         if channel.definition:
             encoding = channel.definition_encoding or f"ros{ros}msg"
             if encoding not in ("ros1msg", "ros2msg", "ros2idl"):
                 raise Error(f"a definition in {encoding!r}, expected ros1msg, ros2msg or ros2idl")
-            given = given | parse_definition(name, channel.definition.decode(errors="replace"), encoding)
+            definitions = definitions | parse_definition(name, channel.definition.decode(errors="replace"), encoding)
         known = known_definitions(ros)
         leaves_by_definition: dict[tuple[Leaf, ...], list[str]] = {}
         errors: list[Error] = []
         for distribution in sorted(known, key=lambda distribution: distribution != distro):
             try:
-                leaves = leaves_of(name, known[distribution] | given, ros)
+                leaves = leaves_of(name, known[distribution] | definitions, ros)
             except Error as error:
                 errors.append(error)
             else:

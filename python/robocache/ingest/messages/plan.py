@@ -155,9 +155,9 @@ def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None
         plan_finds_names = named.names[0].kind == "texts" and named.path in ("name", "joint_names", names_path)
         arrays = [array for array in named.arrays if not (plan_finds_names and array[0].kind == "numbers")]
         if read_by_index := [leaf.path for array in arrays for leaf in array if leaf.path in read]:
-            shown = ", ".join(read_by_index[:4]) + ", ..." * (len(read_by_index) > 4)
+            paths = ", ".join(read_by_index[:4]) + ", ..." * (len(read_by_index) > 4)
             warn(
-                f"{topic}: elements of {shown} are taken by their indices: {named.path} must have the values and the order of "
+                f"{topic}: elements of {paths} are taken by their indices: {named.path} must have the values and the order of "
                 "the first message of the recording",
             )
 
@@ -168,8 +168,8 @@ def _find_leaves(schema: str, definition: str | None) -> tuple[Leaf, ...]:
     name = schema if "/" in rest else f"{package}/msg/{rest}"
     known = known_definitions(2)
     distro = os.environ.get("ROS_DISTRO", "")
-    given = {} if definition is None else parse_definition(name, definition, "ros2msg")
-    return leaves_of(name, known.get(distro, next(iter(known.values()))) | given, 2)
+    definitions = {} if definition is None else parse_definition(name, definition, "ros2msg")
+    return leaves_of(name, known.get(distro, next(iter(known.values()))) | definitions, 2)
 
 
 def _find_features(

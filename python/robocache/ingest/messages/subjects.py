@@ -273,9 +273,9 @@ class Subjects:
         for named in self._named + self._unsure:
             if leaves := named.by_index():
                 self._origin.by_index.update(leaf.path for leaf in leaves)
-                shown = ", ".join([leaf.path for leaf in leaves][:4]) + ", ..." * (len(leaves) > 4)
+                paths = ", ".join([leaf.path for leaf in leaves][:4]) + ", ..." * (len(leaves) > 4)
                 self._origin.notes.assume(
-                    f"elements of {shown} by their indices",
+                    f"elements of {paths} by their indices",
                     f"{named.path} changes, but does not name each element once in every message, in at most {MOST_SUBJECTS} lists; "
                     "rows are held",
                     self._origin.topic,
