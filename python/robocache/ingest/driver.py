@@ -252,7 +252,7 @@ def ingest(
         raise ArgumentError(f"append: expected no workers, got {workers}")
     with ExitStack() as bars:
         if progress is True:
-            from ..view import progress_bar  # imported here, since that takes long
+            from ..view import progress_bar  # imported only here, because that takes long
 
             progress = bars.enter_context(progress_bar())
         return _ingest(work, cache, overwrite, append, workers or 1, progress or None, started)
@@ -262,7 +262,7 @@ def _ingest(
     work: Work, cache: Path, overwrite: bool, append: bool, workers: int, progress: Progress | None, started: float
 ) -> IngestReport:
     if workers > 1:
-        from .workers import ingest_with_workers  # here: it imports this module
+        from .workers import ingest_with_workers  # imported here, because it imports this module
 
         with suppress(ShardsError):
             return ingest_with_workers(work, cache, workers, overwrite=overwrite, progress=progress)
@@ -520,8 +520,8 @@ class Driver:
     """Writes recordings, and collects what they declare about streams.
 
     Attributes:
-        kept: how many recordings were written.
-        frames, rows: how many rows of cameras, and of other streams, were written.
+        kept: the number of recordings that were written.
+        frames, rows: the numbers of rows that were written, of cameras and of other streams.
         streams: the written streams, by name.
         repaired: see :class:`IngestReport`.
     """
@@ -610,9 +610,8 @@ class Driver:
                     with self._writer.episode(**{**metadata, RUN_COLUMN: number}) as episode:
                         for name, samples in later_episodes.pop(number):
                             yield from self._append(episode, name, samples)
-                except (
-                    Error
-                ) as error:  # not a SourceError: the recording cannot be skipped, as its first episode is written
+                except Error as error:
+                    # A SourceError would skip the recording, whose first episode is written already.
                     raise FileError(f"{recording.where}: after step back {number} of its clock: {error}") from error
             self.streams.update(declarations)
             add_counts(self.repaired, order.repaired)

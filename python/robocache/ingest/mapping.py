@@ -1,4 +1,4 @@
-"""Mappings, which select, rename, cut and describe the streams of a source.
+"""Reads and applies mappings, which select, rename, cut and describe the streams of a source.
 
 A mapping is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is also a mapping. What can be
 checked without the source is checked before a recording is read, the rest as the streams are read.
@@ -62,13 +62,13 @@ class Part:
 
 @dataclass(frozen=True)
 class StreamMapping:
-    """A mapping, checked.
+    """A checked mapping.
 
     where: the mapping's file, or another word with which errors begin.
-    given: the mapping as the user wrote it, JSON-able.
+    given: the mapping as the user wrote it, in values of JSON.
     streams: the parts of each stream, by the stream's name in the source; other streams stay unchanged.
     include, exclude: patterns of names; a stream is kept if one of `include` and none of `exclude` matches it.
-    rename, constants, without: changes of the columns of the episodes table.
+    rename, constants, without: the columns of the episodes table that get a new name, that are added, and that are left out.
     complete: whether a stream or a column that the source lacks is an error.
     """
 
@@ -566,7 +566,7 @@ class Found:
     rate_hz: float | None = None
 
 
-# How many stamps of a stream, about, its rate is computed from.
+# A stream's rate is computed from about so many stamps.
 _MOST_STAMPS = 65536
 
 
