@@ -444,15 +444,15 @@ def _apply_packing(
     if is_whole:
         floats = values.astype(np.float64)
         if not np.array_equal(floats.astype(values.dtype), values):
-            missing = packing.says or "the fill value of other recordings"
+            missing = packing.description or "the fill value of other recordings"
             raise SourceError(
                 f"{stream}: expected whole numbers that float64 holds beside {missing}, which is NaN there"
             )
         if packing.has_missing:
-            notes.assume(f"values of {stream}", f"{packing.says}: NaN, so float64", stream)
+            notes.assume(f"values of {stream}", f"{packing.description}: NaN, so float64", stream)
         methods = [[0, math.prod(values.shape[1:]), "previous"]]
         return np.where(absent, np.nan, floats), {"methods": methods}
-    notes.assume(f"values of {stream}", packing.says, stream)
+    notes.assume(f"values of {stream}", packing.description, stream)
     values = packing.scaled(values)
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 
@@ -461,14 +461,14 @@ def _apply_packing(
 class _Packing:
     """The attributes :data:`PACKING` of a stream, as numbers.
 
-    says: the attributes in words.
+    description: the attributes in words.
     scale, offset: None if not declared.
     fills: stored values that mean that a value is missing.
     low, high: the least and the greatest valid value; -inf and inf without limits.
     limits_scaled: whether the limits apply to the scaled numbers, as when they are floats but the stored numbers are integers.
     """
 
-    says: str
+    description: str
     scale: float | None
     offset: float | None
     fills: list[Any]
@@ -642,7 +642,7 @@ class Depth:
             packing = _Packing.of(stored.dtype, self.packing)
             if not packing.has_missing:
                 return stored
-            notes.assume(f"depth of {camera}", f"{packing.says}: 0, no measurement", camera)
+            notes.assume(f"depth of {camera}", f"{packing.description}: 0, no measurement", camera)
             return np.where(packing.absent(stored), stored.dtype.type(0), stored)
         values, _ = unpacked(camera, stored, self.packing, notes)
         unit_m = self.unit_m or 1.0

@@ -206,9 +206,8 @@ def list_files(source: Path) -> Listing:
         return listing
     seen: dict[tuple[int, int], Path] = {}
     folders, links = [source], deque[Path]()
-    while (
-        folders or links
-    ):  # links come last, so that a folder in the source is listed by its own path and not by a link's
+    # Links come last, so that a folder in the source is listed by its own path and not by a link's.
+    while folders or links:
         folder = folders.pop() if folders else links.popleft()
         try:
             status = folder.stat()

@@ -226,9 +226,8 @@ class Videos(VideoFrames):
             bounds = (np.array([start_s, later_starts[0] if later_starts else np.inf]) - half_s) * 1e9
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
             time_ns = time_ns + round(start_s * 1e9)
-            if shared.rows and shared.rows[-1] == len(
-                index
-            ):  # as many frames as rows: frame k of the file belongs to row k
+            # If there are as many frames as rows, frame k of the file belongs to row k.
+            if shared.rows and shared.rows[-1] == len(index):
                 episode_in_file = bisect_left(starts, start_s)
                 first_row, end_row = shared.rows[episode_in_file : episode_in_file + 2]
                 if begin != first_row and not self._by_index:

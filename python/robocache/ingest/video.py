@@ -654,9 +654,9 @@ class VideoFrames:
         """
         matched = match_by_index(row_ns, frame_ns, start_ns)
         counts = f"{len(row_ns)} rows and {len(frame_ns)} frames"
-        if matched.undecided and index.declared <= len(
-            index
-        ):  # else the file was cut off, and the last rows lack frames
+        # If the file was cut off, the last rows lack frames.
+        is_cut_off = index.declared > len(index)
+        if matched.undecided and not is_cut_off:
             raise SourceError(
                 f"{index.path}: {counts}: {matched.undecided} rows have none, and no time, hole or list of stamps shows which: any frame "
                 "may belong to another row"

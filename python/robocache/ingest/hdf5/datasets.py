@@ -395,9 +395,8 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
 def _add_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: bytes, what: str, notes: Notes) -> None:
     attribute = h5py.h5a.open(node.id, name)
     stored_type = attribute.get_type()
-    if (
-        stored_type.get_class() == h5py.h5t.VLEN
-    ):  # no format needs such an attribute, and a damaged one ends the process in HDF5
+    # No format needs a list of any length as an attribute, and a damaged one ends the process in HDF5.
+    if stored_type.get_class() == h5py.h5t.VLEN:
         notes.leave_out(what, "a list of any length")
     elif h5py.check_ref_dtype(stored_type.dtype):
         notes.leave_out(what, "references to other objects")

@@ -150,9 +150,8 @@ class Camera:
         Reports the others."""
         origin, facts, key = self._origin, self._origin.known.facts, (self._origin.name, "images")
         candidates = [kind for kind, _ in self._kinds.most_common() if kind not in (_EMPTY, _DAMAGED)]
-        candidates.sort(
-            key=lambda kind: kind.how == "other"
-        )  # the sort is stable: the most common readable kind is first
+        # The sort is stable, so the most common kind that can be read comes first.
+        candidates.sort(key=lambda kind: kind.how == "other")
         if not candidates:
             if self._kinds[_DAMAGED]:
                 self._main = _DAMAGED  # the second pass reports each image

@@ -193,9 +193,8 @@ class McapBag(Bag):
                 has_ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
-            if (
-                length > size - offset - 9 or opcode == 0
-            ):  # zeros, since no record has opcode 0: the file system lost data
+            # No record has the opcode 0: zeros mean that the file system lost data.
+            if length > size - offset - 9 or opcode == 0:
                 break
             where = f"{path}: byte {offset}"
             with naming(where):

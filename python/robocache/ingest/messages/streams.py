@@ -422,9 +422,8 @@ class Topic:
             stem, dot, name = leaf.path.rpartition(".")
             names.append(f"{stem}{dot}quaternion.{name}" if says(leaf.of, QUATERNION) else leaf.path)
         words = {"words": PX4_WORDS} if self.origin.schema.startswith("px4_msgs/") else {}
-        array_name = (
-            names[0] if len(names) == 1 else ""
-        )  # it says more than the stream's name, which may be the topic's
+        # The name of a single field says more than the stream's, which may be the topic's.
+        array_name = names[0] if len(names) == 1 else ""
         if dtype.kind in "biu":
             return attributes
         size = prod(shape) // len(leaves)

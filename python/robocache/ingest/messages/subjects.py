@@ -236,10 +236,8 @@ class Subjects:
         before = {named.path: named for named in self._named + self._unsure}
         first_certain = self._origin.known.facts.get((self._origin.topic, "named"))  # in the first recording
         for named in named_arrays(self._decoder.leaves):
-            if joints is not None and named.path in (
-                "name",
-                "joint_names",
-            ):  # Topic puts the sequences of joints in order
+            if joints is not None and named.path in ("name", "joint_names"):
+                # Topic puts the sequences of joints in order.
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
                 named.records = []
                 named.unfit = [array for array in named.unfit if array[0].path not in IN_ORDER]
