@@ -261,9 +261,8 @@ class McapBag(Bag):
                 exported = Exported.of(metadata) if b"robocache." in body else None
                 channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
                 bag_number = self.number(channel)
-                earlier = list(contents.channels.values()).count(
-                    bag_number
-                )  # the file may repeat a channel for each publisher
+                # The file may repeat a channel for each publisher.
+                earlier = list(contents.channels.values()).count(bag_number)
                 contents.channels[number] = bag_number
                 contents.publishers[number] = metadata.get("callerid") or f"channel {earlier + 1}"
         elif opcode == _STATISTICS:
