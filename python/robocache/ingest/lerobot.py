@@ -169,7 +169,7 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
 class _Table:
     """The rows of a file. A column is made an array once, for all episodes in the file.
 
-    rows: the file's table; empty if the file's episodes are not wanted here but in another process.
+    rows: the file's table; empty if the file's episodes are read in another process.
     """
 
     def __init__(self, rows: pa.Table | None = None) -> None:
@@ -242,7 +242,7 @@ class Episode:
 
     @property
     def kind_of_clock(self) -> str:
-        """One of the kinds that `_read_clock` lists."""
+        """The kind of the clock, one of those that `_read_clock` lists."""
         return self._clock[1]
 
 
@@ -254,7 +254,7 @@ def _read_rows(
     fps: float,
     notes: Notes,
 ) -> Iterator[Episode | Lost]:
-    """Yields all episodes in order. Their rows are empty if the episodes are not wanted_files here but in another process."""
+    """Yields all episodes in order. The rows of episodes that are read in another process are empty."""
     files = [(file, list(group)) for file, group in groupby(spans, key=lambda span: span.file)]
     starts = list(accumulate((len(file_spans) for _, file_spans in files), initial=0))
     wanted_files = [

@@ -87,11 +87,8 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
     "lerobot": (_DROID,),
     "maniskill": (
         (r"obs/(extra|agent)/.*(pose|_tcp)", (7,), _POSE),
-        (
-            r"obs/(extra|agent)/tip_poses",
-            (21,),
-            [*_POSE, [10, 14, "slerp"], [17, 21, "slerp"]],
-        ),  # three or four fingers
+        # Hands have three or four fingers.
+        (r"obs/(extra|agent)/tip_poses", (21,), [*_POSE, [10, 14, "slerp"], [17, 21, "slerp"]]),
         (r"obs/(extra|agent)/tip_poses", (28,), [*_POSE, [10, 14, "slerp"], [17, 21, "slerp"], [24, 28, "slerp"]]),
         (r"env_states/actors/.*", (13,), _POSE),
         (r"env_states/articulations/.*", (), _POSE),

@@ -302,24 +302,24 @@ class Column:
         if frames is not None:
             yield self.stream, replace(frames, attributes=self.clock.attributes)
 
-    def _frames(self, depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
+    def _frames(self, is_depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
         """Returns the frames in their stored form; None if no frame can be read."""
         height, width, channels = (*self._shape, 1)[:3]
         if channels_first:
             channels, height, width = height, width, channels
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
         # Masks and depth must keep the exact value of every pixel.
-        if depth or (channels == 1 and options.image_codec is None):
+        if is_depth or (channels == 1 and options.image_codec is None):
             storage = replace(Storage.of(options, self.stream), codec="png")
         else:
             storage = Storage.of_pixels(options, self.stream, height, width, self.notes)
         declared = None
-        if depth:
+        if is_depth:
             declared = Depth.of(
                 self.stream, self._dtype, self.dataset.attributes, self.dataset.above, self.where, self.notes
             )
             storage = replace(storage, codec="raw" if declared.to_metres else "png")
-        if depth and storage.size is not None:
+        if is_depth and storage.size is not None:
             self.notes.leave_out(f"{self.stream}: image_size", "depth keeps its size")
             storage = replace(storage, size=None)
 
