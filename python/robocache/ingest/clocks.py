@@ -25,7 +25,7 @@ POLICIES = ("sort", "drop", "split")
 RUN_COLUMN = "clock_run"
 # The most bytes of a recording that are held in memory, if its rows cannot be written as they come.
 HELD_BYTES = 512 << 20
-# Rows that are sorted are written in pieces of this size.
+# Sorted rows are written in pieces of so many bytes.
 _PIECE_BYTES = 8 << 20
 
 _INT64_MIN, _INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -65,15 +65,15 @@ def shift(name: str, samples: Samples, ns: int) -> Samples:
 
 
 def split_chunks(samples: Samples) -> Iterator[Samples]:
-    """Yields frames chunk by chunk, each as Frames of one chunk; frames without a chunk once, and other samples, as they are."""
+    """Yields frames chunk by chunk, each as Frames of one chunk. Yields frames without a chunk, and other samples, as they are."""
     if not isinstance(samples, Frames):
         yield samples
         return
-    empty = True
+    is_empty = True
     for chunk in samples.chunks:
-        empty = False
+        is_empty = False
         yield replace(samples, chunks=[chunk])
-    if empty:
+    if is_empty:
         yield replace(samples, chunks=[])
 
 
@@ -371,7 +371,9 @@ class Order:
         row = int(np.flatnonzero(unset)[0])
         labels = {**_NEVER, **_UNSET}
         values, counts = np.unique(time_ns[unset], return_counts=True)
-        all_unset = ", ".join(f"{labels[int(value)]} in {n} rows" for value, n in zip(values, counts, strict=True))
+        all_unset = ", ".join(
+            f"{labels[int(value)]} in {count} rows" for value, count in zip(values, counts, strict=True)
+        )
         raise ArgumentError(
             f"stream {name!r}: row {first_row + row} is at {labels[int(time_ns[row])]} ns, which is no time beside stamps such as "
             f"{real} ns ({all_unset}); repair='drop' (--repair drop) leaves out such rows"
