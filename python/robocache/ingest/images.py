@@ -40,26 +40,26 @@ class Storage:
     codec, quality: "jpeg" with a quality, "png" or "raw".
     size: (height, width), or None to keep the size.
     fit: how frames are resized to `size`.
-    labels: whether pixels are labels; a resized frame then has the label of the nearest pixel.
+    has_labels: whether pixels are labels; a resized frame then has the label of the nearest pixel.
     """
 
     codec: Literal["jpeg", "png", "raw"]
     quality: int
     size: tuple[int, int] | None
     fit: str
-    labels: bool = False
+    has_labels: bool = False
 
     @classmethod
     def of(cls, options: CameraOptions, camera: str) -> Storage:
         """Returns the storage of a camera. Without a codec of the user, its name decides whether pixels must stay exact."""
-        labels = frames.is_labels(camera)
-        must_be_exact = labels or frames.is_measured(camera)
+        has_labels = frames.is_labels(camera)
+        must_be_exact = has_labels or frames.is_measured(camera)
         codec, _, quality = (options.image_codec or ("png" if must_be_exact else "jpeg")).partition(":")
         size = None
         if options.image_size != "keep":
             width, height = map(int, options.image_size.split("x"))
             size = height, width
-        return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, labels)
+        return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, has_labels)
 
     def report_loss(self, camera: str, notes: Notes) -> None:
         """Reports that pixels which are exact in the source are stored with a loss."""
@@ -101,7 +101,7 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
             raise Error(
                 f"frames of {images.dtype} are not resized; image_size='keep' (--image-size keep) takes them as they are"
             )
-        interpolation = "nearest" if storage.labels else "bilinear"
+        interpolation = "nearest" if storage.has_labels else "bilinear"
         images = image_batch(
             images, size=storage.size, fit=storage.fit, interpolation=interpolation, dtype="uint8", layout="hwc"
         )
@@ -196,7 +196,7 @@ class Images:
             height, width, _ = encoded.shape
             if storage.size is not None or options.image_codec is not None:
                 pixels = decode(encoded, range(len(rows)))
-                has_codec = storage.labels or options.image_codec is not None
+                has_codec = storage.has_labels or options.image_codec is not None
                 new_storage = storage if has_codec else replace(storage, codec=cast(Any, encoded.codec))
                 encoded = encode(pixels, new_storage)
             yield self.time_ns[rows], encoded, storage.resized(height, width)

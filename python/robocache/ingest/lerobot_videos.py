@@ -102,7 +102,7 @@ def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
 
 
 class Videos(VideoFrames):
-    """The videos of a dataset. A context manager, which ends the decoding processes at its end."""
+    """Reads the videos of a dataset. As a context manager, it ends the decoding processes."""
 
     def __init__(
         self,
@@ -121,9 +121,7 @@ class Videos(VideoFrames):
         self._files = {camera: find_videos(source, camera) for camera in cameras}
         self._period_ns = 1e9 / fps
         self._by_index = options.frames == "by-index"
-        self._indices: dict[
-            str, Index
-        ] = {}  # for each camera that of its last file, since a file of v3.0 has many episodes
+        self._indices: dict[str, Index] = {}  # of each camera's last file, because a file of v3.0 has many episodes
         self._views: dict[int, list[_View]] = {}
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:

@@ -71,7 +71,7 @@ class _Named:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Returns the facts of the stream, which are the same in all recordings, as arguments of ``Writer.stream``."""
+        """The facts of the stream, which are the same in all recordings, as arguments of ``Writer.stream``."""
         return {"names": self.names} | _attributes(cast("Samples", self))
 
 
@@ -83,7 +83,7 @@ class Rows(_Named):
     values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
     names: a name for each feature, the same in all recordings; None without names.
     clock: "nominal" if the stamps are only index / rate.
-    attributes: other facts of the stream, JSON-able, the same in all recordings: see :data:`ATTRIBUTES`.
+    attributes: other facts of the stream, in values of JSON, the same in all recordings: see :data:`ATTRIBUTES`.
     run: how often the recording's clock was set back before these rows, if the source shows that for all of its streams.
     """
 
@@ -133,7 +133,7 @@ class Texts:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As in :class:`Rows`."""
+        """The facts of the stream, as in :class:`Rows`."""
         return _attributes(self)
 
 
@@ -147,7 +147,7 @@ class Frames:
     codec, quality: how an array is stored: "jpeg" with that quality, "png" or "raw".
     unit_m: metres per unit of depth.
     intrinsics: the camera matrix ``[3][3]`` in pixels of the stored frames.
-    resized: how the reader resized the frames, JSON-able; None if they have the source's size.
+    resized: how the reader resized the frames, in values of JSON; None if they have the source's size.
     clock, attributes, run: as in :class:`Rows`.
     """
 
@@ -163,7 +163,7 @@ class Frames:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As in :class:`Rows`."""
+        """The facts of the stream, as in :class:`Rows`."""
         return {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized} | _attributes(self)
 
 
@@ -224,7 +224,7 @@ class Notes:
             reported as skipped here, since other processes do so.
 
     Attributes:
-        total: how many recordings there will be, for the progress; the reader sets it before it yields the first.
+        total: the number of recordings that will come, for the progress; the reader sets it before it yields the first.
         position: the number of the recording that is being read, or comes next. A reader adds the recordings that it cannot yield.
         left_out, skipped, assumed: see :class:`IngestReport`.
         counts, seen: the values of :meth:`count` and :meth:`see`, a dict for each table.
@@ -282,7 +282,7 @@ class Notes:
             counts[key] = counts.get(key, 0) + count
 
     def see(self, table: str, key: str, value: Any) -> None:
-        """Keeps a JSON-able value of a key in a table, for ``finish``; the first value of each key stays."""
+        """Keeps a value of JSON for a key in a table, for ``finish``; the first value of each key stays."""
         if self.wants(self.position):
             self.seen.setdefault(table, {}).setdefault(key, value)
 

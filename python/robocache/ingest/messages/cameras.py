@@ -235,7 +235,7 @@ class Camera:
                 continue
             pixels = self._convert_colours(pixels, encoding)
             unit = None
-            if encoding in ("16UC1", "mono16") and not storage.labels:
+            if encoding in ("16UC1", "mono16") and not storage.has_labels:
                 unit = self._unit_m if encoding == "mono16" else self._unit_of_16uc1()
             if pixels.dtype == np.uint8:
                 if storage.codec == "jpeg" and origin.known.options.image_codec is None:
