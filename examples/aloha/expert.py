@@ -22,12 +22,12 @@ def solve(side, xyz, pitch, roll):
     x, y, z = np.asarray(xyz).T
     x, y = (x + BASE_X, y - BASE_Y) if side < 0 else (BASE_X - x, BASE_Y - y)
     waist = np.arctan2(y, x)
-    r = np.hypot(x, y) - HAND * np.cos(pitch)
-    h = z - SHOULDER_Z + HAND * np.sin(pitch)
-    distance = np.hypot(r, h)
+    reach = np.hypot(x, y) - HAND * np.cos(pitch)
+    height = z - SHOULDER_Z + HAND * np.sin(pitch)
+    distance = np.hypot(reach, height)
     bend = np.arccos(np.clip((UPPER**2 + distance**2 - FOREARM**2) / (2 * UPPER * distance), -1, 1))
-    upper = np.arctan2(h, r) + bend
-    forearm = np.arctan2(h - UPPER * np.sin(upper), r - UPPER * np.cos(upper))
+    upper = np.arctan2(height, reach) + bend
+    forearm = np.arctan2(height - UPPER * np.sin(upper), reach - UPPER * np.cos(upper))
     shoulder = UPPER_ANGLE - upper
     elbow = -forearm - shoulder
     return np.stack([waist, shoulder, elbow, 0 * waist, pitch - shoulder - elbow, roll + 0 * waist], axis=1)
@@ -38,9 +38,9 @@ def forward(side, joints):
     waist, shoulder, elbow, _, wrist, _ = joints
     pitch = shoulder + elbow + wrist
     upper = UPPER_ANGLE - shoulder
-    r = UPPER * np.cos(upper) + FOREARM * np.cos(shoulder + elbow) + HAND * np.cos(pitch)
+    reach = UPPER * np.cos(upper) + FOREARM * np.cos(shoulder + elbow) + HAND * np.cos(pitch)
     z = SHOULDER_Z + UPPER * np.sin(upper) - FOREARM * np.sin(shoulder + elbow) - HAND * np.sin(pitch)
-    x, y = r * np.cos(waist), r * np.sin(waist)
+    x, y = reach * np.cos(waist), reach * np.sin(waist)
     return np.array([x - BASE_X, y + BASE_Y, z] if side < 0 else [BASE_X - x, BASE_Y - y, z]), pitch
 
 

@@ -27,9 +27,10 @@ Columns = dict[str, np.ndarray]
 _HEADER = 1 << 16
 # The most numbers in a point. An array with few rows that are longer than this may hold its points as columns.
 _WIDEST = 16
-# The bytes of points that any compressed file may claim to hold; a larger claim may be this many times the file's size.
-_SMALL, _MOST_PACKED = 1 << 26, 100
-# Lines of text that are read at once.
+# A compressed file may claim to hold so many bytes of points, or so many times its size.
+_SMALL = 1 << 26
+_MOST_PACKED = 100
+# The lines of text that are read at once.
 _LINES = 1 << 16
 # The numbers of a point in KITTI's .bin; nuScenes' have the ring too.
 _BIN_NAMES = ("x", "y", "z", "intensity", "ring")
@@ -72,14 +73,14 @@ def read_cloud(file: Path, bin_columns: int, notes: Notes) -> Columns:
         if suffix == ".bin":
             return _read_bin(file, opened, bin_columns)
         if suffix == ".npy":
-            _check_size(file, os.fstat(opened.fileno()).st_size, _size(opened))
+            _check_size(file, os.fstat(opened.fileno()).st_size, _bytes_left(opened))
             return _array_columns(file, np.load(file, mmap_mode="r", allow_pickle=False))
         readers: dict[str, Callable[[Path, BinaryIO, Notes], Columns]]
         readers = {".ply": _read_ply, ".pcd": _read_pcd, ".npz": _read_npz}
         return readers[suffix](file, opened, notes)
 
 
-def _size(opened: BinaryIO) -> int:
+def _bytes_left(opened: BinaryIO) -> int:
     """Returns how many bytes of a file are left to read."""
     return os.fstat(opened.fileno()).st_size - opened.tell()
 
@@ -92,14 +93,14 @@ def _check_size(file: Path, claimed: int, stored: int, packed: int = 1) -> None:
 
 def _read_columns(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
     """Reads `count` binary points that lie one after another."""
-    _check_size(file, count * dtype.itemsize, _size(opened))
+    _check_size(file, count * dtype.itemsize, _bytes_left(opened))
     points = np.frombuffer(opened.read(count * dtype.itemsize), dtype, count)
     return {name: points[name].astype(points[name].dtype.newbyteorder("=")) for name in dtype.names or ()}
 
 
 def _read_lines(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: int) -> Columns:
     """Reads `count` points, a line each."""
-    _check_size(file, 2 * count * len(dtype.descr) - 1, _size(opened))
+    _check_size(file, 2 * count * len(dtype.descr) - 1, _bytes_left(opened))
     names = dtype.names or ()
     fields = [(name, dtype[name].base, int(np.prod(dtype[name].shape, dtype=int))) for name in names]
     width = sum(size for _, _, size in fields)
@@ -245,7 +246,7 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
 
 
 def _number_padding(names: list[str]) -> list[str]:
-    """Numbers the fields of padding, since PCL names all of them "_"."""
+    """Numbers the fields of padding, because PCL names all of them "_"."""
     return [f"_{number}" if name == "_" else name for number, name in enumerate(names)]
 
 
@@ -255,7 +256,7 @@ def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: 
     if len(sizes) < 2:
         raise SourceError(f"{file}: ends before its points")
     packed, size = map(int, sizes)
-    _check_size(file, packed, _size(opened))
+    _check_size(file, packed, _bytes_left(opened))
     if size != count * dtype.itemsize or size > packed * _MOST_PACKED:
         raise SourceError(f"{file}: expected {count * dtype.itemsize} bytes of points, got {size} packed in {packed}")
     raw = _unpack_lzf(file, opened.read(packed), size)
@@ -304,7 +305,7 @@ def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
 
 
 def _read_bin(file: Path, opened: BinaryIO, columns: int) -> Columns:
-    size = _size(opened)
+    size = _bytes_left(opened)
     if size % (4 * columns):
         raise SourceError(f"{file}: expected points of {columns} float32, got {size} bytes")
     points = np.frombuffer(opened.read(), "<f4").reshape(-1, columns)

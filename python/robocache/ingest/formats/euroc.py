@@ -15,7 +15,7 @@ LOG, CALIBRATION = "data.csv", "sensor.yaml"
 
 @dataclass(frozen=True)
 class EurocOptions(CameraOptions):
-    """There are no options of its own: a EuRoC folder describes itself."""
+    """Adds no options, because a EuRoC folder describes itself."""
 
     title: ClassVar[str] = "EuRoC folder"
 
