@@ -141,7 +141,7 @@ def make_parser() -> argparse.ArgumentParser:
         "plan",
         "cut an ingest into shards that any process converts",
         "robocache plan dataset work --shards 64",
-        "robocache convert work --shard 0    # and so on, on machines that see both",
+        "robocache convert work --shard 0    # and so on, on any machine with dataset and work",
         "robocache merge work cache",
     )
     subparser.add_argument("source", help="as for robocache ingest")
@@ -195,7 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="extend",
         nargs="+",
         metavar="STREAM=FEATURE",
-        help="LeRobot: the name of a feature; streams of one feature are concatenated in this order",
+        help="LeRobot: the name of a feature; streams of one feature are concatenated in the order given",
     )
     subparser.add_argument(
         "--video", action="store_true", help="LeRobot: cameras as H.264 in mp4 (default: as image files)"
@@ -261,7 +261,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--moments",
         type=_positive(int),
         default=1000,
-        help="how many moments to draw if the recording has none of a policy (default 1000)",
+        help="how many moments to draw if no policy's moments are recorded (default 1000)",
     )
 
     subparser = command(

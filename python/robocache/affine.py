@@ -25,7 +25,7 @@ class Affine:
 
     Attributes:
         scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32. If
-            statistics are per step, the shape begins with the steps.
+            statistics are per step, `shape` begins with the steps.
     """
 
     def __init__(

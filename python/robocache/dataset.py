@@ -700,9 +700,9 @@ class Dataset:
         old ones to another part.
 
         Args:
-            shares: the share of each part: floats that add up to at most 1, or numbers of episodes. Numbers of episodes are
-                rounded by the largest remainder (if equal, the earlier part gets one more). Episodes beyond the shares are
-                in no part.
+            shares: the share of each part: floats that add up to at most 1, or whole numbers of episodes. Parts by floats are
+                rounded to whole episodes by the largest remainder (if equal, the earlier part gets one more). Episodes beyond
+                the shares are in no part.
             seed: the seed of the draw.
             by: a column of `episodes`: episodes with the same value stay together, and the shares count values.
 

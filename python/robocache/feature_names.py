@@ -134,7 +134,7 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
 def own_names(
     stream: str, shape: Sequence[int], attributes: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
 ) -> list[str] | None:
-    """Returns the names of a stream's features from its attributes, else from those of the groups around it, the innermost group
+    """Returns the names of a stream's features from its attributes, else from the attributes of the groups around it, the innermost group
     first."""
     features = math.prod(shape)
     for names in declared_names(attributes).values():
@@ -284,7 +284,7 @@ def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
 
 
 def units_in(column: str, value: Any) -> dict[str, str]:
-    """Returns the known units in a column, each as one word, by their location in it."""
+    """Returns the known units in a column in one spelling, by their place in the column, such as "units[2]"."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = read_object(value)
     if isinstance(value, dict):

@@ -129,14 +129,14 @@ class LeRobotLoader(Loader):
         complete = _with_every_key(dataset, chosen, list(streams)) if options["missing"] == "drop" else list(chosen)
         masked = _lacking_frames(dataset, complete, cameras)
         self._warn_of_masks(dataset, masked)
-        padded = [name for name in features if any(getattr(windows[name], x) is not None for x in _MAKES_PADDING)]
-        padded += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
+        can_pad = [name for name in features if any(getattr(windows[name], x) is not None for x in _MAKES_PADDING)]
+        can_pad += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
         for name in masked:  # so that a row does not get another row's frame
             if windows[name].tolerance_s is None and (name in nominal or name not in requested):
                 windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / facts["fps"])
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
-        masked |= {name: {} for name in padded}
+        masked |= {name: {} for name in can_pad}
         anchors = _with_cache_indices(dataset, as_anchors(options.pop("anchors", None)))
         if anchors.rate_hz is None and anchors.stream is None:
             # Every row is drawn, with or without a frame of each camera.

@@ -292,7 +292,7 @@ class Loader(BatchesInOrder):
         follow_links: bool = False,
         **options: Any,
     ) -> Loader:
-        """Returns a loader of LeRobot's batches: values, masks, keys and types are those of its dataset in a DataLoader.
+        """Returns a loader of LeRobot's batches: values, masks, keys and types are as from its dataset in a DataLoader.
 
         The dataset is read once, into a cache that is rebuilt when one of the dataset's files changes. Of several processes one
         builds the cache and the others wait.
@@ -438,7 +438,7 @@ class Loader(BatchesInOrder):
         return self._batch(position) if self._stream is None else self._batch_ahead(position)
 
     def _batch(self, position: Position, stream: int | None = None) -> dict[str, Any] | None:
-        """Returns the batch at a position, made on a CUDA stream or the current one; None at the epoch's end."""
+        """Returns the batch at a position, made on a CUDA stream, by default the current one; None at the epoch's end."""
         arrays = [None] * len(self._names)
         batch = _next(self._handle, self._like, *position, stream, self._exchange, id(arrays))
         if batch is None:
@@ -577,7 +577,7 @@ class Loader(BatchesInOrder):
     def _replace_changes(
         self, seed: int, changes: list[_Change], new_changes: Sequence[tuple[int, int, dict[str, float]]]
     ) -> Any:
-        """Replaces all changes of the weights by `changes` and then `new_changes`. Returns the handle of the last one."""
+        """Replaces all changes of the weights by `changes` and then `new_changes`. Returns the handle of the last change."""
         for epoch, samples, weights in new_changes:
             last = changes[-1].handle if changes else None
             pairs = (x for pair in weights.items() for x in pair)

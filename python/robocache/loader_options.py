@@ -68,7 +68,7 @@ def open_loader(
     rank: int,
     world_size: int,
 ) -> tuple[Any, dict[str, TextKey], list[str]]:
-    """Opens the library's loader. Returns it, the keys of texts, which Python handles, and notes for the user.
+    """Opens the library's loader. Returns the loader, the keys of texts, which Python handles, and notes for the user.
 
     Args:
         arguments: the arguments of :class:`robocache.Loader` by name.
@@ -272,7 +272,7 @@ def _words(stream: Stream) -> dict[tuple[str, int], dict[str, None]]:
 def _text_keys(
     sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], task_text: Any, snap_ns: int
 ) -> dict[str, TextKey]:
-    """Returns the keys of the batch that are texts, including the one of `task_text`."""
+    """Returns the keys of the batch that are texts, including the key of `task_text`."""
     has_task = isinstance(task_text, str) or truth("task_text", task_text)
     if has_task and "task" in windows:
         raise errors.ArgumentError("task_text: the batch's key 'task' is already a stream's; rename that")

@@ -519,7 +519,7 @@ def save_norm_stats(
     keys: Mapping[str, str] | None = None,
 ) -> None:
     """Writes statistics as LeRobot's `meta/stats.json`, openpi's `norm_stats.json`, or GR00T's `stats.json` and
-    `relative_stats.json`. Numbers read back bit for bit.
+    `relative_stats.json`. A file that is read again gives the same numbers, bit for bit.
 
     Args:
         path: the file. An existing file is replaced when the new one is complete.

@@ -58,7 +58,7 @@ class Writer:
 
     Attributes:
         provenance: the origin of the data: a JSON-able dict, stored in the cache; with `append` it begins as the cache's dict. It
-            may be edited until the end, and refuses values that cannot be stored at once (ArgumentError, ArgumentTypeError).
+            may be edited until the end, and at once refuses values that cannot be stored (ArgumentError, ArgumentTypeError).
 
     Raises:
         FileError: `path` exists (with `overwrite`: and is not a cache) or is inside a cache; with `append` it is not a cache or
@@ -419,7 +419,7 @@ def _as_array(stream: str, argument: str, value: Any) -> Any:
             empty = isinstance(value, list | tuple) and not value
             array = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
-            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_difference(value) or error}") from None
+            raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_shape_error(value) or error}") from None
         # numpy rounds whole numbers of this size to float64.
         if array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63:
             too_wide = [x for x in np.asarray(value, object).ravel() if isinstance(x, int) and abs(x) >= 2**63]
@@ -434,7 +434,7 @@ def _as_array(stream: str, argument: str, value: Any) -> Any:
     return value if has_whole_elements else value.astype(value.dtype.newbyteorder("="))
 
 
-def _difference(rows: Any) -> str | None:
+def _shape_error(rows: Any) -> str | None:
     """Returns an error text if the rows have different sizes, else None."""
     shapes = {row.shape for row in rows if isinstance(row, np.ndarray)} if isinstance(rows, list | tuple) else set()
     if len(shapes) < 2:

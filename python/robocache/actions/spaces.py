@@ -196,7 +196,7 @@ def _convert_pose(
     roundoffs: tuple[float, float],
     shapes: tuple[Sequence[int], Sequence[int]],
 ) -> Components:
-    """Returns the components of a pose relative to `base`, or with `back` absolute. `roundoffs` and `shapes`: for x and base."""
+    """Returns the components of a pose relative to `base`, or with `back` absolute. `roundoffs` and `shapes` are those of x and base."""
     p, p0 = pose[:3], base[:3]
     if back:
         pose = [*p, *(part * scale[1] for part in pose[3:])] if scale[1] != 1 else pose

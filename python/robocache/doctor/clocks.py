@@ -98,7 +98,7 @@ def check_own_stamps(survey: Survey) -> Iterator[Finding]:
 def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
     """Finds episodes whose rate differs from the stream's."""
     for name, clock in survey.distinct.items():
-        # A nominal clock has a rate in each episode, even where the stream has no steady one.
+        # A nominal clock has a rate in each episode, even where the stream has no steady rate.
         if not (clock.steady or clock.stream.clock == "nominal"):
             continue
         regular_counts, regular_ns = (array.copy() for array in clock.periods.regular)

@@ -47,7 +47,7 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
 
 
 def check_boundaries(survey: Survey) -> Iterator[Finding]:
-    """Finds rows within an episode that the recording marks as the first or last row of one."""
+    """Finds rows within an episode that the recording marks as the first or last row of an episode."""
     for stream in survey.numbers:
         last_part = re.split(r"[/.]", stream.name)[-1]
         if last_part not in ("is_first", "is_last") or int(np.prod(stream.shape)) != 1:

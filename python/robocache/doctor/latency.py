@@ -26,7 +26,7 @@ PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = 24, 5, 10.0, 4.0
 AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or the share SAME_LAG of the lag
 SAME_LAG = 0.2
 LATENCY_WARNING_S = 0.1
-FEATURES = 12
+FEATURES = 12  # the most features compared
 # This share of the cache's numbers is read, or NUMBERS if that is more.
 SHARE, NUMBERS = 1 / 64, 1 << 18
 _RATE_LEAST_HZ = 4.0
@@ -151,7 +151,7 @@ def _correlate(
     step_s: float,
     largest_lag: int,
 ) -> np.ndarray | None:
-    """Returns float64 ``[2 largest + 1]``: the correlation of the rates of change, -1 to 1, at lags of -largest to largest steps.
+    """Returns the correlation of the rates of change, -1 to 1, at lags of -`largest_lag` to `largest_lag` steps, float64.
 
     It is a mean over the features, each weighted by its share of motion, as opposed to noise, in both streams. Returns None if
     no feature moves or the piece is too short.

@@ -63,7 +63,7 @@ class Pictures:
 
     Attributes:
         streams: the pictures of at most 64 streams.
-        borders: the begins of the episodes and the end of the last one, from 0 to 1; at most 300 episodes.
+        borders: the begins of the episodes and the end of the last episode, from 0 to 1; at most 300 episodes.
         seconds: the duration of these episodes together.
         episodes: the number of these episodes.
         strips: the strips of the first 16 cameras.

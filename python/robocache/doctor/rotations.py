@@ -25,7 +25,7 @@ _NUMBERS = 1 << 20  # numbers checked at once
 
 def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
     """Finds blocks of four features that have length 1 in every row and no method, and matrices that are rotations in every row.
-    The advice has the mapping with a method for them.
+    The advice has a mapping that gives them a method.
 
     A block is no rotation if fewer than two of its features change, or if each row has one 1 and three 0.
     """
@@ -107,7 +107,7 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:
     """Returns each block of four with length 1 in every row, by its first feature: how often its sign turns from row to row, and the
-    largest deviation of the length from 1. If a component is near 0, a block beside the rotation's has a length near 1 too."""
+    largest deviation of the length from 1. If a component is near 0, a neighbouring block has a length near 1 too."""
     candidates = np.array(blocks, np.int64)
     sign_turns = np.zeros(len(candidates), np.int64)
     worst = np.zeros(len(candidates))

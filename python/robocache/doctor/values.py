@@ -30,8 +30,8 @@ JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-_BYTES = 1 << 24  # the bytes scanned at once
-_NUMBERS = 1 << 18  # the numbers compared with the row before at once
+_BYTES = 1 << 24  # the bytes scanned in one step
+_NUMBERS = 1 << 18  # the numbers compared with the previous row in one step
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
 _array_of = _lib.function("array_of")
 

@@ -48,7 +48,7 @@ def export(
             :func:`robocache.resample_trajectories`; for cameras "previous" or "nearest". A stream that has its own methods
             (``attributes["methods"]``, as rotations have) needs none.
         rename: for LeRobot ``{stream: feature}``, such as "observation.state" and "action". Streams of one feature are
-            concatenated in this order; the names of their numbers then begin with the stream's name.
+            concatenated in the order of `rename`; the names of their numbers then begin with the stream's name.
         video: for LeRobot, write cameras as lossy H.264 in mp4 instead of columns of JPEG and PNG files; needs PyAV.
         progress: called as ``progress(done, total, what)`` before each episode.
 

@@ -154,7 +154,7 @@ def skew(
         recorded: a cache that a :class:`Recorder` wrote, or its path. A key's stream has the name of the key, or else of the
             spec's stream.
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
-        moments: how many moments to draw if the recording has none of a policy (:meth:`Recorder.saw`): the moments of a
+        moments: how many moments to draw if no moments of a policy are recorded (:meth:`Recorder.saw`): the moments of a
             policy that takes the present moment.
 
     Raises:

@@ -57,8 +57,8 @@ def integrate_tsdf(
         voxel_size: metres, one number or three.
         truncation: metres. Voxels farther behind the surface are not updated; voxels farther in front only with
             `space_carving`.
-        depth_scale: metres per unit of `depth`: 0.001 for uint16 millimetres. If the measurements are on the host and none
-            reaches the grid, a warning gives both distances.
+        depth_scale: metres per unit of the depth image: 0.001 for uint16 millimetres. If the measurements are on the host and
+            none reaches the grid, a warning gives their distances and the grid's.
         max_weight: the limit of weights, so that the grid can follow a changing scene.
         space_carving: voxels farther in front of a surface than `truncation` are updated too, with +truncation.
 
@@ -134,7 +134,7 @@ def _warn_if_nothing_is_measured(
         return
     unit = 1.0 if depth_scale is None else float(depth_scale)
     if name == "depth":
-        ranges, longest = measured, 10.0  # a ray at the edge of 168 degrees is ten times as long as its depth
+        ranges, longest = measured, 10.0  # at the edge of a view of 168 degrees a ray is ten times as long as its depth
     else:
         ranges, longest = np.sqrt(np.square(measured, dtype=np.float64).sum(axis=-1)), 1.0
     ranges = ranges[np.isfinite(ranges) & (ranges > 0)]
