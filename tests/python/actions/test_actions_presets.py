@@ -17,8 +17,8 @@ from robocache.actions import BinarizeGripper, Relative, Rescale, Rotate, StepDe
 
 
 def make_bool_mask(*dims):
-    """openpi's function: make_bool_mask(2, -1) is True, True, False."""
-    return [sign > 0 for sign in dims for _ in range(abs(sign))]
+    """Returns the mask as openpi's function does: make_bool_mask(2, -1) is [True, True, False]."""
+    return [dim > 0 for dim in dims for _ in range(abs(dim))]
 
 
 @pytest.mark.parametrize("dims", [(6, -1, 6, -1), (7, -1), (6,)])
