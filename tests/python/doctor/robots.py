@@ -33,24 +33,24 @@ def make_recording(rng, seconds=6.0, jitter=0.02, features=4, camera=True):
     return streams
 
 
-def make_recordings(rng, episodes=4, **shape):
+def make_recordings(rng, episodes=4, **options):
     """Returns recordings of similar length."""
-    return [make_recording(rng, seconds=float(rng.uniform(5.5, 6.5)), **shape) for _ in range(episodes)]
+    return [make_recording(rng, seconds=float(rng.uniform(5.5, 6.5)), **options) for _ in range(episodes)]
 
 
-def write(path, recordings, metadata=None, describe=None, provenance=None, **writer):
+def write(path, recordings, metadata=None, describe=None, provenance=None, **options):
     """Writes the recordings as a cache."""
-    with robocache.Writer(path, **writer) as w:
+    with robocache.Writer(path, **options) as writer:
         for name, facts in (describe or {}).items():
-            w.stream(name, **facts)
+            writer.stream(name, **facts)
         for number, streams in enumerate(recordings):
-            with w.episode(**(metadata[number] if metadata else {})) as episode:
+            with writer.episode(**(metadata[number] if metadata else {})) as episode:
                 for name, (time, values) in streams.items():
                     if len(time) and name.startswith("top"):
                         episode.append(name, time, values, codec="png")
                     elif len(time):
                         episode.append(name, time, values)
-        w.provenance.update(provenance or {})
+        writer.provenance.update(provenance or {})
     return path
 
 
