@@ -139,7 +139,7 @@ def test_messages_are_in_the_order_of_time(cache, tmp_path):
 
 def test_frames_of_reference_of_bags_are_in_the_messages(rng, tmp_path):
     points = rng.normal(size=(5, 3)).astype(np.float32)
-    texts = [
+    declared_frames = [
         {"/lidar/header.frame_id": "roof", "/camera/frame_id": "eye"},
         {"/lidar/header.frame_id": "mast"},
         "of another program's",
@@ -147,7 +147,7 @@ def test_frames_of_reference_of_bags_are_in_the_messages(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("/lidar", names=["x", "y", "z"])
         writer.stream("/base", names=["x", "y", "z"], attributes={"frame_id": "base"})
-        for frames in texts:
+        for frames in declared_frames:
             with writer.episode(frame_ids=frames if isinstance(frames, str) else json.dumps(frames)) as episode:
                 for name in ("/lidar", "/base"):
                     episode.append(name, [1, 2], points, offsets=[0, 2, 5])
@@ -277,7 +277,7 @@ def test_frames_may_have_another_codec_after_a_round_trip(cache, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
+    "changes",
     [
         {"shape": [4]},
         {"shape": [0]},
@@ -292,7 +292,7 @@ def test_frames_may_have_another_codec_after_a_round_trip(cache, tmp_path):
         {"resized": 3},
     ],
 )
-def test_metadata_that_contradict_the_messages_are_ignored(content, tmp_path):
+def test_metadata_that_contradict_the_messages_are_ignored(changes, tmp_path):
     from mcap.writer import Writer
 
     facts = {
@@ -302,7 +302,7 @@ def test_metadata_that_contradict_the_messages_are_ignored(content, tmp_path):
         "clock": "nominal",
         "names": [],
         "attributes": {},
-    } | content
+    } | changes
     values = np.array([0.1, 0.2, 0.3], np.float32)
     with (tmp_path / "a.mcap").open("wb") as opened:
         writer = Writer(opened)
