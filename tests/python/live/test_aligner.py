@@ -231,7 +231,7 @@ def test_a_frame_is_seen_when_it_arrives(tmp_path, frame_window, joint_window, c
     assert rings["cam"].counts == {
         "pushed": 44, "kept": 22, "reordered": 0, "too_late": 0, "refused": 22, "segments": 0, "duplicates": 22,
     }  # fmt: skip
-    # If a stamp may come twice, the next frame settles this one.
+    # If a stamp may come twice, a frame is settled only by the next frame.
     twice = {"joint": rings["joint"], "cam": ring("cam")}
     for stamp, file in zip(frame_ns.tolist()[-2:], files[-2:], strict=True):
         twice["cam"].push(stamp, file, arrival_ns=stamp)

@@ -16,7 +16,7 @@ FADE = 40 * MS
 def expected_action(chunks, moment, mode, decay, fade_begins):
     """Returns the action at a moment, from the last step of each chunk at or before the moment, unless the chunk is over.
 
-    `fade_begins` keeps, by chunk, the first moment at which it was used; None if it was the only chunk then, so nothing fades.
+    `fade_begins` keeps the first moment at which each chunk was used; None if no other chunk was used then, so nothing fades.
     """
     used = []
     for chunk in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
