@@ -48,15 +48,15 @@ def test_rows_have_the_newest_arrived_frame(recorded):
         commands_ns, commands = streams.episode(number)["action"]
         _, row_commands = rows.episode(number)["action"]
         row_ages = rows.episode(number)["observation.frame_age"][1].ravel()
-        first = 39 - len(row_ages)  # in every episode the last row is at 38/30 s
+        first_tick = 39 - len(row_ages)  # in every episode the last row is at 38/30 s
         newest = -1
         for row, age_s in enumerate(row_ages):
-            moment = 1_000_000_000 + round((first + row) * 1e9 / 30)
-            taken = moment - round(float(age_s) * 1e9)
-            frame = int(np.abs(stamps - taken).argmin())
-            assert abs(int(stamps[frame]) - taken) < 1000 and frame >= newest
+            row_ns = 1_000_000_000 + round((first_tick + row) * 1e9 / 30)
+            frame_ns = row_ns - round(float(age_s) * 1e9)
+            frame = int(np.abs(stamps - frame_ns).argmin())
+            assert abs(int(stamps[frame]) - frame_ns) < 1000 and frame >= newest
             assert (np.asarray(frames[frame]) == np.asarray(stored[row])).all()
-            assert (row_commands[row] == commands[np.abs(commands_ns - moment).argmin()]).all()
+            assert (row_commands[row] == commands[np.abs(commands_ns - row_ns).argmin()]).all()
             newest = frame
         ages += row_ages[6:].tolist()
     assert 0.06 < np.mean(ages) < 0.1 and np.std(ages) > 0.02

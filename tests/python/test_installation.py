@@ -101,11 +101,11 @@ def test_no_plugin(library):
 
 def test_a_plugin_of_another_build(library, fakes):
     shutil.copy(fakes / "librobocache_cuda.so", library.parent)
-    got = reason(ROBOCACHE_LIBRARY=str(library), FAKE_ABI="0123456789abcdef")
+    message = reason(ROBOCACHE_LIBRARY=str(library), FAKE_ABI="0123456789abcdef")
     assert re.fullmatch(
         re.escape(f"{library.parent}/librobocache_cuda.so belongs to another build of RoboCache: its interface is ")
         + "0123456789abcdef, this library's is [0-9a-f]{16}; build or install both together",
-        got,
+        message,
     )
 
 

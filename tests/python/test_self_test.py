@@ -38,8 +38,8 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
 
     for name in operations | {"Loader"}:
         monkeypatch.setattr(self_test, name, noting_calls(name, getattr(robocache, name)))
-    live = {"Ring", "Aligner"}
-    for name in live:
+    live_classes = {"Ring", "Aligner"}
+    for name in live_classes:
         monkeypatch.setattr(self_test, name, noting_calls(name, getattr(robocache.live, name)))
     conversions = ("Relative", "StepDelta", "Rotate", "Rescale", "BinarizeGripper")
     directions = {f"{name}.{direction}" for name in conversions for direction in ("forward", "back")}
@@ -48,7 +48,7 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
         conversion = getattr(robocache.actions, name)
         monkeypatch.setattr(conversion, direction, noting_calls(f"{name}.{direction}", getattr(conversion, direction)))
     report = self_test.self_test()
-    assert called == operations | {"Loader"} | live | directions and len(operations) >= 8
+    assert called == operations | {"Loader"} | live_classes | directions and len(operations) >= 8
     cases = {device: {result.case for result in report.results if result.device == device} for device in report.devices}
     assert all(names == cases["cpu"] for names in cases.values())
     assert cases["cpu"] == set(json.loads(self_test._ANSWERS.read_text()))
@@ -69,9 +69,9 @@ def test_cuda_gives_the_stored_results(cuda):
 def test_a_wrong_result_is_named(monkeypatch, tmp_path, capsys):
     answers = json.loads(self_test._ANSWERS.read_text())
     answers["fuse concat"] = "0" * 16
-    stored = tmp_path / "answers.json"
-    stored.write_text(json.dumps(answers))
-    monkeypatch.setattr(self_test, "_ANSWERS", stored)
+    answers_path = tmp_path / "answers.json"
+    answers_path.write_text(json.dumps(answers))
+    monkeypatch.setattr(self_test, "_ANSWERS", answers_path)
     report = self_test.self_test()
     monkeypatch.setattr(cli, "self_test", lambda: report)
     assert cli.main(["self-test"]) == 1
@@ -88,9 +88,9 @@ def test_an_operation_that_raises_fails_with_its_error(monkeypatch):
         raise self_test.errors.DeviceError("no memory")
 
     monkeypatch.setattr(self_test, "fuse_multimodal", refuse)
-    failed = {result.case: result.got for result in self_test.self_test().failures}
+    messages = {result.case: result.got for result in self_test.self_test().failures}
     cases = {case for case in json.loads(self_test._ANSWERS.read_text()) if "fuse" in case.split()}
-    assert failed == dict.fromkeys(cases, "DeviceError: no memory") and "gradient fuse" in cases
+    assert messages == dict.fromkeys(cases, "DeviceError: no memory") and "gradient fuse" in cases
 
 
 def test_the_command_succeeds(report_and_seconds, monkeypatch, capsys):

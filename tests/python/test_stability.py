@@ -107,7 +107,7 @@ def json_keys(folder):
 def interface():
     project = (ROOT / "pyproject.toml").read_text()
     scripts = re.findall(r"^(\S+) = \"(\S+)\"$", project.partition("[project.scripts]")[2].partition("\n[")[0], re.M)
-    exits = {name: getattr(cli, name) for name in ("_DONE", "_REFUSED", "_USAGE", "_SKIPPED", "_INTERRUPTED")}
+    exit_codes = {name: getattr(cli, name) for name in ("_DONE", "_REFUSED", "_USAGE", "_SKIPPED", "_INTERRUPTED")}
     headers = re.findall(r'^#include "(.+)"', (ROOT / "src/robocache/robocache.hpp").read_text(), re.M)
     with tempfile.TemporaryDirectory() as folder:
         keys_of = json_keys(Path(folder))
@@ -115,7 +115,7 @@ def interface():
         "python": python_names(),
         "errors": error_classes(),
         "command line": command_line(),
-        "exit codes": exits,
+        "exit codes": exit_codes,
         "json": keys_of,
         "entry points": {**dict(scripts), "formats": GROUP},
         "headers": ["robocache/robocache.hpp", *headers],

@@ -83,13 +83,13 @@ def test_any_streams_and_episodes(tmp_path_factory, data):
         assert stream.rows == sum(rows) == len(stream.time_ns) == len(stream.values)
         assert stream.findings["empty_episodes"] == rows.count(0)
     for index, episode in enumerate(expected):
-        got = ds.episode(index)
+        result = ds.episode(index)
         for name in appended:
             dtype, shape, _ = streams[name]
             times, values = episode.get(name, (np.empty(0, np.int64), np.empty((0, *shape), dtype)))
-            assert np.array_equal(got[name][0], times)
-            assert got[name][1].dtype == values.dtype and got[name][1].shape == values.shape
-            assert np.array_equal(bytes_of(got[name][1]), bytes_of(values))
+            assert np.array_equal(result[name][0], times)
+            assert result[name][1].dtype == values.dtype and result[name][1].shape == values.shape
+            assert np.array_equal(bytes_of(result[name][1]), bytes_of(values))
         stamps = [int(t) for times, _ in episode.values() for t in times]
         row = ds.episodes.slice(index, 1).to_pylist()[0]
         assert (row["start_ns"], row["end_ns"]) == ((min(stamps), max(stamps)) if stamps else (None, None))

@@ -21,20 +21,20 @@ def stats_and_findings(path, values):
 def assert_stats(stats, values):
     columns = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
     for f, column in enumerate(columns.T):
-        got = {name: getattr(stats, name).reshape(-1)[f] for name in stats._fields}
+        result = {name: getattr(stats, name).reshape(-1)[f] for name in stats._fields}
         column = column[np.isfinite(column)]
-        assert got["count"] == len(column)
+        assert result["count"] == len(column)
         if len(column) == 0:
-            assert all(np.isnan(value) for name, value in got.items() if name != "count")
+            assert all(np.isnan(value) for name, value in result.items() if name != "count")
             continue
-        assert got["min"] == column.min()
-        assert got["max"] == column.max()
+        assert result["min"] == column.min()
+        assert result["max"] == column.max()
         for name, q in QUANTILES.items():
-            assert got[name] == np.quantile(column, q), name
+            assert result[name] == np.quantile(column, q), name
         # Each mean of n terms is off by at most n * 2^-53 of the largest term, so two means differ by at most twice as much.
         tolerance = np.abs(column).max() * len(column) * 2.0**-52
-        assert abs(got["mean"] - column.mean()) <= tolerance
-        assert abs(got["std"] - column.std()) <= tolerance
+        assert abs(result["mean"] - column.mean()) <= tolerance
+        assert abs(result["std"] - column.std()) <= tolerance
 
 
 @settings(max_examples=60)
@@ -84,13 +84,13 @@ def test_sorted_repeated_and_constant_columns(tmp_path):
 def test_results_do_not_depend_on_the_number_of_threads(tmp_path, rng):
     values = rng.normal(size=(20_000, 40)).astype(np.float32)
     tables = []
-    before = robocache.num_threads()
+    thread_count = robocache.num_threads()
     try:
         for threads in (1, 2, 5):
             robocache.set_num_threads(threads)
             tables.append(np.stack(stats_and_findings(tmp_path / "cache", values)[0]).tobytes())
     finally:
-        robocache.set_num_threads(before)
+        robocache.set_num_threads(thread_count)
     assert len(set(tables)) == 1
 
 

@@ -67,7 +67,7 @@ def digest(batch):
 def test_many_batches(dataset, device, make):
     loader = make(dataset, device)
     batches = forever(loader)
-    first = digest(next(batches))
+    first_digest = digest(next(batches))
     gc.collect()  # closes files that other tests left open
     open_files, memory_kib = len(os.listdir("/proc/self/fd")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     device_bytes = 0 if device == "cpu" else torch.cuda.memory_allocated()
@@ -77,7 +77,7 @@ def test_many_batches(dataset, device, make):
         if number % 500 == 0 and state["samples"] < loader.num_samples:
             new_loader = make(dataset, device)
             new_loader.load_state_dict(state)
-            assert digest(next(new_loader)) == digest(batch) != first
+            assert digest(next(new_loader)) == digest(batch) != first_digest
     del batch, new_loader  # `new_loader` holds batches made ahead
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_files
@@ -86,15 +86,15 @@ def test_many_batches(dataset, device, make):
 
 
 def test_loaders_in_threads(dataset, device):
-    """Loaders in threads give the same batches as one after another. All read one dataset."""
-    kinds, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
+    """Loaders in threads give the same batches as loaders that run one after another. All read one dataset."""
+    makers, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
 
     def digests(make):
         return [digest(batch) for batch in itertools.islice(forever(make(dataset, device)), count)]
 
-    expected = [digests(make) for make in kinds]
-    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as pool:
-        assert list(pool.map(digests, kinds)) == expected
+    expected = [digests(make) for make in makers]
+    with concurrent.futures.ThreadPoolExecutor(len(makers)) as pool:
+        assert list(pool.map(digests, makers)) == expected
 
 
 @pytest.mark.parametrize("make", [loader_of, mapped_mixture_of, reusing_loader_of])

@@ -62,7 +62,7 @@ def test_torch_by_default_and_numpy_on_request(dataset):
     assert all(type(value) is np.ndarray for value in as_numpy.values())
     for key, value in as_numpy.items():
         assert_same_bits(value, to_numpy(as_torch[key]), key)
-        value[...] = 0  # the array's memory is its own, and writable
+        value[...] = 0  # the array owns its memory, which is writable
 
 
 def test_numpy_bfloat16(dataset, recording):

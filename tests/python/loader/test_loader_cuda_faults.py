@@ -34,11 +34,11 @@ def test_full_memory_is_an_error_and_the_loader_continues(cuda, tmp_path):
     expected = next(loader_of(path))["x"].cpu()
     loader = loader_of(path)
     torch.cuda.empty_cache()
-    filling = []
+    blocks = []
     size = 1 << 34
     while size >= 1 << 12:
         try:
-            filling.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            blocks.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
         except torch.OutOfMemoryError:
             size //= 2
     failures = (robocache.DeviceError, torch.OutOfMemoryError, MemoryError)
@@ -53,7 +53,7 @@ def test_full_memory_is_an_error_and_the_loader_continues(cuda, tmp_path):
     for _ in range(3):
         with pytest.raises(failures):
             next(loader)
-    del filling
+    del blocks
     torch.cuda.empty_cache()
     loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
     assert torch.equal(next(loader)["x"].cpu(), expected)
@@ -87,7 +87,7 @@ def test_a_failed_launch_is_an_error(cuda, tmp_path):
         [sys.executable, "-c", PROGRAM, write(tmp_path / "cache")], capture_output=True, text=True, timeout=300
     )
     assert process.returncode == 0, (process.returncode, process.stderr[-2000:])
-    *lines, last = process.stdout.splitlines()
-    assert len(lines) == 4 and last == "on the CPU 16.0", process.stdout
+    *lines, last_line = process.stdout.splitlines()
+    assert len(lines) == 4 and last_line == "on the CPU 16.0", process.stdout
     assert all(line.startswith(("DeviceError ", "torch ")) for line in lines), process.stdout
     assert any(line.startswith("DeviceError ") for line in lines), process.stdout

@@ -79,30 +79,30 @@ def test_gather_does_not_change_prefetched_batches(dataset, device):
 def test_a_batch_reuses_the_memory_of_an_earlier_one(dataset, framework, prefetch):
     expected = epochs(make_loader(dataset, framework=framework, prefetch=0))
     loader = make_loader(dataset, framework=framework, prefetch=prefetch, reuse_buffers=True)
-    seen_addresses, kept = set(), []
+    seen_addresses, batches = set(), []
     for index, batch in enumerate(itertools.islice(forever(loader), 3 * len(loader))):
         assert_same_batches([copied(batch)], [expected[index]])
         assert all(isinstance(x, np.ndarray) == (framework == "numpy") for x in batch.values())
         seen_addresses.add(tuple(addresses(batch).values()))
-        kept.append(batch)
+        batches.append(batch)
     assert index == len(expected) - 1
     assert len(seen_addresses) <= prefetch + 2
     # Each batch is a new dict, with views of reused memory.
-    assert len({id(batch) for batch in kept}) == len(kept)
-    first = addresses(kept[0])
-    later = [batch for batch in kept[1:] if addresses(batch) == first]
-    assert later
+    assert len({id(batch) for batch in batches}) == len(batches)
+    first_addresses = addresses(batches[0])
+    later_batches = [batch for batch in batches[1:] if addresses(batch) == first_addresses]
+    assert later_batches
     # Both batches now show the later values.
-    rows = len(later[-1]["time_ns"])
-    assert_same_bits(to_numpy(kept[0]["time_ns"])[:rows], to_numpy(later[-1]["time_ns"]))
+    rows = len(later_batches[-1]["time_ns"])
+    assert_same_bits(to_numpy(batches[0]["time_ns"])[:rows], to_numpy(later_batches[-1]["time_ns"]))
 
 
 def test_without_reuse_batches_keep_their_values(dataset, device):
     loader = make_loader(dataset, device)
-    kept = list(itertools.islice(forever(loader), 40))
+    batches = list(itertools.islice(forever(loader), 40))
     expected = epochs(make_loader(dataset, device, prefetch=0), 1 + 40 // len(loader))[:40]
-    assert_same_batches([copied(batch) for batch in kept], expected)
-    assert len({tuple(addresses(batch).values()) for batch in kept}) == 40
+    assert_same_batches([copied(batch) for batch in batches], expected)
+    assert len({tuple(addresses(batch).values()) for batch in batches}) == 40
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

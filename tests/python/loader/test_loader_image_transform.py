@@ -62,10 +62,10 @@ def loader_of(dataset, windows, device="cpu", **options):
 
 
 def test_the_function_is_the_last_step(dataset, device):
-    got = {}
+    calls = {}
 
     def record(images, seeds):
-        got[images.shape[1:]] = images.clone(), seeds.clone()
+        calls[images.shape[1:]] = images.clone(), seeds.clone()
         return images >> 1
 
     batch = next(loader_of(dataset, windows_of(record), device))
@@ -75,11 +75,11 @@ def test_the_function_is_the_last_step(dataset, device):
         "action": None,
     }
     raw = next(loader_of(dataset, windows, device))
-    assert torch.equal(got[2, 3, 7, 9][0], raw["top"]) and torch.equal(got[3, 8, 8][0], raw["wrist"])
+    assert torch.equal(calls[2, 3, 7, 9][0], raw["top"]) and torch.equal(calls[3, 8, 8][0], raw["wrist"])
     assert torch.equal(batch["top"], raw["top"] >> 1) and torch.equal(batch["wrist"], raw["wrist"] >> 1)
     assert torch.equal(batch["top_is_pad"], raw["top_is_pad"]) and torch.equal(batch["action"], raw["action"])
-    seeds = got[3, 8, 8][1]
-    assert torch.equal(seeds, got[2, 3, 7, 9][1]) and str(seeds.device) == loader_of(dataset, windows, device).device
+    seeds = calls[3, 8, 8][1]
+    assert torch.equal(seeds, calls[2, 3, 7, 9][1]) and str(seeds.device) == loader_of(dataset, windows, device).device
     assert len(seeds.unique()) == 16 and (seeds >= 0).all()
 
 

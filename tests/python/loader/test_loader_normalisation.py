@@ -35,11 +35,11 @@ def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
         loader = loader_by_keywords(
             dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize=mode, device=device
         )
-        got = to_numpy(next(loader)["x"])
-        assert np.isfinite(got).all()
-        assert len(np.unique(got[..., 0])) == 1
-        assert abs(got[0, 0, 0]) <= 1
-        assert len(np.unique(got[..., 1])) == 50
+        result = to_numpy(next(loader)["x"])
+        assert np.isfinite(result).all()
+        assert len(np.unique(result[..., 0])) == 1
+        assert abs(result[0, 0, 0]) <= 1
+        assert len(np.unique(result[..., 1])) == 50
 
 
 @pytest.mark.parametrize("mode", MODES)

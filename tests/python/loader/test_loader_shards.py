@@ -49,8 +49,8 @@ def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
     """A rank that loads only its own episodes has them at other addresses."""
     recording = recording_of(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
-    whole = joined(loader_by_keywords(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device))
-    values = dict(zip(anchors_of([whole]), whole["x"], strict=True))
+    all_rows = joined(loader_by_keywords(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device))
+    values = dict(zip(anchors_of([all_rows]), all_rows["x"], strict=True))
     for loader in ranks_of(dataset, 2, device=device):
         assert loader.explain()[0].bytes < 4 * 3 * 165
         batch = joined(loader)
@@ -59,12 +59,12 @@ def test_values_equal_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
 
 def test_a_rank_resumes(rng, tmp_path, device):
     dataset = write(tmp_path / "cache", recording_of(rng, (40, 30, 50, 45)))
-    first, resumed = (ranks_of(dataset, 2, device=device, seed=3)[1] for _ in range(2))
-    loop = iter(first)
+    loader, resumed = (ranks_of(dataset, 2, device=device, seed=3)[1] for _ in range(2))
+    loop = iter(loader)
     next(loop)
     next(loop)
-    assert position_of(first) == {"seed": 3, "epoch": 0, "samples": 32}
-    resumed.load_state_dict(first.state_dict())
+    assert position_of(loader) == {"seed": 3, "epoch": 0, "samples": 32}
+    resumed.load_state_dict(loader.state_dict())
     assert_same_batches(batches_of(resumed, 100), batches_of(loop, 100))
 
 

@@ -111,7 +111,7 @@ def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
 
 
 def previous_row(tmp_path, device, offsets_ns, **options):
-    """Returns the row that "previous" takes at an anchor, of rows 1 s before it, at `offsets_ns` from it, and 1 s after it."""
+    """Returns the row that "previous" takes at an anchor. Rows are 1 s before it, `offsets_ns` from it, and 1 s after it."""
     times = EPOCH_NS + np.array([-(10**9), *offsets_ns, 10**9])
     recording = [{"a": (np.array([EPOCH_NS]), np.zeros(1)), "b": (times, np.arange(len(times), dtype=np.float32))}]
     dataset = write(tmp_path / "cache", recording)
@@ -134,8 +134,8 @@ def previous_row(tmp_path, device, offsets_ns, **options):
 )
 def test_a_target_closer_than_snap_is_the_nearest_sample(tmp_path, device, offsets_ns, row):
     assert previous_row(tmp_path, device, offsets_ns) == row
-    at_or_before = sum(offset <= 0 for offset in offsets_ns)
-    assert previous_row(tmp_path / "exact", device, offsets_ns, snap_s=0) == at_or_before
+    expected = sum(offset <= 0 for offset in offsets_ns)
+    assert previous_row(tmp_path / "exact", device, offsets_ns, snap_s=0) == expected
 
 
 def test_a_nan_of_the_data_stays_in_its_entries(tmp_path, device):

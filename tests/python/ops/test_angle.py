@@ -214,10 +214,10 @@ def test_rule_9_angles_beside_other_methods(rng, device):
 @each_clock
 def test_fused_angles_equal_resample_scaled_before_rounding(rng, device, clock):
     values, times, targets = random_case(rng, FLOATS[1], clock)
-    other = rng.standard_normal((3, 17, 2)).astype(np.float32)
+    speeds = rng.standard_normal((3, 17, 2)).astype(np.float32)
     streams = {
         "yaw": (to_torch(values, device), to_torch(times, device)),
-        "v": (to_torch(other, device), to_torch(times, device)),
+        "v": (to_torch(speeds, device), to_torch(times, device)),
     }
     target_times = to_torch(targets, device)
     angles, valid = resample(values, times, targets, device)

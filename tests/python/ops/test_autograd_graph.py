@@ -62,13 +62,13 @@ def test_tensors_are_saved_by_torchs_hooks_alone(device):
     """Hooks can move the tensors, checkpoints recompute them, and nothing else holds them until the backward pass."""
     values, times = ramp(device)
     inputs = values.detach() * 1, times * 1  # only the call holds them
-    alive = [weakref.ref(x) for x in inputs]
+    references = [weakref.ref(x) for x in inputs]
     with torch.autograd.graph.saved_tensors_hooks(
         lambda x: x.detach().cpu().numpy().copy(), lambda x: to_torch(x, device)
     ):
         out = robocache.fuse_multimodal([(values, times), inputs], times + 0.5)
     del inputs
-    assert [x() for x in alive] == [None, None]
+    assert [x() for x in references] == [None, None]
     (gradient,) = torch.autograd.grad(out[:4].sum(), values)
     assert gradient.ravel().tolist() == [0.5, 0.5, 1, 1, 1, 1, 1, 1, 0.5, 0.5]
 
@@ -83,8 +83,8 @@ def test_tensors_are_saved_by_torchs_hooks_alone(device):
 def test_a_retained_graph_gives_the_same_gradient_again(device):
     values, times = ramp(device)
     loss = robocache.resample_trajectories(values, times, times + 0.5, extrapolate="clamp").square().sum()
-    first = torch.autograd.grad(loss, values, retain_graph=True)[0]
-    assert torch.equal(torch.autograd.grad(loss, values)[0], first)
+    expected = torch.autograd.grad(loss, values, retain_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(loss, values)[0], expected)
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
 

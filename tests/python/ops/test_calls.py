@@ -32,7 +32,7 @@ def inputs(device):
         "camera": torch.tensor([8.0, 8.0, 3.5, 2.5]),
     }
     arrays = {name: array.to(device) for name, array in arrays.items()}
-    # Torch records the gradients of these.
+    # Torch records gradients of these copies.
     recorded = {f"recorded {name}": arrays[name].clone().requires_grad_() for name in ("values", "times", "features")}
     return arrays | recorded | {"numpy": np.ones((9, 4), np.float32), "numpy times": np.arange(9.0)}
 
@@ -149,10 +149,10 @@ def test_a_call_keeps_no_objects(inputs, case):
         assert [reference() for reference in results] == [None] * len(results)
     finally:
         gc.enable()
-    before = counts()
+    counts_before = counts()
     for _ in range(200):
         call()
-    assert max(b - a for a, b in zip(before, counts(), strict=True)) < 100
+    assert max(b - a for a, b in zip(counts_before, counts(), strict=True)) < 100
 
 
 @pytest.mark.parametrize("case", ["resample", "resample, gradient", "fuse", "sparse", "downsample"])
@@ -215,15 +215,15 @@ def test_work_is_queued_on_the_current_stream(inputs, case):
     }
     CALLS[case](inputs | late_inputs)  # the first call of a kind loads code
     torch.cuda.synchronize()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
+    side_stream = torch.cuda.Stream()
+    with torch.cuda.stream(side_stream):
         torch.cuda._sleep(200_000_000)
         with torch.no_grad():
             for name in CHANGED_INPUTS:
                 late_inputs[name].copy_(inputs[name])
         result = arrays_of(CALLS[case](inputs | late_inputs))
-        assert not side.query()  # the call did not wait
-    side.synchronize()
+        assert not side_stream.query()  # the call did not wait
+    side_stream.synchronize()
     for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)  # sums over times vary
 
@@ -231,11 +231,11 @@ def test_work_is_queued_on_the_current_stream(inputs, case):
 @ON_CUDA
 @pytest.mark.parametrize("case", QUEUED)
 def test_a_captured_call_reads_its_inputs_anew(inputs, case):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         CALLS[case](inputs)
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = arrays_of(CALLS[case](inputs))

@@ -80,8 +80,8 @@ def test_resident_frames_are_decoded_in_any_order(cuda, rng, tier):
 def test_a_damaged_resident_frame_is_black_and_marked(cuda, rng):
     encoded = frames.encode(pictures(rng, 4))
     expected = robocache.decode_jpeg(encoded.data, encoded.offsets)
-    bad = damage(encoded, 1)
-    resident = ResidentJpegs(bad.data, bad.offsets)
+    damaged = damage(encoded, 1)
+    resident = ResidentJpegs(damaged.data, damaged.offsets)
     out = torch.empty((4, 70, 90, 3), dtype=torch.uint8, device=cuda)
     status = torch.empty(4, dtype=torch.int32, device=cuda)
     resident.decode(torch.arange(4, device=cuda), out, status)

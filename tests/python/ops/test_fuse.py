@@ -34,19 +34,19 @@ def test_random_streams_give_the_oracles_bits(rng, device, target_clock, round_)
         check(streams, targets, device, options=options, dtype=dtype, target_lengths=rng.integers(0, 24, 3))
 
 
-@pytest.mark.parametrize("out", FLOATS, ids=name_of)
+@pytest.mark.parametrize("out_dtype", FLOATS, ids=name_of)
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=name_of)
-def test_every_dtype_to_every_float_gives_the_oracles_bits(rng, device, dtype, out):
+def test_every_dtype_to_every_float_gives_the_oracles_bits(rng, device, dtype, out_dtype):
     """Rows have hits, interpolated and absent values, plain and scaled; 130 features are more than any block has."""
     for features, clock in itertools.product((1, 5, 130), CLOCKS):
         streams = [stream_of(rng, dtype, clock, features=features)]
         targets = targets_of(rng, clock)
         work_type = fused_work_type(dtype)
         for method in ["linear", "nearest"] if dtype in FLOATS else ["previous"]:
-            check(streams, targets, device, method=method, dtype=out)
+            check(streams, targets, device, method=method, dtype=out_dtype)
             scale, shift = rng.normal(size=features).astype(work_type), rng.normal(size=features).astype(work_type)
-            check(streams, targets, device, method=method, dtype=out, scale=scale, shift=shift)
-            check(streams, targets, device, method=method, dtype=out, scale=-1.7, extrapolate="nan")
+            check(streams, targets, device, method=method, dtype=out_dtype, scale=scale, shift=shift)
+            check(streams, targets, device, method=method, dtype=out_dtype, scale=-1.7, extrapolate="nan")
 
 
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=name_of)

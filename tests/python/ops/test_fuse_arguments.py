@@ -47,14 +47,14 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device):
         layouts(to_torch(targets, device)),
         strict=True,
     ):
-        got = robocache.fuse_multimodal(
+        result = robocache.fuse_multimodal(
             list(zip(values_form, times_form, strict=True)),
             targets_form,
             dtype="float32",
             return_valid=True,
             return_age=True,
         )
-        for array, expected_array in zip(got, expected, strict=True):
+        for array, expected_array in zip(result, expected, strict=True):
             assert_same_bits(to_numpy(array), expected_array)
 
 
@@ -112,7 +112,7 @@ def test_rule_15_lengths_beyond_the_samples_are_cut_on_cuda(rng, cuda):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))]
     targets = targets_of(rng, np.dtype(np.float64))
     lengths, cut = np.array([-5, 2**40, 4]), np.array([0, 17, 4])
-    got = fuse(streams, targets, cuda, lengths=lengths, target_lengths=lengths)
+    result = fuse(streams, targets, cuda, lengths=lengths, target_lengths=lengths)
     expected = oracle(streams, targets, lengths=cut, target_lengths=np.minimum(np.maximum(lengths, 0), 23))
-    for array, expected_array in zip(got, expected, strict=True):
+    for array, expected_array in zip(result, expected, strict=True):
         assert_same_bits(array, expected_array)

@@ -32,7 +32,7 @@ def test_rule_18_numpy_gives_numpy(rng, output):
         ):
             assert isinstance(result, np.ndarray)
             assert_same_bits(result, expected_result)
-            result[...] = 0  # its memory is its own, and writable
+            result[...] = 0  # the result owns its memory, which is writable
         assert_same_bits(valid, expected[1])
         assert_same_bits(age, expected[2])
 
@@ -41,8 +41,8 @@ def test_rule_18_dlpack_gives_dlpack(rng, device):
     streams = [stream_of(rng, np.dtype(np.float32), np.dtype(np.float64))] * 2
     targets = targets_of(rng, np.dtype(np.float64))
     wrapped = [tuple(OnlyDLPack(to_torch(x, device)) for x in stream) for stream in streams]
-    got = robocache.fuse_multimodal(wrapped, OnlyDLPack(to_torch(targets, device)), return_valid=True, return_age=True)
-    for array, expected in zip(got, oracle(streams, targets), strict=True):
+    out = robocache.fuse_multimodal(wrapped, OnlyDLPack(to_torch(targets, device)), return_valid=True, return_age=True)
+    for array, expected in zip(out, oracle(streams, targets), strict=True):
         assert not isinstance(array, np.ndarray | torch.Tensor)
         tensor = torch.from_dlpack(array)
         assert tensor.device.type == device
@@ -56,8 +56,8 @@ def test_rule_18_the_result_has_the_framework_of_the_first_streams_values(rng):
     as_torch = tuple(to_torch(x) for x in second)
     for streams, kind in (([first, as_torch], np.ndarray), ([as_torch, first], torch.Tensor)):
         arrays = expected if kind is np.ndarray else oracle([second, first], targets)
-        got = robocache.fuse_multimodal(streams, targets, return_valid=True, return_age=True)
-        for array, expected_array in zip(got, arrays, strict=True):
+        result = robocache.fuse_multimodal(streams, targets, return_valid=True, return_age=True)
+        for array, expected_array in zip(result, arrays, strict=True):
             assert isinstance(array, kind)
             assert_same_bits(to_numpy(array), expected_array)
 

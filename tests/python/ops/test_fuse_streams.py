@@ -178,17 +178,17 @@ def test_rule_9_methods_for_all_streams_or_for_each(rng, device):
     targets = targets_of(rng, np.dtype(np.float64))
     tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
 
-    def call(methods, form=list):
-        arguments = tensors if form is list else dict(zip("ab", tensors, strict=True))
+    def call(methods, container=list):
+        arguments = tensors if container is list else dict(zip("ab", tensors, strict=True))
         return to_numpy(robocache.fuse_multimodal(arguments, to_torch(targets, device), methods=methods))
 
     blocks = [(slice(0, 2), "previous"), (slice(-1, None), "nearest")]
     linear, previous = (oracle(streams, targets, method=m)[0] for m in ("linear", "previous"))
     nearest = oracle(streams, targets, method="nearest")[0]
     in_both = linear.copy()
-    for first in (0, 5):
-        in_both[..., first : first + 2] = previous[..., first : first + 2]
-        in_both[..., first + 4] = nearest[..., first + 4]
+    for begin in (0, 5):
+        in_both[..., begin : begin + 2] = previous[..., begin : begin + 2]
+        in_both[..., begin + 4] = nearest[..., begin + 4]
     in_second = np.concatenate([linear[..., :5], in_both[..., 5:]], -1)
     assert_same_bits(call(blocks), in_both)
     assert_same_bits(call(blocks, dict), in_both)
@@ -207,13 +207,13 @@ def test_rule_21_a_list_gives_a_list_and_results_have_a_fixed_order(rng, device)
     tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
     expected = dict(zip(("out", "valid", "age"), oracle(streams, targets, dtype=np.float32), strict=True))
     for valid, age in itertools.product((False, True), repeat=2):
-        got = robocache.fuse_multimodal(
+        result = robocache.fuse_multimodal(
             tensors, to_torch(targets, device), dtype="float32", return_valid=valid, return_age=age
         )
         requested = ["out"] + ["valid"] * valid + ["age"] * age
-        got = got if isinstance(got, tuple) else (got,)
-        assert len(got) == len(requested)
-        for name, array in zip(requested, got, strict=True):
+        result = result if isinstance(result, tuple) else (result,)
+        assert len(result) == len(requested)
+        for name, array in zip(requested, result, strict=True):
             assert_same_bits(to_numpy(array), expected[name], name)
     separate, valid = robocache.fuse_multimodal(tensors, to_torch(targets, device), output="dict", return_valid=True)
     assert isinstance(separate, list)

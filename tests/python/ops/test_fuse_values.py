@@ -44,13 +44,13 @@ def test_rule_22_integers_become_floats_or_stay_integers(rng, device, dtype):
     targets = targets_of(rng, np.dtype(np.float64))
     check(streams, targets, device, method="previous")
     check(streams, targets, device, method="previous", dtype=dtype)
-    for out in FLOATS:
-        check(streams, targets, device, method="nearest", dtype=out)
-        check(streams, targets, device, method="nearest", dtype=out, scale=1 / 255, shift=-0.5, extrapolate="nan")
+    for out_dtype in FLOATS:
+        check(streams, targets, device, method="nearest", dtype=out_dtype)
+        check(streams, targets, device, method="nearest", dtype=out_dtype, scale=1 / 255, shift=-0.5, extrapolate="nan")
     tensors = [tuple(to_torch(x, device) for x in streams[0])]
-    other = "int16" if dtype != np.int16 else "int8"
-    with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\[0\].values.*{dtype.name}.*{other}"):
-        robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", dtype=other)
+    other_dtype = "int16" if dtype != np.int16 else "int8"
+    with pytest.raises(robocache.ArgumentTypeError, match=rf"streams\[0\].values.*{dtype.name}.*{other_dtype}"):
+        robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", dtype=other_dtype)
     with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].scale.*float dtype"):
         robocache.fuse_multimodal(tensors, to_torch(targets, device), method="previous", scale=2.0)
     with pytest.raises(robocache.ArgumentTypeError, match=r"streams\[0\].values.*'linear'.*previous"):
@@ -87,16 +87,16 @@ def test_rule_22_a_scale_must_be_contiguous(rng, device, name):
 
 def test_rule_4_a_hit_is_its_sample_rounded_once(device):
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, 3.0, 65520.0, 1e-8])
-    for dtype, out in itertools.product(FLOATS, FLOATS):
+    for dtype, out_dtype in itertools.product(FLOATS, FLOATS):
         with np.errstate(over="ignore"):
             values = np.array(list(itertools.product(special, repeat=3))).T.astype(dtype)
         times = np.array([5.0, 6, 9])
-        got, valid, age = fuse([(values, times)], times, device, dtype=out, max_gap=0)
+        out, valid, age = fuse([(values, times)], times, device, dtype=out_dtype, max_gap=0)
         assert valid.all()
         assert not age.any()
         with np.errstate(over="ignore"):
-            assert_same_bits(got, values.astype(np.float64).astype(out) if dtype != np.float64 else got)
-        check([(values, times)], times, device, dtype=out)
+            assert_same_bits(out, values.astype(np.float64).astype(out_dtype) if dtype != np.float64 else out)
+        check([(values, times)], times, device, dtype=out_dtype)
 
 
 @pytest.mark.parametrize("method", ["linear", *STEPS])

@@ -27,7 +27,7 @@ def test_rule_18_read_only_numpy_gives_numpy(rng, dtype):
     assert type(out) is type(valid) is np.ndarray
     assert_same_bits(out, expected)
     assert_same_bits(valid, expected_valid)
-    out[...] = 0  # its memory is its own, and writable
+    out[...] = 0  # the result owns its memory, which is writable
     lengths = np.array([17, 17, 17])
     lengths.flags.writeable = False
     assert_same_bits(robocache.resample_trajectories(*case, method="nearest", lengths=lengths), expected)
@@ -95,14 +95,14 @@ def test_rule_18_no_memory_leaks(rng):
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    forms = [case, [to_torch(x) for x in case], [OnlyDLPack(x) for x in case]]
-    for arrays in forms:
+    cases = [case, [to_torch(x) for x in case], [OnlyDLPack(x) for x in case]]
+    for arrays in cases:
         for _ in range(5):
             robocache.resample_trajectories(*arrays)
-        before = resident_bytes()
+        bytes_before = resident_bytes()
         for _ in range(40):  # 8 MB each
             robocache.resample_trajectories(*arrays, return_valid=True)
-        assert resident_bytes() - before < 64e6
+        assert resident_bytes() - bytes_before < 64e6
 
 
 def test_numpy_values_beside_torch_tensors_give_numpy():

@@ -50,7 +50,7 @@ def exact_slopes(x, y, bc_type):
     for i in range(1, n - 1):
         a[i][i - 1 : i + 2] = h[i], 2 * (h[i - 1] + h[i]), h[i - 1]
         a[i][n] = 3 * (h[i] * m[i - 1] + h[i - 1] * m[i])
-    for row, end, near, far in ((0, 0, 1, 2), (n - 1, n - 1, n - 2, n - 3)):
+    for row, end, near, far in ((0, 0, 1, 2), (n - 1, n - 1, n - 2, n - 3)):  # g, k: the end's gaps; p, q: their slopes
         g, k = (h[0], h[1]) if row == 0 else (h[-1], h[-2])
         p, q = (m[0], m[1]) if row == 0 else (m[-1], m[-2])
         if bc_type == "natural":

@@ -44,9 +44,9 @@ def test_rule_20_the_environment_sets_the_number_of_threads(threads):
     )
     # OpenBLAS, in numpy, would start threads too.
     environment = os.environ | {"ROBOCACHE_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    digest, count = done.stdout.split()
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    digest, count = run.stdout.split()
     values = np.sin(np.arange(32 * 400 * 33, dtype=np.float32)).reshape(32, 400, 33)
     out = robocache.resample_trajectories(values, np.arange(400.0), np.linspace(-1, 401, 700))
     assert digest == hashlib.sha256(out.tobytes()).hexdigest()
@@ -121,8 +121,8 @@ def test_use_in_forked_dataloader_workers(rng):
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=300
     )
-    for got, expected_array in zip(loader, expected, strict=True):
-        assert_same_bits(to_numpy(got), to_numpy(expected_array))
+    for out, expected_array in zip(loader, expected, strict=True):
+        assert_same_bits(to_numpy(out), to_numpy(expected_array))
 
 
 def test_use_from_many_threads_at_once(rng):

@@ -17,11 +17,11 @@ def test_rule_2_int64_durations_are_nanoseconds(device):
     assert valid.all()
 
 
-@pytest.mark.parametrize("value", [0, float("inf")])
-def test_rule_2_zero_and_infinite_durations_are_durations(device, value):
+@pytest.mark.parametrize("duration", [0, float("inf")])
+def test_rule_2_zero_and_infinite_durations_are_durations(device, duration):
     values, times = ramp()
     targets = np.array([0.5, 1.0, 2.25], np.float32)
-    for options in ({"max_gap": value}, {"tolerance": value}):
+    for options in ({"max_gap": duration}, {"tolerance": duration}):
         check(values, times, targets, device, method="nearest", **options)
 
 

@@ -11,7 +11,7 @@ import robocache
 torch = pytest.importorskip("torch")
 
 CAMERA = (525.0, 525.0, 319.5, 239.5)
-# A box on the table.
+# The grid covers a box on the table.
 PART = {"grid_min": (-0.09, -0.03, 0.6), "voxel_size": 0.01, "truncation": 0.03}
 SHAPE = (16, 14, 15)
 
@@ -37,12 +37,12 @@ def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving)
         result = robocache.integrate_tsdf(
             *(to_torch(x, device) for x in zeros()), to_torch(measured, device), np.eye(4), *camera, **options
         )
-        for actual, array in zip(result, expected, strict=True):
-            assert_same_bits(to_numpy(actual), array)
+        for actual, expected_array in zip(result, expected, strict=True):
+            assert_same_bits(to_numpy(actual), expected_array)
 
 
 def test_points_and_depth_see_the_same_surface(scan, device):
-    """Points and depth are compared in voxels that both measured. A ray passes a voxel's centre within half a diagonal; a depth is the pixel centre's."""
+    """Points and depth are compared in voxels that both measured. A ray passes a voxel's centre within half a diagonal; a depth is that of the pixel's centre."""
     options = PART | {"voxel_size": 0.005, "truncation": 0.02}
     shape = (32, 28, 30)
     grids = []
@@ -54,8 +54,8 @@ def test_points_and_depth_see_the_same_surface(scan, device):
                 for x in robocache.integrate_tsdf(*arrays, to_torch(measured, device), np.eye(4), *camera, **options)
             ]
         )
-    (by_points, rays), (by_depth, pixels) = grids
-    in_both = (rays > 0) & (pixels > 0)
+    (by_points, point_weights), (by_depth, depth_weights) = grids
+    in_both = (point_weights > 0) & (depth_weights > 0)
     assert in_both.sum() > 2000
     # Only at steep sides and edges of the box does one voxel mix near and far points.
     assert np.median(np.abs(by_points - by_depth)[in_both]) < 0.005 * np.sqrt(3) / 2

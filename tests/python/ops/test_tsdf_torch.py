@@ -21,11 +21,11 @@ def fresh_compiler():
     torch.compiler.reset()
 
 
-def random_case(rng, depth):
+def random_case(rng, is_depth):
     grid, weights = rng.standard_normal(SHAPE).astype(np.float32), rng.integers(0, 3, SHAPE).astype(np.float32)
     T = np.eye(4)
     T[:3, 3] = rng.uniform(-0.1, 0.1, 3)
-    if depth:
+    if is_depth:
         return grid, weights, rng.uniform(0.3, 1.6, (24, 32)).astype(np.float32), T, CAMERA
     return grid, weights, rng.uniform(-1, 1, (90, 3)).astype(np.float32), T
 
@@ -37,10 +37,10 @@ def oracle(grid, weights, measured, *arguments, **options):
 
 
 @pytest.mark.parametrize(
-    ("depth", "pose_type", "backend"),
+    ("is_depth", "pose_type", "backend"),
     [
-        (depth, pose_type, backend)
-        for depth in (False, True)
+        (is_depth, pose_type, backend)
+        for is_depth in (False, True)
         for pose_type, backend in (
             ("array", "aot_eager"),
             ("tensor", "aot_eager"),
@@ -49,8 +49,8 @@ def oracle(grid, weights, measured, *arguments, **options):
         )
     ],
 )
-def test_one_graph_gives_the_oracles_bits(rng, device, depth, pose_type, backend):
-    grid, weights, measured, T, *camera = random_case(rng, depth)
+def test_one_graph_gives_the_oracles_bits(rng, device, is_depth, pose_type, backend):
+    grid, weights, measured, T, *camera = random_case(rng, is_depth)
     pose = {"array": T, "tensor": torch.from_numpy(T), "list": T.tolist()}[pose_type]
 
     def model(grid, weights, measured, T):
@@ -67,9 +67,9 @@ def test_one_graph_gives_the_oracles_bits(rng, device, depth, pose_type, backend
         assert_same_bits(to_numpy(out), expected[0] + np.float32(1))
 
 
-@pytest.mark.parametrize("depth", [False, True])
-def test_a_graph_reads_poses_and_cameras_on_the_device(rng, cuda, depth):
-    grid, weights, measured, *sensor = random_case(rng, depth)
+@pytest.mark.parametrize("is_depth", [False, True])
+def test_a_graph_reads_poses_and_cameras_on_the_device(rng, cuda, is_depth):
+    grid, weights, measured, *sensor = random_case(rng, is_depth)
     compiled = torch.compile(
         lambda *x: robocache.integrate_tsdf(*x, **OPTIONS)[0] + 1, fullgraph=True, backend="aot_eager"
     )

@@ -102,7 +102,7 @@ def test_rule_18_numpy_gives_numpy(rng):
         for name in MODES:
             assert type(out[name]) is np.ndarray
             assert_same_bits(out[name], expected[name], name)
-            out[name][...] = 0  # its memory is its own, and writable
+            out[name][...] = 0  # the output owns its memory, which is writable
         assert_same_bits(dropped, np.asarray(expected_dropped))
 
 

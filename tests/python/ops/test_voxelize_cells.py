@@ -59,10 +59,18 @@ def test_rule_25_float64_points_keep_their_digits(rng, device):
 
 def test_rule_25_points_outside_or_not_finite_are_dropped_and_counted(device):
     edge = np.nextafter(np.float32(1), np.float32(0))
-    good = [[0, 0, 0], [edge, edge, edge], [-0.0, 0.5, 0.5]]
-    bad = [[1, 0, 0], [0, -1e-45, 0], [0, 0, 1e30], [np.nan, 0, 0], [0, np.inf, 0], [0, 0, -np.inf], [-1, 2, np.nan]]
+    inside = [[0, 0, 0], [edge, edge, edge], [-0.0, 0.5, 0.5]]
+    outside = [
+        [1, 0, 0],
+        [0, -1e-45, 0],
+        [0, 0, 1e30],
+        [np.nan, 0, 0],
+        [0, np.inf, 0],
+        [0, 0, -np.inf],
+        [-1, 2, np.nan],
+    ]
     out, dropped = check(
-        np.array(good + bad, np.float32),
+        np.array(inside + outside, np.float32),
         None,
         device,
         mode=["count"],

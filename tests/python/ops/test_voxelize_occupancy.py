@@ -115,9 +115,9 @@ def test_rule_27_occupancy_of_a_large_cloud_in_other_layouts(rng, device, layout
 def test_rule_29_twenty_runs_of_occupancy_are_the_same(rng, cuda):
     shape = (128, 128, 128)
     points = cloud_of(rng, "anywhere", shape, 4_200_003)
-    (first,), _ = occupied(points[None], shape)
+    (expected,), _ = occupied(points[None], shape)
     for _ in range(20):
         noise = torch.rand(1 << 24, device=cuda)  # another use of the memory in between
         result, _ = voxels(points, shape, cuda, ["occupancy"])
-        assert np.array_equal(result["occupancy"], first)
+        assert np.array_equal(result["occupancy"], expected)
         del noise
