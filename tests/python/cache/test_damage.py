@@ -90,8 +90,8 @@ def test_any_damage_to_any_file(original, tmp_path_factory, data):
         file.unlink()
         with pytest.raises(robocache.FileError) as refused:
             robocache.open(copy)
-        named = f"{copy}: no cache: " if file.name == "manifest.json" else f"{file}: "
-        assert str(refused.value).startswith(named)
+        message_begin = f"{copy}: no cache: " if file.name == "manifest.json" else f"{file}: "
+        assert str(refused.value).startswith(message_begin)
         return
     file.write_bytes(damaged)
     try:

@@ -135,8 +135,8 @@ def test_clouds_are_voxelized_without_a_copy(path, rng):
     lidar = ds.streams["lidar"]
     options = {"grid_min": (-2, -2, -2), "voxel_size": 0.5, "grid_size": (8, 8, 8), "mode": ["count", "mean"]}
     first_row, end_row = 1, 4
-    first, end = lidar.offsets[[first_row, end_row]]
-    points, offsets = lidar.values[first:end], lidar.offsets[first_row : end_row + 1] - first
+    begin, end = lidar.offsets[[first_row, end_row]]
+    points, offsets = lidar.values[begin:end], lidar.offsets[first_row : end_row + 1] - begin
     grids = robocache.voxelize_pointcloud(points[:, :3], points[:, 3:], batch_offsets=offsets, **options)
     assert grids["count"].shape == (3, 8, 8, 8) and grids["count"][1].sum() > 400
     for cloud in range(3):
@@ -279,11 +279,11 @@ def test_inspect_shows_ragged_streams(path, rng, tmp_path):
     output = console.file.getvalue()
     assert "ragged float32 [4], mean 177 a row" in output and "text, mean 6.5 bytes" in output
     assert "units" in output and "rad, m" in output
-    described = json.loads(json.dumps(view.describe(ds)))["streams"]
-    assert described["lidar"]["ragged"] == "array" and described["lidar"]["elements"] == 708
-    assert described["lidar"]["attributes"] == {"units": "m", "frame_id": "base"}
-    assert described["said"]["ragged"] == "text" and described["said"]["stats"] is None
-    assert described["joint"]["ragged"] is None and described["joint"]["elements"] is None
+    report = json.loads(json.dumps(view.describe(ds)))["streams"]
+    assert report["lidar"]["ragged"] == "array" and report["lidar"]["elements"] == 708
+    assert report["lidar"]["attributes"] == {"units": "m", "frame_id": "base"}
+    assert report["said"]["ragged"] == "text" and report["said"]["stats"] is None
+    assert report["joint"]["ragged"] is None and report["joint"]["elements"] is None
     picture.plot(ds, tmp_path / "picture.png")
     picture.plot(ds, tmp_path / "picture.png", episode=1)
 

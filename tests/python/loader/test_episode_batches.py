@@ -64,9 +64,9 @@ def _segments(batch):
         rows = [row[:length] for row, length in zip(states, lengths, strict=True)]
     segments = []
     for row, episode, length in zip(rows, to_numpy(batch["episode_index"]).tolist(), lengths, strict=True):
-        first = int(row[0]) % 1000
-        assert row.tolist() == [_value(episode, first + step) for step in range(length)]
-        segments.append((episode, first, length))
+        first_row = int(row[0]) % 1000
+        assert row.tolist() == [_value(episode, first_row + step) for step in range(length)]
+        segments.append((episode, first_row, length))
     return segments
 
 
@@ -161,7 +161,7 @@ def test_segments_contain_each_step_once_an_epoch(dataset, device, form):
         cuts.add(str(segments))
         assert len(segments) == loader.num_samples
         assert all(3 <= length <= 7 for _, _, length in segments)
-        steps = [(episode, first + step) for episode, first, length in segments for step in range(length)]
+        steps = [(episode, first_row + step) for episode, first_row, length in segments for step in range(length)]
         assert steps == [(e, row) for e, length in enumerate(LENGTHS) if length >= 3 for row in range(length)]
     assert len(cuts) == 6
     unshuffled = _loader(dataset, min_steps=3, max_steps=7, form=form, device=device, shuffle=False)
@@ -199,7 +199,7 @@ def test_any_lengths(tmp_path_factory, lengths, limits, batch_size, bucket, worl
     drawn = [segment for epoch in epochs for batch in epoch for segment in batch]
     assert 0 <= len(drawn) - loader.num_samples < world_size  # repeats fill up an uneven last batch
     assert len({*drawn}) == loader.num_samples
-    steps = sorted((episode, first + step) for episode, first, length in {*drawn} for step in range(length))
+    steps = sorted((episode, first_row + step) for episode, first_row, length in {*drawn} for step in range(length))
     assert steps == [(e, row) for e, length in enumerate(lengths) if length >= min_steps for row in range(length)]
     if limits is not None:
         assert all(min_steps <= length <= options["max_steps"] for _, _, length in drawn)
@@ -227,23 +227,23 @@ def test_batches_of_a_bucket_have_similar_lengths_in_random_order(tmp_path, rng)
 def test_a_state_resumes(dataset, device, bucket):
     options = {"min_steps": 2, "max_steps": 9, "bucket": bucket, "device": device, "seed": 4}
     uninterrupted = _loader(dataset, **options)
-    first, second = _next_epoch(uninterrupted), _next_epoch(uninterrupted)
+    first_epoch, second_epoch = _next_epoch(uninterrupted), _next_epoch(uninterrupted)
     loader = _loader(dataset, **options)
     iterator = iter(loader)
-    assert [_segments(next(iterator)) for _ in range(2)] == first[:2]
+    assert [_segments(next(iterator)) for _ in range(2)] == first_epoch[:2]
     state = json.loads(json.dumps(loader.state_dict()))
     assert state["samples"] == 6
     copies = [pickle.loads(pickle.dumps(loader)), _loader(dataset, **options | {"seed": 9})]
     copies[1].load_state_dict(state)
     for copy in copies:
-        assert _next_epoch(copy) == first[2:]
-        assert _next_epoch(copy) == second
-    assert [_segments(batch) for batch in iterator] == first[2:]  # copies do not advance the original
-    assert _next_epoch(loader) == second
+        assert _next_epoch(copy) == first_epoch[2:]
+        assert _next_epoch(copy) == second_epoch
+    assert [_segments(batch) for batch in iterator] == first_epoch[2:]  # copies do not advance the original
+    assert _next_epoch(loader) == second_epoch
     if bucket is None:  # the order does not depend on the batch size
         other = _loader(dataset, **options | {"batch_size": 5})
         other.load_state_dict(state)
-        assert _flat(_next_epoch(other)) == _flat(first[2:])
+        assert _flat(_next_epoch(other)) == _flat(first_epoch[2:])
 
 
 def test_break_ends_an_epoch(dataset):

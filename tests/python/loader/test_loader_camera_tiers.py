@@ -41,8 +41,8 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
         return
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for extra in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
-        loader, got = _batches(sources, options, device=cuda, residency=tier, **extra)
-        assert_same_batches(got, expected)
+        loader, batches = _batches(sources, options, device=cuda, residency=tier, **extra)
+        assert_same_batches(batches, expected)
     tiers = {placement.key: placement.tier for placement in loader.explain()}
     # Raw frames are pixels already.
     assert set(tiers.values()) == {"device" if (codec, tier) == ("raw", "decoded") else tier}
@@ -80,8 +80,8 @@ def test_decoded_frames_give_the_bytes_of_encoded_ones(filmed, filmed_dataset, d
     loader_options["images"] = robocache.ImageOptions(**options)
     _, expected = _batches(filmed_dataset, loader_options, device="cpu", residency="mapped")
     for extra in ({"residency": "decoded", "prefetch": 0}, {"residency": "auto"}):
-        loader, got = _batches(filmed_dataset, loader_options, device=device, **extra)
-        assert_same_batches(got, expected)
+        loader, batches = _batches(filmed_dataset, loader_options, device=device, **extra)
+        assert_same_batches(batches, expected)
         placement = _placement(loader, "top")
         if filmed_dataset.streams["top"].frames.codec == "raw" and stored_size == (18, 26):
             assert placement.tier == "device"  # raw frames are pixels already
@@ -99,8 +99,8 @@ def test_depth_is_decoded_once(tmp_path, device):
     options = {"batch_size": 5, "delta_timestamps": {"depth": [-0.04, 0.0]}}
     options["images"] = robocache.ImageOptions(size=(10, 10), crop=(8, 8))
     _, expected = _batches(dataset, options, device="cpu", residency="mapped")
-    loader, got = _batches(dataset, options, device=device, residency="decoded")
-    assert_same_batches(got, expected)
+    loader, batches = _batches(dataset, options, device=device, residency="decoded")
+    assert_same_batches(batches, expected)
     assert loader.explain()[0].tier == "decoded"
 
 
@@ -124,8 +124,8 @@ def test_sources_of_different_sizes_and_codecs_give_the_bytes_of_the_cpu(tmp_pat
     options = {"batch_size": 5, "delta_timestamps": {"joint": [0.0], "cam": [-0.04, 0.0]}, "anchor": "joint", "seed": 3}
     options["images"] = robocache.ImageOptions(size=(14, 14), crop=(11, 11), mean=0.5, std=0.25)
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
-    loader, got = _batches(sources, options, device=device, residency={"cam": tier})
-    assert_same_batches(got, expected)
+    loader, batches = _batches(sources, options, device=device, residency={"cam": tier})
+    assert_same_batches(batches, expected)
     placement = _placement(loader, "cam")
     assert placement.tier == tier
     if device != "cpu" and tier == "mapped":
@@ -140,8 +140,8 @@ def test_ranks_decode_the_frames_of_their_own_episodes(filmed, tmp_path, device,
         options |= {"shard_episodes": True, "rank": rank, "world_size": 2}
         _, expected = _batches(dataset, options, device="cpu", residency="mapped")
         for tier in TIERS[: 1 if codec == "png" else 4]:
-            loader, got = _batches(dataset, options, device=device, residency={"top": tier})
-            assert_same_batches(got, expected)
+            loader, batches = _batches(dataset, options, device=device, residency={"top": tier})
+            assert_same_batches(batches, expected)
             placement = _placement(loader, "top")
             assert placement.tier == tier and "of this rank's episodes alone" in placement.why
 
@@ -154,8 +154,8 @@ def test_sources_of_one_dataset_decode_their_own_frames(filmed, tmp_path, device
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shard_episodes": True, "world_size": 1, "rank": 0}
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for tier in TIERS[: 1 if codec == "png" else 4]:
-        _, got = _batches(sources, options, device=device, residency={"top": tier})
-        assert_same_batches(got, expected)
+        _, batches = _batches(sources, options, device=device, residency={"top": tier})
+        assert_same_batches(batches, expected)
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
@@ -235,8 +235,8 @@ def test_ranks_of_one_host_share_pinned_frames(filmed, tmp_path, monkeypatch, cu
     ranks = [
         _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
     ]
-    for loader, got in ranks:
-        assert_same_batches(got, expected)
+    for loader, batches in ranks:
+        assert_same_batches(batches, expected)
         assert "one copy for all ranks" in loader.explain()[0].why or "a copy of its own" in loader.explain()[0].why
 
 
@@ -332,8 +332,8 @@ def test_damage_found_by_decoding_is_reported_in_every_tier(filmed, tmp_path, de
     content = bytearray(file.read_bytes())
     begin = len(content) - offsets[-1] + offsets[15]
     # The data between the first two restart markers become valid codes, but too few.
-    first, second = content.index(b"\xff\xd0", begin), content.index(b"\xff\xd1", begin)
-    content[first + 2 : second] = bytes(second - first - 2)
+    first_marker, second_marker = content.index(b"\xff\xd0", begin), content.index(b"\xff\xd1", begin)
+    content[first_marker + 2 : second_marker] = bytes(second_marker - first_marker - 2)
     file.write_bytes(content)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}

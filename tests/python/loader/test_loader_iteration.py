@@ -181,8 +181,8 @@ def test_rule_36_a_state_from_an_inner_loop_resumes_the_outer(make, numbers_of, 
     resumed.load_state_dict(json.loads(states[0]))
     assert flatten(map(numbers_of, resumed)) == order_of(0)[(step + 1) * BATCH :]
     assert flatten(map(numbers_of, resumed)) == order_of(1)
-    for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
-        assert position_of(copied) == position_of(loader)
+    for loader_copy in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert position_of(loader_copy) == position_of(loader)
 
 
 @pytest.mark.parametrize("inner_loop", INNER_LOOPS.values(), ids=INNER_LOOPS)
@@ -201,9 +201,9 @@ def test_rule_36_a_copy_within_a_loop_continues_there(make, numbers_of):
     for step, batch in enumerate(loader):
         if step == 3:
             numbers = flatten(map(numbers_of, copy.deepcopy(loader)))
-        last = numbers_of(batch)
+        last_numbers = numbers_of(batch)
     assert numbers == order_of(0)[4 * BATCH :]
-    assert last == order_of(0)[-len(last) :]
+    assert last_numbers == order_of(0)[-len(last_numbers) :]
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_rule_36_next_continues_the_newest_loop(make, numbers_of):
             numbers += numbers_of(next(loader))  # this loop is the newest
         if step == 4:
             inner = iter(loader)
-            first = numbers_of(next(inner)) + numbers_of(next(loader)) + flatten(map(numbers_of, inner))
-            assert first == order_of(1)
+            inner_numbers = numbers_of(next(inner)) + numbers_of(next(loader)) + flatten(map(numbers_of, inner))
+            assert inner_numbers == order_of(1)
             assert numbers_of(next(loader)) == order_of(2)[:BATCH]
     assert numbers == order_of(0)
     assert flatten(map(numbers_of, loader)) == order_of(2)[BATCH:]

@@ -132,8 +132,8 @@ def test_a_column_of_the_episodes_may_be_a_key(tmp_path):
 
 
 def test_steps_and_stamps_at_the_ends_of_int64(tmp_path):
-    first, last = -(2**63), 2**63 - 1
-    clocks = [first, first + 5], [last - 5, last - 1]
+    lowest, highest = -(2**63), 2**63 - 1
+    clocks = [lowest, lowest + 5], [highest - 5, highest - 1]
     recording = [{"joint": (stamps, np.zeros(2)), "said": (stamps, ["a", "b"])} for stamps in clocks]
     years = 140 * 365 * 86400
     loader = _loader(write(tmp_path / "cache", recording), {"said": Window([-years, 0.0, years])}, snap_s=0)
@@ -290,9 +290,9 @@ def test_texts_do_not_change_other_keys(dataset, device):
     assert loader.spec == without_texts.spec
     assert [placement.key for placement in loader.explain()] == ["joint"]
     assert "said" in repr(loader)
-    for plain_batch, batch in zip(without_texts, loader, strict=True):
-        for key in plain_batch:
-            assert np.array_equal(to_numpy(plain_batch[key]), to_numpy(batch[key]))
+    for expected_batch, batch in zip(without_texts, loader, strict=True):
+        for key in expected_batch:
+            assert np.array_equal(to_numpy(expected_batch[key]), to_numpy(batch[key]))
     assert position_of(without_texts) == position_of(loader)
     default = _loader(dataset, {"said": None}, default=Window(normalize="mean_std", dtype="float64"))
     assert default.gather([1])["said"] == ["reach"]

@@ -66,11 +66,11 @@ def test_a_merged_quantile_is_in_the_bracket_of_the_true_one(rng):
         pooled = np.concatenate(parts)
         for d, (field, percent) in itertools.product(range(5), list(oracle.PERCENTS.items())[1:-1]):
             low, high = oracle.quantile_bracket([feature_stats(stats, d) for stats in part_stats], percent)
-            got = getattr(merged, field)[d]
+            quantile = getattr(merged, field)[d]
             part_quantiles = [stats[field][d] for stats in part_stats]
-            assert low <= got <= high
+            assert low <= quantile <= high
             assert low <= np.quantile(pooled[:, d], percent / 100) <= high
-            assert min(part_quantiles) <= got <= max(part_quantiles)
+            assert min(part_quantiles) <= quantile <= max(part_quantiles)
             narrow_brackets += high - low < np.ptp(pooled[:, d]) / 2
     assert narrow_brackets > 20  # many brackets are narrow
 

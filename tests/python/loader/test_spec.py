@@ -253,10 +253,10 @@ def test_invalid_conversions_are_refused(arm, path, value, message):
 def test_each_source_of_a_mixture_has_its_own_spec(tmp_path):
     times = np.arange(30) * 10**8
     values = [np.arange(60, dtype=np.float32).reshape(30, 2) * scale for scale in (1, 4)]
-    first = write(tmp_path / "a", [{"x": (times, values[0]), "y": (times, values[0])}])
-    second = write(tmp_path / "b", [{"x": (times, values[1])}])
+    first_dataset = write(tmp_path / "a", [{"x": (times, values[0]), "y": (times, values[0])}])
+    second_dataset = write(tmp_path / "b", [{"x": (times, values[1])}])
     windows = {"x": Window([0.0], normalize="min_max"), "y": [0.0]}
-    loader = loader_of([Source(first), Source(second)], delta_timestamps=windows)
+    loader = loader_of([Source(first_dataset), Source(second_dataset)], delta_timestamps=windows)
     with pytest.raises(robocache.ArgumentError, match=r"spec: .*2 sources.*spec_of\(source\)"):
         loader.save_spec(tmp_path / "spec.json")
     specs = [loader.spec_of(source) for source in range(2)]

@@ -107,8 +107,8 @@ def test_rule_30_more_rows_than_one_wave_of_threads(rng, device):
     starts = np.searchsorted(expected[order], expected[order])
     index[order] = np.arange(len(points)) - starts
     gathered = np.zeros((len(first), 5, 4), np.float32)
-    kept = inside & (index < 5)
-    gathered[expected[kept], index[kept]] = features[kept]
+    is_kept = inside & (index < 5)
+    gathered[expected[is_kept], index[is_kept]] = features[is_kept]
     assert_same_bits(result.features, gathered)
 
 
@@ -316,7 +316,7 @@ def test_rule_30_with_capacity_only_padding_rows_are_added(rng, device):
 
 
 def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_points):
-    """Returns what spconv's PointToVoxel with voxel ids does."""
+    """Returns the result of spconv's PointToVoxel with voxel ids."""
     size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
     grid = np.round((range_[3:] - range_[:3]) / size).astype(np.int64)
     voxels = np.zeros((max_voxels, max_points, points.shape[1]), points.dtype)
@@ -342,7 +342,7 @@ def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_point
 
 
 def mmcv_dynamic_voxelize(points, voxel_size, point_range):
-    """Returns what mmcv's dynamic voxelization does: z, y, x of each point, or -1 outside."""
+    """Returns the result of mmcv's dynamic voxelization: z, y, x of each point, or -1 outside."""
     size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
     grid = np.round((range_[3:] - range_[:3]) / size)
     c = np.floor((points[:, :3] - range_[:3]) / size)
