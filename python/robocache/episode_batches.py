@@ -154,6 +154,7 @@ class EpisodeLoader(BatchesInOrder):
         self._firsts = np.cumsum(lengths) - lengths
         parts = np.ones(len(lengths), np.int64)
         if self._max_steps is not None:
+            # Parts of about the mean of the least and the largest length.
             parts = np.rint(2 * lengths / (self._min_steps + self._max_steps)).astype(np.int64)
             parts = np.clip(parts, -(-lengths // self._max_steps), lengths // self._min_steps)
         is_short = lengths < self._min_steps

@@ -185,8 +185,8 @@ def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: 
 def without_missing(
     sources: Sequence[Source], names: Sequence[str], keys: Mapping[str, TextKey], missing: Any
 ) -> list[Source]:
-    """Returns the sources without the episodes that `missing` drops because they have no text (rule 48). Notes the episodes
-    without a text that remain.
+    """Returns the sources without the episodes that `missing` drops because they have no text (rule 48). A note counts the
+    remaining episodes without a text.
 
     Raises:
         ArgumentError: an episode has no text and `missing` is ``"error"``, or no episode is left to draw.

@@ -66,7 +66,7 @@ def umi(pose_repr: str, rotation: str) -> list[Conversion]:
     Args:
         pose_repr: ``"relative"``: inv(T0) T; ``"abs"``: as recorded. UMI's ``"rel"`` is its "legacy buggy implementation",
             kept there for old policies: p - p0, R R0^T. It is ``Relative("base_frame", ...)`` here.
-        rotation: the representation in the recorded poses; UMI's have ``"rotvec"``.
+        rotation: the representation in the recorded poses; UMI's poses have ``"rotvec"``.
     """
     if pose_repr not in ("relative", "abs"):
         raise errors.ArgumentError(f"pose_repr: expected 'relative' or 'abs', got {pose_repr!r}")

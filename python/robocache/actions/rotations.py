@@ -399,7 +399,7 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
     else:
         a, b, c, d = q[3] - q[j], q[i] + q[k] * sign, q[j] + q[3], q[k] * sign - q[i]
     low, high = c * c + d * d, a * a + b * b
-    threshold = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46
+    threshold = 2.0**-40 if q[0].dtype == xp.float32 else 2.0**-46  # a smaller square is gimbal lock
     # In gimbal lock only the sum or only the difference of the outer angles is known.
     at_low, at_high = low < threshold, high < threshold
     c, d = xp.where(at_low, 1.0, c), xp.where(at_low, 0.0, d)

@@ -111,7 +111,7 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
     candidates = np.array(blocks, np.int64)
     sign_turns = np.zeros(len(candidates), np.int64)
     worst = np.zeros(len(candidates))
-    mixed = np.zeros(len(candidates), bool)  # whether a row is more than one 1 and three 0
+    mixed = np.zeros(len(candidates), bool)  # whether some row is not one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
     is_first_row = np.zeros(stream.rows + 1, bool)
     is_first_row[stream.row_offsets] = True

@@ -35,7 +35,7 @@ class Chunks:
             straight line from the earlier action to the newest chunk's, over `fade_s` seconds from the first moment asked for
             after the chunk arrived. The last two modes mix numbers; quaternions and angles, which the spec's methods or
             conversions name, go the shorter way round.
-        decay: ACT's m.
+        decay: how much less a newer chunk weighs, the m of ACT.
         fade_s: the duration of a cross-fade, in seconds.
         spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's raw output and uses the spec's offsets.
         key: the spec's key of the policy's output.
@@ -95,8 +95,7 @@ class Chunks:
                 and converted back as by :meth:`Spec.to_absolute`. None: `actions` are in recorded units.
 
         Raises:
-            ArgumentError: the batch's moment is not `anchor_ns`, such as after an aligner's next batch, which has the same
-                memory.
+            ArgumentError: the batch's moment is not `anchor_ns`, for example because the aligner's next batch overwrote it.
         """
         anchor = whole("anchor_ns", anchor_ns)
         if offsets_s is None:
