@@ -68,7 +68,7 @@ def batches_of(*arguments, **options):
     return tuple(next(loader) for loader in loaders(*arguments, **options))
 
 
-def numbers(x):
+def doubles(x):
     return x.cpu().to(torch.float64).numpy() if isinstance(x, torch.Tensor) else x.astype(np.float64)
 
 
@@ -285,10 +285,10 @@ def test_an_interpolated_non_rotation_is_padding_and_nan_stays(tmp_path, rng, de
     dataset = record(tmp_path / "c", rng, change=change)
     window = {"offsets": [0.0, 0.01], "method": "linear"}  # a quaternion between two rows is not of length 1
     batch, plain = batches_of(dataset, LISTS["se3"], device, window=window, **INVALID_OPTIONS)
-    action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
-    lengths = np.linalg.norm(numbers(plain["action"])[..., 3:7], axis=-1)
+    action, pad = doubles(batch["action"]), batch["action_is_pad"].cpu().numpy()
+    lengths = np.linalg.norm(doubles(plain["action"])[..., 3:7], axis=-1)
     is_bad, is_fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
-    is_nan = np.isnan(numbers(plain["action"])[..., 0])
+    is_nan = np.isnan(doubles(plain["action"])[..., 0])
     assert (is_bad & ~is_nan).sum() > 60 and pad[is_bad & ~is_nan].all() and (action[is_bad & ~is_nan] == 0).all()
     assert (pad[is_fine] == plain["action_is_pad"].cpu().numpy()[is_fine]).all()
     assert np.isnan(action[is_nan][:, :7]).all() and is_nan.any() and not np.isnan(action[~is_nan]).any()
@@ -298,7 +298,7 @@ def test_an_interpolated_non_rotation_is_padding_and_nan_stays(tmp_path, rng, de
 
 
 def stats_of(x, rng):
-    flat = numbers(x).reshape(-1, x.shape[-1])
+    flat = doubles(x).reshape(-1, x.shape[-1])
     return {"mean": flat.mean(0), "std": flat.std(0) + rng.uniform(0.1, 1, flat.shape[-1])}
 
 
@@ -320,12 +320,12 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
         window=window | {"normalize": "mean_std"},
     )
     batch = next(converting)
-    expected = (numbers(converted) - stats["action"]["mean"]) / stats["action"]["std"]
-    np.testing.assert_allclose(numbers(batch["action"]), expected[:, 0] if one_step else expected, atol=1e-4)
+    expected = (doubles(converted) - stats["action"]["mean"]) / stats["action"]["std"]
+    np.testing.assert_allclose(doubles(batch["action"]), expected[:, 0] if one_step else expected, atol=1e-4)
     x = batch["action"].clone().requires_grad_()
     back = converting.to_absolute("action", x, batch)
     assert back.shape == plain["action"].shape and back.dtype == torch.float32
-    got, recorded = numbers(back.detach()), numbers(plain["action"])
+    got, recorded = doubles(back.detach()), doubles(plain["action"])
     features = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # Rescale clips the gripper of 6D
     np.testing.assert_allclose(got[..., features], recorded[..., features], atol=2e-4)
     alignment = np.abs((got[..., 3:7] * recorded[..., 3:7]).sum(-1))
@@ -365,8 +365,8 @@ def test_sources_of_a_mixture_have_their_own_statistics_and_missing_streams(tmp_
     source_of = batch["dataset_index"]
     converted = convert(plain["action"], plain["state"], LISTS["joints"])
     for source in (0, 1):
-        expected = (numbers(converted[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
-        np.testing.assert_allclose(numbers(batch["action"][source_of == source]), expected, atol=1e-5)
+        expected = (doubles(converted[source_of == source]) - stats[source]["mean"]) / stats[source]["std"]
+        np.testing.assert_allclose(doubles(batch["action"][source_of == source]), expected, atol=1e-5)
     for source in (2, 3):
         assert batch["action_is_pad"][source_of == source].all() and (batch["action"][source_of == source] == 0).all()
     has_both = source_of < 2
@@ -433,7 +433,7 @@ def test_two_keys_share_a_base(tmp_path, rng, device):
     }
     batch = next(robocache.Loader(dataset, batch_size=64, delta_timestamps=windows, anchors="tick", device=device))
     assert torch.equal(batch["state_base"], batch["action_base"])
-    at_the_anchor = numbers(batch["state"][:, 1, :7])
+    at_the_anchor = doubles(batch["state"][:, 1, :7])
     np.testing.assert_allclose(at_the_anchor, np.broadcast_to([0, 0, 0, 0, 0, 0, 1], at_the_anchor.shape), atol=1e-5)
 
 
@@ -494,12 +494,12 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
             assert torch.equal(batch[key].cpu(), value), key
         is_pad = plain["action_is_pad"] | plain["state_is_pad"][:, None]
         assert torch.equal(cpu_batch["action_is_pad"], is_pad)
-        base = numbers(plain["state"])
+        base = doubles(plain["state"])
         assert torch.equal(cpu_batch["action_base"], plain["state"])
-        expected = numbers(plain["action"]) - np.where(mask, base, 0)[:, None]
+        expected = doubles(plain["action"]) - np.where(mask, base, 0)[:, None]
         expected = (expected - stats["action"]["mean"]) / stats["action"]["std"]
         has_state = np.array([episode != 2 for episode in plain["episode_index"]])
-        np.testing.assert_allclose(numbers(cpu_batch["action"])[has_state], expected[has_state], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(doubles(cpu_batch["action"])[has_state], expected[has_state], rtol=1e-5, atol=1e-5)
         assert not cpu_batch["action"][~has_state].any()
 
 
