@@ -13,6 +13,7 @@ from robocache import Window, live
 
 MS = 1_000_000
 NS = 1000 * MS
+# The stamps of both streams, in ns.
 JOINT = NS + np.arange(1, 1500) * 2 * MS
 FRONT = NS + (np.arange(1, 91) * 1e9 / 30).astype(np.int64)
 PIXELS = [np.full((8, 8, 3), i, np.uint8) for i in range(len(FRONT))]
