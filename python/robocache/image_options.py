@@ -51,7 +51,7 @@ class ImageOptions:
             for floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.
         per_frame: whether each frame of a window has its own draws.
-        together: the keys of cameras that share this camera's draws; the options of each must list the others.
+        together: the keys of cameras that share this camera's draws; the options of each camera must list all others.
         transform: your own function, the last step of a loader: ``transform(images, seeds)``. `images` are the camera's ``[B,
             T, C, H, W]`` after all other options, on its device, by default uint8. `seeds` is int64 ``[B]``: each sample's hash
             of (seed, epoch, the sample's number). The batch holds its result, ``[B, ...]``. A loader pickles only if this

@@ -111,8 +111,8 @@ def check_installation() -> dict[str, Any]:
     Returns:
         A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
         ``works``), ``cuda`` (``plugin_loaded``; ``reason``, why CUDA cannot be used and what to do, or None; ``runtime``,
-        ``driver``; ``devices`` with name, compute capability, memory in bytes, ``works``, which is None if torch, which makes
-        the arrays, cannot use CUDA, and ``failure``, the reason or None), ``ok``.
+        ``driver``; ``devices`` with name, compute capability, memory in bytes, ``works``, which is None without a torch that can
+        use CUDA, since torch makes the arrays, and ``failure``, the reason or None), ``ok``.
     """
     function = _lib.function
     plugin = _plugin()

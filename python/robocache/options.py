@@ -89,7 +89,7 @@ class Window:
         stream: another key whose stream fills this key too, such as the state's for a goal. None: the key's own stream.
         moment: the moment that replaces the anchor: :meth:`future`, :meth:`last`, :meth:`geometric` and :meth:`other` set it.
         The batch then has ``<key>_offset_ns`` ``[B]``, from the anchor's time to the moment's. Keys with equal moments share
-        the draw. If there is no such moment, all steps are 0 and padding, and the offset is the least int64. `base` is at its
+        the draw. If there is no such moment, all steps are 0 and padding, and the offset is the least int64. The base is at its
         own key's moment. None: the anchor.
 
     Example:
@@ -287,7 +287,7 @@ class Memory:
     Args:
         residency: the memory of the rows. ``"device"``: the device's; ``"pinned"``: the host's, which the same kernel reads
             across the link; ``"mapped"``: the cache's files, read ahead by threads; ``"auto"``: the first of these that
-            `budget` has room for; the largest streams move down first. In these, frames of a camera stay encoded. ``"decoded"``: a
+            `budget` has room for; the largest streams move down first. In these three, frames of a camera stay encoded. ``"decoded"``: a
             camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room left. One tier for all keys, or
             ``{key: tier}``. On the CPU ``"device"`` and ``"pinned"`` are the same: one copy in memory. :meth:`Loader.explain`
             shows the choice.

@@ -161,7 +161,7 @@ def fuse_multimodal(
 
     Returns:
         ``[B, T, sum of D]``, or an array ``[B, T, D]`` for each stream, without B for values ``[S, D]``, in the framework of
-        the first stream's values. With return_valid or return_age a tuple ``(out, valid, age)`` of those asked for. Without a
+        the first stream's values. With return_valid or return_age a tuple: out, then valid and age as requested. Without a
         sample the value is NaN, or 0 for integer streams, before and after scaling. The whole contract is
         src/robocache/ops/fuse/fuse.hpp. Gradients go to values and times of the streams and to target_times.
 

@@ -73,15 +73,15 @@ def resample_trajectories(
         times: ``[B, S]`` or ``[S]`` (one clock for every row): float32 or float64 seconds, or int64 nanoseconds.
             Ascending; of samples with equal times only the last counts.
         target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
-        method: ``"linear"``, ``"nearest"`` (midway the earlier sample), ``"previous"`` or ``"next"``; the curves ``"pchip"``
+        method: ``"linear"``, ``"nearest"`` (the earlier of two equally near), ``"previous"`` or ``"next"``; the curves ``"pchip"``
             (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as in scipy; ``"angle"``
             for radians, the shorter way round, in [-pi, pi); ``"slerp"`` for the 4 components of a quaternion, in any order;
             ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
         methods: ``[(slice, method), ...]`` for features with other methods: ``[(slice(3, 7), "slerp")]``. The slices must not
             overlap.
         extrapolate: outside the samples ``"clamp"`` holds the end sample and ``"nan"`` gives NaN. ``"linear"`` continues
-            straight: with the end bracket, a curve with its end slope, a rotation or angle at its rate; the step methods do not
-            take it. Such values are never valid.
+            the line through the last two samples, a curve by its end slope, a rotation or angle at its rate; the step methods
+            refuse it. Values outside the samples are never valid.
         lengths: ``[B]`` int32/int64, the number of valid samples in each row.
         target_lengths: ``[B]`` int32/int64, the number of valid targets in each row; the others have no value.
         max_gap: between two samples farther apart than this, in the clock's unit, values are invalid.

@@ -75,7 +75,7 @@ def voxelize_sparse(
             negative; points in cells beyond int32 are dropped.
         lengths: ``[B]`` int32/int64, the number of valid points in each cloud of ``[B, N, ...]``.
         batch_offsets: ``[B + 1]`` int32/int64: cloud b is the rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]``.
-        max_voxels: the most voxels of a cloud; those whose first points come earliest are kept.
+        max_voxels: the most voxels of a cloud; the voxels whose first points come earliest are kept.
         max_points_per_voxel: the most points of a voxel; the first ones are kept.
         capacity: the number of rows of coords, features and counts. The call then does not wait for the device. `num_voxels` is
             the number of rows in use; the others have coords -1, count 0 and features 0. None: one row per voxel; a call on
