@@ -32,7 +32,7 @@ def seconds_of(time):
     return (time - 1_700_000_000 * 10**9) / 1e9
 
 
-def pair(
+def make_pair(
     rng, lag_s, rates=(50, 50), names=("action", "observation.state"), seconds=12.0, episodes=6, noise=0.005, features=5
 ):
     """Returns recordings whose second stream is the first stream, `lag_s` later."""
@@ -66,7 +66,7 @@ def latencies(path, recordings):
     ],
 )
 def test_a_lag_is_found(lag_s, rates, severity, rng, tmp_path):
-    findings = latencies(tmp_path / "cache", pair(rng, lag_s, rates))
+    findings = latencies(tmp_path / "cache", make_pair(rng, lag_s, rates))
     if severity is None:
         assert findings == []
         return
@@ -83,7 +83,7 @@ def test_the_finding_has_the_lag(tmp_path_factory, seed):
     rng = np.random.default_rng(seed)
     lag_s, rates = rng.uniform(0.03, 0.4), rng.choice([30, 50, 100], 2)
     noise = rng.uniform(0, 0.01)
-    (finding,) = latencies(tmp_path_factory.mktemp("pair") / "cache", pair(rng, lag_s, rates, noise=noise))
+    (finding,) = latencies(tmp_path_factory.mktemp("pair") / "cache", make_pair(rng, lag_s, rates, noise=noise))
     assert finding.value == pytest.approx(lag_s * 1e3, abs=300 / min(rates))
     assert finding.severity == ("note" if finding.value <= 100 else "warning")
 
@@ -92,7 +92,7 @@ def test_the_finding_has_the_lag(tmp_path_factory, seed):
 @given(st.integers(0, 2**32 - 1))
 def test_unrelated_streams_have_no_lag(tmp_path_factory, seed):
     rng = np.random.default_rng(seed)
-    recordings = pair(
+    recordings = make_pair(
         rng, 0.0, seconds=float(rng.uniform(5, 30)), features=int(rng.integers(1, 9)), episodes=int(rng.integers(1, 9))
     )
     for recording in recordings:
@@ -103,37 +103,37 @@ def test_unrelated_streams_have_no_lag(tmp_path_factory, seed):
 
 
 def test_similar_streams_without_a_latency(rng, tmp_path):
-    """A velocity and its position under any name; periodic motion; rest with noise; only three of
-    eight joints; a lag that changes."""
-    positions = pair(rng, 0.0, names=("a", "b"))
+    """None of these has a latency: a velocity and its position under any name, periodic motion, rest with noise, only three of
+    eight joints, a lag that changes."""
+    positions = make_pair(rng, 0.0, names=("a", "b"))
     for recording in positions:
         time, values = recording["a"]
         recording["b"] = (time, np.gradient(values, axis=0))
     assert latencies(tmp_path / "derived", positions) == []
-    swinging = pair(rng, 0.0)
+    swinging = make_pair(rng, 0.0)
     for recording in swinging:
         for name, delay_s in (("action", 0), ("observation.state", 0.1)):
             time, values = recording[name]
             seconds = seconds_of(time)[:, None] - delay_s
             recording[name] = (time, np.sin(2 * np.pi * 1.3 * seconds + np.arange(values.shape[1])).astype(np.float32))
     assert latencies(tmp_path / "swinging", swinging) == []
-    resting = pair(rng, 0.08)
+    resting = make_pair(rng, 0.08)
     for recording in resting:
         for name in recording:
             time, values = recording[name]
             recording[name] = (time, rng.normal(size=values.shape).astype(np.float32) * 1e-3)
     assert latencies(tmp_path / "resting", resting) == []
-    few = pair(rng, 0.08, features=8)
+    few = make_pair(rng, 0.08, features=8)
     for recording in few:
         time, values = recording["observation.state"]
         values[:, 3:] = motion(rng, 5, 13.0)(seconds_of(time))
     assert latencies(tmp_path / "few", few) == []
-    scattered = [pair(rng, lag_s, episodes=1)[0] for lag_s in (0.05, 0.15, 0.25, 0.35, 0.45, 0.55)]
+    scattered = [make_pair(rng, lag_s, episodes=1)[0] for lag_s in (0.05, 0.15, 0.25, 0.35, 0.45, 0.55)]
     assert latencies(tmp_path / "scattered", scattered) == []
 
 
 def test_features_are_matched_by_name_and_still_features_are_ignored(rng, tmp_path):
-    recordings = pair(rng, 0.08)
+    recordings = make_pair(rng, 0.08)
     for recording in recordings:
         time, values = recording["observation.state"]
         values = values[:, ::-1].copy()
@@ -151,7 +151,7 @@ def test_features_are_matched_by_name_and_still_features_are_ignored(rng, tmp_pa
 
 
 def test_each_stream_is_compared_with_the_first_similar_one(rng, tmp_path):
-    recordings = pair(rng, 0.08)
+    recordings = make_pair(rng, 0.08)
     for recording in recordings:
         time, values = recording["observation.state"]
         recording["copy"] = (time + 60_000_000, values)
@@ -168,11 +168,11 @@ def test_only_a_part_of_the_numbers_is_read(rng, tmp_path, monkeypatch):
         "_rates",
         lambda s, rows, f, *rest: sizes_read.append((rows.stop - rows.start) * len(f)) or rates(s, rows, f, *rest),
     )
-    result = [
-        {f"stream {k}": recording["action"] for k, recording in enumerate(pair(rng, 0, episodes=24, seconds=30.0))}
+    episodes = [
+        {f"stream {k}": recording["action"] for k, recording in enumerate(make_pair(rng, 0, episodes=24, seconds=30.0))}
         for _ in range(6)
     ]
-    dataset = robocache.open(robots.write(tmp_path / "cache", result))
+    dataset = robocache.open(robots.write(tmp_path / "cache", episodes))
     numbers = sum(stream.rows * 5 for stream in dataset.streams.values())
     assert list(latency.check_latency(Survey(dataset, {}))) == []
     assert 0 < sum(sizes_read) <= max(numbers / 64, 1 << 18)

@@ -62,7 +62,7 @@ def test_pointers_only(real_data, tmp_path):
 
 
 def test_so100(real_data, tmp_path):
-    """A policy's log pauses every 100 steps; the teleoperation's is even."""
+    """A policy's log pauses every 100 steps; the log of the teleoperation is even."""
     report = examine(real_data("logs_csv/lerobot_so100_inference"), tmp_path)
     assert codes(report) == {
         ("warning", "early-end"): 2,
@@ -114,7 +114,7 @@ def test_quadruped(real_data, tmp_path):
 
 
 def test_go2(real_data, tmp_path):
-    """A robot's log at 500 and 50 Hz and a motion capture's at 305 Hz that begins 4 to 9 s earlier."""
+    """A robot's log at 500 and 50 Hz, and a motion capture's log at 305 Hz that begins 4 to 9 s earlier."""
     report = examine(real_data("rosbag2/unitree_go2"), tmp_path, format="csv")
     assert codes(report) == {
         ("warning", "early-end"): 2,
