@@ -49,7 +49,7 @@ def test_grey_frames_and_no_frames(rng):
     assert robocache.decode_jpeg(np.zeros(0, np.uint8), np.array([0]), out) is out
 
 
-def test_offsets_may_skip_and_repeat(jpegs):
+def test_offsets_may_skip_the_first_frames(jpegs):
     blobs, offsets, pixels = jpegs
     result = robocache.decode_jpeg(blobs, offsets[2:])
     np.testing.assert_array_equal(result, pixels[2:])
