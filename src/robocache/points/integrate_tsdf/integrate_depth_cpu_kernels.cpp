@@ -26,7 +26,7 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
                        r[2] * dx + r[5] * dy + r[8] * first_dz};
   const double step[3] = {r[6] * grid.size[2], r[7] * grid.size[2], r[8] * grid.size[2]};
   const auto count = static_cast<double>(grid.shape[2]);
-  // Far more than the sum of all rounding errors here.
+  // The slack is far more than the sum of all rounding errors here.
   const double slack = 1e-12 * (std::abs(dx) + std::abs(dy) + std::abs(first_dz) + count * grid.size[2] +
                                 std::abs(grid.origin[2]) + std::abs(s.origin[2]));
   double first = 0;
@@ -43,7 +43,7 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
       last = std::min(last, -value / slope + 1);
     }
   };
-  // A pixel reaches half a pixel around its centre; the margin is a whole pixel.
+  // The image reaches half a pixel beyond the centres of its outer pixels; the margin is a whole pixel.
   keep(0, 0, 1);
   keep(s.fx, 0, s.cx + 1);
   keep(-s.fx, 0, static_cast<double>(p.columns) - s.cx);
@@ -68,7 +68,7 @@ void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, doub
   double z[kVoxelsAtOnce];
   double column[kVoxelsAtOnce];
   double row[kVoxelsAtOnce];
-  double quanta[kVoxelsAtOnce];
+  double quanta[kVoxelsAtOnce];  // holds the measured depths first
   const VoxelGrid grid = p.grid;
   for (int i = 0; i < count; ++i) {  // vector code
     const double index = static_cast<double>(begin) + static_cast<double>(doubtful_voxels[i]);
@@ -137,21 +137,21 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], doubtful_voxels, doubtful, sums, first_voxel);
 }
 
-void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowSums& sums, Range seen) {
+void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowSums& sums, Range in_view) {
   float* const distances =
       p.distances + x * p.distance_strides[0] + y * p.distance_strides[1] + z * p.distance_strides[2];
   float* const weights = p.weights + x * p.weight_strides[0] + y * p.weight_strides[1] + z * p.weight_strides[2];
   const auto sum = [&](int64_t i) { return TsdfSum{sums.quanta[i], sums.counts[i]}; };
   if (p.distance_strides[2] != 1 || p.weight_strides[2] != 1) {
-    for (int64_t i = seen.begin; i < seen.end; ++i) {
+    for (int64_t i = in_view.begin; i < in_view.end; ++i) {
       if (sums.counts[i] > 0)
         update_voxel(p, distances[i * p.distance_strides[2]], weights[i * p.weight_strides[2]], sum(i));
     }
     return;
   }
   constexpr int64_t kAtOnce = 16;
-  for (int64_t begin = seen.begin; begin < seen.end; begin += kAtOnce) {
-    const int64_t end = std::min(begin + kAtOnce, seen.end);
+  for (int64_t begin = in_view.begin; begin < in_view.end; begin += kAtOnce) {
+    const int64_t end = std::min(begin + kAtOnce, in_view.end);
     int32_t counted = 0;
     for (int64_t i = begin; i < end; ++i) counted |= sums.counts[i];
     if (counted == 0) continue;
@@ -174,7 +174,7 @@ void integrate_rows(const TsdfParams& p, const TsdfSensor* sensors, int64_t begi
     const double centre[2] = {voxel_centre(p.grid, 0, x), voxel_centre(p.grid, 1, y)};
     for (int64_t first_z = 0; first_z < p.grid.shape[2]; first_z += kVoxelsAtOnce) {
       RowSums sums;
-      Range seen{kVoxelsAtOnce, 0};
+      Range in_view{kVoxelsAtOnce, 0};
       for (int64_t i = 0; i < p.sensors; ++i) {
         const double dx = centre[0] - sensors[i].origin[0];
         const double dy = centre[1] - sensors[i].origin[1];
@@ -184,9 +184,9 @@ void integrate_rows(const TsdfParams& p, const TsdfSensor* sensors, int64_t begi
         const int64_t first_voxel[3] = {x, y, range.begin};
         const auto add = p.dtype == DType::kFloat32 ? add_image<float> : add_image<uint16_t>;
         add(p, sensors[i], i, first_voxel, static_cast<int>(range.end - range.begin), sums, range.begin - first_z);
-        seen = {std::min(seen.begin, range.begin - first_z), std::max(seen.end, range.end - first_z)};
+        in_view = {std::min(in_view.begin, range.begin - first_z), std::max(in_view.end, range.end - first_z)};
       }
-      update_row(p, x, y, first_z, sums, seen);
+      update_row(p, x, y, first_z, sums, in_view);
     }
   }
 }
