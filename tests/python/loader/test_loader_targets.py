@@ -77,10 +77,10 @@ def test_every_width(rng, tmp_path, device, features, stored_dtype):
     recording = [{"x": (time_ns, rng.standard_normal((60, features)).astype(stored_dtype))} for _ in range(2)]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [0.0, 0.0125, 0.1]}
-    normalised = {"normalize": {"x": "mean_std"}}
-    oracle_options = {"dtypes": {"x": stored_dtype}, "shapes": {"x": (features,)}, "stats": dataset.stats, **normalised}
+    mean_std = {"normalize": {"x": "mean_std"}}
+    oracle_options = {"dtypes": {"x": stored_dtype}, "shapes": {"x": (features,)}, "stats": dataset.stats, **mean_std}
     for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)):
-        options = {"dtype": dtype.name, "device": device, **normalised}
+        options = {"dtype": dtype.name, "device": device, **mean_std}
         batch = next(loader_by_keywords(dataset, batch_size=16, delta_timestamps=deltas, **options))
         assert_batch(batch, window_batch(recording, anchors_of([batch]), deltas, dtype=dtype, **oracle_options))
 

@@ -332,12 +332,12 @@ def test_missing_files_and_keys(dataset, tmp_path):
 
 
 @pytest.fixture
-def real(real_data):
+def real_folder(real_data):
     return real_data("lerobot_v2")
 
 
-def test_statistics_of_a_real_v2_0_dataset_equal_ours_within_float32(real, tmp_path):
-    source = real / "gr00t_gr1_pnp_sim"
+def test_statistics_of_a_real_v2_0_dataset_equal_ours_within_float32(real_folder, tmp_path):
+    source = real_folder / "gr00t_gr1_pnp_sim"
     robocache.ingest(source, tmp_path / "cache", video=False)
     ours = robocache.open(tmp_path / "cache").stats
     keys = {key: key for key in ("observation.state", "action")}
@@ -350,8 +350,8 @@ def test_statistics_of_a_real_v2_0_dataset_equal_ours_within_float32(real, tmp_p
             assert (np.abs(getattr(theirs, field) - getattr(ours[key], field)) <= 2096 * 2.0**-24 * largest).all()
 
 
-def test_episodes_statistics_of_a_real_v2_1_dataset_merge_to_those_of_its_rows(real, tmp_path):
-    source = real / "unitree_g1_real"
+def test_episodes_statistics_of_a_real_v2_1_dataset_merge_to_those_of_its_rows(real_folder, tmp_path):
+    source = real_folder / "unitree_g1_real"
     robocache.ingest(source, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
     recorded = set(ds.episodes["source_episode_index"].to_pylist())  # 22 of 100
@@ -367,12 +367,12 @@ def test_episodes_statistics_of_a_real_v2_1_dataset_merge_to_those_of_its_rows(r
             assert (np.abs(getattr(merged[key], field) - getattr(ours, field)) <= 500 * 2.0**-24 * largest).all()
     assert (robocache.load_norm_stats(source)["action"].count == 35965).all()
     with pytest.raises(robocache.FileError, match="Git LFS pointer"):
-        robocache.load_norm_stats(real / "lfs_pointers_only")
+        robocache.load_norm_stats(real_folder / "lfs_pointers_only")
 
 
 @pytest.mark.parametrize("name", ["gr00t_gr1_pnp_sim", "unitree_g1_real"])
-def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real, tmp_path, name):
-    robocache.ingest(real / name, tmp_path / "cache", on_error="skip", video=False)
+def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real_folder, tmp_path, name):
+    robocache.ingest(real_folder / name, tmp_path / "cache", on_error="skip", video=False)
     ds = robocache.open(tmp_path / "cache")
     for key in ("observation.state", "action"):
         parts = [oracle.stats_of(ds.episode(episode)[key][1]) for episode in range(len(ds))]
@@ -381,8 +381,8 @@ def test_merged_quantiles_of_real_episodes_are_closer_than_their_average(real, t
         for field in ("q01", "q99"):
             average = np.average([part[field] for part in parts], axis=0, weights=[part["count"][0] for part in parts])
             merged_error, average_error = (
-                np.median(np.abs(got - getattr(expected, field))[is_moving] / expected.std[is_moving])
-                for got in (getattr(merged, field), average)
+                np.median(np.abs(quantiles - getattr(expected, field))[is_moving] / expected.std[is_moving])
+                for quantiles in (getattr(merged, field), average)
             )
             assert merged_error < 0.1 and average_error > 0.25, (key, field)
 

@@ -22,15 +22,15 @@ def test_rule_16_out_is_completely_written_and_returned(rng, device, output):
     tensors = [tuple(to_torch(x, device) for x in stream) for stream in streams]
     widths = [20] if output == "concat" else [3, 16, 1]
 
-    def forms(width):
+    def outs_and_memory(width):
         memory = poisoned((3, 23, width + 5), torch.float32, device)
         yield poisoned((3, 23, width), torch.float32, device), None
         yield memory[..., 2 : width + 2], memory
         yield poisoned((23, 3, width), torch.float32, device).transpose(0, 1), None
         yield poisoned((3, width, 23), torch.float32, device).transpose(1, 2), None
 
-    for form in zip(*(forms(width) for width in widths), strict=True):
-        outs = [out for out, _ in form]
+    for pairs in zip(*(outs_and_memory(width) for width in widths), strict=True):
+        outs = [out for out, _ in pairs]
         out = outs[0] if output == "concat" else outs
         options = {"output": output, "extrapolate": "nan", "out": out}
         assert robocache.fuse_multimodal(tensors, to_torch(targets, device), **options) is out
@@ -42,7 +42,7 @@ def test_rule_16_out_is_completely_written_and_returned(rng, device, output):
             assert_same_bits(to_numpy(array), expected_array)
         assert_same_bits(to_numpy(valid), expected[1])
         assert_same_bits(to_numpy(age), expected[2])
-        for (_, memory), width in zip(form, widths, strict=True):
+        for (_, memory), width in zip(pairs, widths, strict=True):
             if memory is not None:
                 raw = memory.cpu().contiguous().view(torch.uint8).view(3, 23, width + 5, -1)
                 assert (torch.cat([raw[:, :, :2], raw[:, :, width + 2 :]], 2) == 0xA5).all()

@@ -118,8 +118,8 @@ def test_rule_15_offsets_pass_2_31_elements(case, tmp_path):
             assert_same_bits(np.array(actual), array)
 
 
-@pytest.mark.parametrize("tensors", [False, True])
-def test_measurements_that_miss_the_grid_are_warned_of(case, tensors):
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_measurements_that_miss_the_grid_are_warned_of(case, as_tensors):
     grid, weights, points, depth, T = case
     far_pose = T.copy()
     far_pose[:3, 3] = [0, 0, -4.0]  # the grid is 4.25 m and more ahead
@@ -137,7 +137,7 @@ def test_measurements_that_miss_the_grid_are_warned_of(case, tensors):
     ]
     for (measured, pose, *camera), options, message in cases:
         arrays = [grid.copy(), weights.copy(), measured]
-        if tensors:
+        if as_tensors:
             arrays = [torch.from_numpy(x) for x in arrays]
         with pytest.warns(UserWarning, match=message):
             robocache.integrate_tsdf(*arrays, pose, *camera, **OPTIONS, **options)
@@ -256,7 +256,7 @@ def test_rule_32_a_sensor_with_an_invalid_pose_on_the_device_is_ignored(case, cu
     camera_faults = {1: (0, 0.0), 6: (1, -20.0), 9: (2, np.nan), 16: (0, np.inf)}
     invalid_poses, invalid_cameras = T.copy(), cameras.copy()
     for sensor, (index, value) in pose_faults.items():
-        invalid_poses[sensor][index] = value  # (0, 0) is -1: 1 makes a mirror image
+        invalid_poses[sensor][index] = value  # (0, 0) is -1, so 1 there makes a mirror image
     for sensor, (index, value) in camera_faults.items():
         invalid_cameras[sensor, index] = value
     for faults, (measured, pose, *camera) in (
