@@ -1,5 +1,5 @@
-"""Measures the CPU time from a wheel or a checkout to the first batch, in a new environment. CPU time hardly depends on other
-programs.
+"""Measures what an installation costs in a new environment: the CPU time from a wheel or a checkout to the first batch, the size on
+disk, the CPU time of an import. CPU time hardly depends on other programs.
 
     python3 bench/first_batch.py dist/robocache-*.whl --into bench/results/first_batch/wheel-debian-12.json
 
@@ -28,6 +28,13 @@ loader = robocache.Loader(robocache.open("cache"), batch_size=64, delta_timestam
 assert next(iter(loader))["joint"].shape == (64, 2, 7)
 """
 
+IMPORT = """
+import time, numpy, tvm_ffi
+begin = time.process_time()
+import robocache
+print(time.process_time() - begin)
+"""
+
 
 def first_batch(folder: Path, *install: object) -> float:
     """Returns the seconds of CPU time of `pip install *install` and a batch in a new environment, `folder`/new."""
@@ -37,6 +44,18 @@ def first_batch(folder: Path, *install: object) -> float:
     subprocess.run([python, "-I", "-c", BATCH], cwd=folder, check=True)
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
     return end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+
+
+def installed_bytes(folder: Path) -> int:
+    """Returns the size of the package in the environment that first_batch made, without what Python compiles of it."""
+    files = [path for path in (folder / "new").rglob("robocache*/**/*") if path.suffix != ".pyc" and path.is_file()]
+    return sum(path.stat().st_size for path in files)
+
+
+def import_s(folder: Path) -> float:
+    """Returns the seconds of CPU time of `import robocache` after numpy and tvm_ffi, the least of 9 processes."""
+    command = [folder / "new/bin/python", "-I", "-c", IMPORT]
+    return min(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(9))
 
 
 def main() -> None:
@@ -50,6 +69,8 @@ def main() -> None:
     load, begin = os.getloadavg()[0], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         cpu_s = first_batch(Path(folder), *options.install, *pip_options)
+        wall_s = time.perf_counter() - begin
+        installed, importing_s = installed_bytes(Path(folder)), import_s(Path(folder))
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     install = [Path(word).name if "/" in word else word for word in (*options.install, *pip_options)]
     result = {
@@ -59,8 +80,10 @@ def main() -> None:
         "commit": options.commit,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "cpu_s": round(cpu_s, 1),
-        "wall_s": round(time.perf_counter() - begin, 1),
+        "wall_s": round(wall_s, 1),
         "load": round(load, 1),
+        "installed_bytes": installed,
+        "import_s": round(importing_s, 4),
     }
     options.into.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

@@ -526,8 +526,15 @@ def render_shapes(result: dict) -> str:
 def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
     """Returns the table of the results of bench/first_batch.py."""
     rows = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda row: row["cpu_s"])
-    shown_rows = [[f"`{row['command']}`", row["system"], as_text("_s", row["cpu_s"])] for row in rows]
-    return table(["to the first batch", "on", "CPU time"], shown_rows)
+    measures = ("cpu_s", "import_s", "installed_bytes")
+    shown_rows = []
+    for row in rows:
+        command = re.sub(r"-\d\S*[.]whl", "-*.whl", row["command"])
+        shown_rows.append(
+            [f"`{command}`", row["system"], *(as_text(measure, row.get(measure)) for measure in measures)]
+        )
+    columns = ["", "on", "CPU time to the first batch", "of an import beyond numpy and tvm_ffi", "installed"]
+    return table(columns, shown_rows)
 
 
 def render_formats(results: Results) -> str:
