@@ -244,9 +244,9 @@ ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* a
   }
 }
 
-// By Bernardes and Viollet, "Quaternion to Euler angles conversion: a direct, general and computationally efficient
-// method", 2022: half the sum and half the difference of the first and third angle are the angles of two pairs of
-// components.
+// Follows Bernardes and Viollet, "Quaternion to Euler angles conversion: a direct, general and computationally
+// efficient method", 2022: half the sum and half the difference of the first and third angle are the angles of two
+// pairs of components.
 template <class Scalar>
 ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q, Scalar* angles) {
   const int i = form.axes[form.intrinsic ? 2 : 0];

@@ -312,7 +312,7 @@ __device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const L
   return base;
 }
 
-// Like write_steps, for curves.
+// Writes a lane's vector of its steps, whose values may lie on curves.
 __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, const LaneSteps& steps, char* out) {
   for (int tile = 0; tile < kStripTiles; ++tile) {
     const int step = steps.first + tile * steps.stride;
@@ -452,7 +452,7 @@ __device__ bool draws_together(const WindowBatch& batch) {
   return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
 }
 
-// Like drawn_sample() for a sample of the batch, by kDrawLanes lanes together; all lanes of a warp draw. Each lane
+// Does what drawn_sample() does, by kDrawLanes lanes together; all lanes of a warp call it. Each lane
 // holds the table's entry of one source, so no load waits for another. The rule is Mixture::at.
 __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const Mixture& mixture = batch.mixture;

@@ -13,7 +13,7 @@ namespace robocache {
 
 // Returns the row that `target` would have if the episode's rows were evenly spaced. The search begins there.
 ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
-  // This wraps beyond int64: a bad guess costs a longer search.
+  // The difference wraps beyond int64: a bad guess only costs a longer search.
   const auto after_first = static_cast<int64_t>(static_cast<uint64_t>(target) - static_cast<uint64_t>(rows.first_ns));
   const double guess = static_cast<double>(after_first) * rows.rows_per_ns;
   const auto last = static_cast<double>(rows.rows - 1);

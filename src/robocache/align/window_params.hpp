@@ -35,7 +35,7 @@ struct WindowSegment {
   int64_t age_offset;  // the same for ages, int64; below 0: none
   int64_t mask_steps;
   FileRows file;  // for the CPU alone; its offset is that of the segment's first feature
-  // If values become relative to a base, which is an earlier segment of the group, with one step:
+  // For values that become relative to a base, which is an earlier segment of the group, with one step:
   const int32_t* subtracted;  // for each feature: f, the base's feature to subtract, or ~f for none; null: no base
   int64_t base_offset;        // bytes from the batch's start to sample 0's base, float32
   int64_t base_sample;        // bytes from a sample's base to the next

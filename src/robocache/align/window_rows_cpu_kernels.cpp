@@ -142,7 +142,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
     stamps_differ &= row[1] != latest;
     brackets.before[k] = before;
     brackets.since[k] = target - row[0];
-    // This wraps beyond int64. Then the latest moment lies beyond it too, and the result is not used.
+    // A gap beyond int64 wraps. Then `latest` is at least kFar, and the result is not used.
     brackets.gap[k] = static_cast<int64_t>(static_cast<uint64_t>(row[1]) - static_cast<uint64_t>(row[0]));
   }
   if (!stamps_differ || latest >= kFar) return false;

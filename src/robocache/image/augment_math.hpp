@@ -200,7 +200,7 @@ struct ErasedPart {
   int32_t first[2], size[2];  // in rows and columns; a size of 0 erases nothing
 };
 
-// As torchvision's RandomErasing: draws up to ten rectangles and takes the first that is smaller than the frame.
+// Draws up to ten rectangles, as torchvision's RandomErasing, and returns the first that is smaller than the frame.
 ROBOCACHE_HD ErasedPart erased_part(const TransformParams& p, const ImageDraw& draw, int64_t step) {
   const FrameDraws draws = frame_draws(p, draw, step);
   if (!(p.erase > 0) || draws.number(DrawnFor::kErase, {0, 1}) >= p.erase) return {};

@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// Returns the index of a coefficient in zigzag order.
+// Returns the index of a coefficient in zigzag order: diagonal after diagonal, each in the opposite direction.
 constexpr int zigzag_index(int row, int column) {
   const int diagonal = row + column;
   const int diagonal_index = diagonal % 2 == 0 ? column : row;

@@ -262,7 +262,7 @@ const char* place_row(const Header& header, const std::vector<uint8_t>& palette,
   return nullptr;
 }
 
-// If `out` is null, only checks the frame.
+// Decodes a frame to `out`, or only checks it if `out` is null.
 void read_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, uint8_t* out) {
   const Header header = read_header(blob);
   const FrameShape shape = header.shape();

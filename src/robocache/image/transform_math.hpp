@@ -223,7 +223,7 @@ struct Bicubic {
   static constexpr bool kOvershoots = true;
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) { return taps_within(axis, r, tap_reach(axis, 2)); }
   ROBOCACHE_HD static int32_t weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
-    // These are whole numbers below 2^53: float64 holds them.
+    // All numbers here are whole and below 2^53, so float64 holds them exactly.
     const double unit = tap_reach(axis, 1);
     const double x = from_centre(axis, taps, j);
     const double twice = x < unit ? (3 * x - 5 * unit) * x * x + 2 * (unit * unit * unit)

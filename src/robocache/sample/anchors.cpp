@@ -281,7 +281,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     int64_t anchors = 0;
     for (; end < parts.size() && parts[end].run == parts[begin].run; ++end)
       anchors += parts[end].end - parts[end].begin;
-    // Of the run, anchors [0, until) and from `from_last` on stay.
+    // The run keeps its anchors [0, until) and those from `from_last` on.
     const int64_t until = filter.first ? std::min(*filter.first, anchors) : filter.last ? 0 : anchors;
     const int64_t from_last = filter.last ? std::max(until, anchors - *filter.last) : anchors;
     taken = 0;

@@ -102,7 +102,7 @@ struct AnchorFilter {
   std::optional<int64_t> last = {};   // and this many last anchors
   int64_t every = 1;                  // then keeps the first of an episode and every n-th after it
 
-  // Only the members that are numbers.
+  // Lists only the members that are numbers.
   static constexpr auto fields() {
     return std::tuple(Field{"first", &AnchorFilter::first}, Field{"last", &AnchorFilter::last},
                       Field{"every", &AnchorFilter::every});

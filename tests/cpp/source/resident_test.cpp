@@ -246,7 +246,7 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   if (device().is_cuda()) {
     EXPECT_EQ(ResidentStream::get(dataset, b, device(), Tier::kDevice)->note(), "");
   }
-  // Without a name, two files cannot be known to be the same.
+  // Two files without a name cannot be recognised as the same.
   const auto removed = write_dataset();
   EXPECT_EQ(values_of(*ResidentStream::get(removed, b, device(), Tier::kPinned), 3, device()),
             (std::vector<float>{4, 5, 6}));

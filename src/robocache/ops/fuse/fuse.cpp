@@ -23,9 +23,9 @@ void check_out_dtype(DType values, DType out, const ArgumentsOf& of) {
 }
 
 void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentsOf& of) {
-  bool has = false;
+  bool has_offset = false;
   uint64_t ns = 0;
-  set_duration(offset, "offset", s.clock_dtype, has, s.offset, ns, of);
+  set_duration(offset, "offset", s.clock_dtype, has_offset, s.offset, ns, of);
   s.offset_ns = static_cast<int64_t>(std::min<uint64_t>(ns, std::numeric_limits<int64_t>::max()));
 }
 
@@ -160,7 +160,8 @@ struct FuseCall {
   Interpolation interpolation;
 };
 
-// `out` is the output or its gradient; errors call it `out_name`. Overlaps are not checked here.
+// Checks the arguments, except for overlaps, and fills `call`. `out` is the output or its gradient; errors call it
+// `out_name`.
 void prepare(std::span<const FuseStream> streams, const TensorView& target_times, std::span<const TensorView> out,
              const char* out_name, const std::optional<TensorView>& target_lengths,
              const std::optional<TensorView>& valid, const std::optional<TensorView>& age, FuseCall& call) {

@@ -37,7 +37,8 @@ struct Prepared {
   Interpolation interpolation;
 };
 
-// `out` is the output or its gradient; errors call it `out_name`. Overlaps are not checked here.
+// Checks the arguments, except for overlaps, and fills `prepared`. `out` is the output or its gradient; errors call it
+// `out_name`.
 void prepare(const ResampleCall& call, const TensorView& out, const char* out_name,
              const std::optional<TensorView>& valid, Prepared& prepared) {
   const TensorView& values = call.values;
