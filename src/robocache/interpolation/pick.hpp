@@ -27,9 +27,9 @@ ROBOCACHE_HD ClockDifference<Clock> later_minus_earlier(Clock later, Clock earli
 }
 
 template <class Clock, class Work>
-ROBOCACHE_HD Work weight_of(ClockDifference<Clock> dt, ClockDifference<Clock> gap) {
+ROBOCACHE_HD Work weight_of(ClockDifference<Clock> from_left, ClockDifference<Clock> gap) {
   using Wide = std::conditional_t<std::is_same_v<Clock, float> && std::is_same_v<Work, float>, float, double>;
-  return static_cast<Work>(static_cast<Wide>(dt) / static_cast<Wide>(gap));
+  return static_cast<Work>(static_cast<Wide>(from_left) / static_cast<Wide>(gap));
 }
 
 // A row's clock.
@@ -110,7 +110,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   const Pick<Work, Index> absent{0, 0, Work(0), PickKind::kAbsent, false};
   if (before >= 0 && times[before] == target) return pick_one<Work>(before, true);
 
-  const auto padded = [&](Index row) {
+  const auto padding = [&](Index row) {
     return rule.extrapolate == Extrapolate::kNan ? absent : pick_one<Work>(row, false);
   };
 
@@ -118,7 +118,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     if (before < 0) return absent;
     const auto age = later_minus_earlier(target, times[before]);
     const bool is_too_old = (rule.has_max_gap && age > rule.max_gap) || (rule.has_tolerance && age > rule.tolerance);
-    return is_too_old || before == n - 1 ? padded(before) : pick_one<Work>(before, true);
+    return is_too_old || before == n - 1 ? padding(before) : pick_one<Work>(before, true);
   }
 
   if (before < 0 || before == n - 1) {  // the target is outside
@@ -126,7 +126,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     // A first time that is NaN is not at or before itself.
     const Index first = is_early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
     const Index end = is_early ? (first < 0 ? 0 : first) : before;
-    if (rule.extrapolate != Extrapolate::kLinear) return padded(end);
+    if (rule.extrapolate != Extrapolate::kLinear) return padding(end);
     // The bracket at the row's end; each of its samples is the last one with its time. A row with only one time, or
     // with NaN, has no bracket: the end sample is held.
     if (is_early) {
@@ -148,18 +148,18 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   Index right = before + 1;
   if (right + 1 < n && times[right + 1] == times[right]) right = last_at_or_before(times, n, times[right], right);
   const auto gap = later_minus_earlier(times[right], times[left]);
-  const auto dt = later_minus_earlier(target, times[left]);
+  const auto from_left = later_minus_earlier(target, times[left]);
   const bool has_wide_gap = rule.has_max_gap && gap > rule.max_gap;
   if (!is_step(rule.method)) {
     if (has_wide_gap && rule.extrapolate == Extrapolate::kNan) return absent;
-    return {left, right, weight_of<Clock, Work>(dt, gap), PickKind::kMix, !has_wide_gap};
+    return {left, right, weight_of<Clock, Work>(from_left, gap), PickKind::kMix, !has_wide_gap};
   }
   const auto to_right = later_minus_earlier(times[right], target);
-  const bool takes_right =
-      rule.method == InterpolationMethod::kNext || (rule.method == InterpolationMethod::kNearest && to_right < dt);
-  const bool is_too_far = rule.has_tolerance && (takes_right ? to_right : dt) > rule.tolerance;
+  const bool takes_right = rule.method == InterpolationMethod::kNext ||
+                           (rule.method == InterpolationMethod::kNearest && to_right < from_left);
+  const bool is_too_far = rule.has_tolerance && (takes_right ? to_right : from_left) > rule.tolerance;
   const Index row = takes_right ? right : left;
-  return has_wide_gap || is_too_far ? padded(row) : pick_one<Work>(row, true);
+  return has_wide_gap || is_too_far ? padding(row) : pick_one<Work>(row, true);
 }
 
 // Searches for `before`, then calls pick_from. The search starts at `hint`. On return, `hint` is the last sample at or

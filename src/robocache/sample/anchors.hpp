@@ -74,10 +74,11 @@ struct WindowSpan {
 
 // The rules that leave out ticks at the ends of an episode.
 struct AnchorEdges {
-  std::vector<WindowSpan> whole;  // targets must lie within the episode's rows on each clock; an episode without rows
-                                  // there has no anchors
-  int64_t snap_ns = 0;            // a target closer than this to the first or last row counts as within
-  int64_t drop_n_last = 0;        // further ticks to leave out at an episode's end
+  // Windows that must be whole: their targets lie within the episode's rows on the clock. An episode without rows there
+  // has no anchors.
+  std::vector<WindowSpan> whole;
+  int64_t snap_ns = 0;      // a target closer than this to the first or last row counts as within
+  int64_t drop_n_last = 0;  // further ticks to leave out at an episode's end
 };
 
 // A range of an episode's anchors, both ends included: as times, or as rows of the clock counted from the episode's

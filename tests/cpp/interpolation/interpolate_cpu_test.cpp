@@ -72,6 +72,7 @@ OneRow one_row(const std::vector<typename E::Type>& values, const std::vector<do
   return row;
 }
 
+// Returns the output after a kernel has filled the entries [begin, end); all other bytes are 0x5a.
 template <class T>
 std::vector<T> filled(InterpolateEntries* kernel, OneRow row, int64_t begin, int64_t end) {
   std::vector<T> out(static_cast<size_t>(row.call.targets_count * row.segment.out_target));

@@ -102,7 +102,8 @@ Answer<typename V::Type> reference(const Problem<V, C>& p, const InterpolationOp
   return answer;
 }
 
-// The layout of a problem's arrays in memory.
+// The layout of a problem's arrays in memory. Gaps follow each row of the last dimension; kSwapped exchanges the last
+// two dimensions; kSpread uses every second element.
 enum class Layout { kContiguous, kGaps, kWideGaps, kSwapped, kReversed, kSpread };
 
 inline std::vector<int64_t> strides_of(Layout layout, const std::vector<int64_t>& shape) {
@@ -124,9 +125,9 @@ template <class V, class C>
 void expect_reference(const Problem<V, C>& p, const InterpolationOptions& options, Device device,
                       Layout layout = Layout::kContiguous) {
   using Value = typename V::Type;
-  const auto shape = [&](bool with_batch, std::vector<int64_t> rest) {
-    if (with_batch) rest.insert(rest.begin(), p.batch);
-    return rest;
+  const auto shape = [&](bool with_batch, std::vector<int64_t> row_shape) {
+    if (with_batch) row_shape.insert(row_shape.begin(), p.batch);
+    return row_shape;
   };
   const auto array = [&]<class T>(const std::vector<T>& values, DType dtype, const std::vector<int64_t>& extents) {
     return DeviceArray<T>(values, dtype, extents, device, strides_of(layout, extents));
