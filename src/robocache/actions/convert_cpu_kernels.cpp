@@ -24,20 +24,20 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
   const auto* const recorded = reinterpret_cast<const Scalar*>(memory + p.x_offset) + first * p.features;
   Rows x[kMostActionFeatures];
   Scalar numbers[kCount] = {};
-  const auto loaded = [&] {
+  const auto numbers_as_rows = [&] {
     Rows rows;
     __builtin_memcpy(&rows, numbers, sizeof(rows));
     return rows;
   };
   for (int f = 0; f < p.features; ++f) {
     for (int i = 0; i < count; ++i) numbers[i] = recorded[i * p.features + f];
-    x[f] = mirrored(p.mirror, flipped.x, f, loaded());
+    x[f] = mirrored(p.mirror, flipped.x, f, numbers_as_rows());
   }
   const auto previous = [&](int f) {
     for (int i = 0; i < count; ++i) {
       numbers[i] = begin + i == 0 ? base[f] : mirrored(p.mirror, flipped.x, f, recorded[(i - 1) * p.features + f]);
     }
-    return loaded();
+    return numbers_as_rows();
   };
   const auto valid = convert_row(p, x, previous, base, poses);
   bool is_there[kCount];
@@ -56,7 +56,7 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
       const auto row_numbers = [&](const Scalar* table) {
         if (!p.scale_per_step) return Rows(table[f]);
         for (int i = 0; i < count; ++i) numbers[i] = table[i * p.out_features + f];
-        return loaded();
+        return numbers_as_rows();
       };
       const Rows y = p.scale != nullptr ? multiply_add(x[f], row_numbers(scale), row_numbers(shift)) : x[f];
       __builtin_memcpy(numbers, &y, sizeof(y));

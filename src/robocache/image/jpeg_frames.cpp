@@ -438,7 +438,7 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
                        const RefuseFile& refuse, void* memory) {
   const auto count = static_cast<int64_t>(file_bytes.size());
   auto* const begin = static_cast<char*>(memory);
-  const auto part = [begin](int64_t offset) { return static_cast<void*>(begin + offset); };
+  const auto address_at = [begin](int64_t offset) { return static_cast<void*>(begin + offset); };
   auto* const frames = static_cast<JpegFrame*>(memory);
   std::fill_n(frames, count, JpegFrame{});
   PackedJpegs packed{};
@@ -459,8 +459,8 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
     JpegFrame frame = file.frame;
     frame.words = frames[i].words;
     frame.segments = segments.fetch_add(frame.segment_count + 1);
-    file.strip_scan(static_cast<uint32_t*>(part(packed.words)) + frame.words,
-                    static_cast<uint32_t*>(part(packed.segments)) + frame.segments);
+    file.strip_scan(static_cast<uint32_t*>(address_at(packed.words)) + frame.words,
+                    static_cast<uint32_t*>(address_at(packed.segments)) + frame.segments);
     frame.tables = tables.index_of(file);
     frames[i] = frame;
     // Raises most_segments to this frame's number, unless another thread has raised it further.
@@ -482,7 +482,7 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
                });
   const auto append = [&](int64_t offset, const auto& entries) {
     const auto bytes = static_cast<int64_t>(entries.size() * sizeof(entries[0]));
-    if (bytes > 0) std::memcpy(part(offset), entries.data(), static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(address_at(offset), entries.data(), static_cast<size_t>(bytes));
     return multiple_of_16(offset + bytes);
   };
   packed.tables = multiple_of_16(packed.segments + segments * static_cast<int64_t>(sizeof(uint32_t)));

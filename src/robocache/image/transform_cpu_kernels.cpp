@@ -40,13 +40,13 @@ void move(const TransformParams& p, const FramePlan& plan, const void* frame, ui
   const int64_t channels = p.channels;
   for (int32_t y = 0; y < p.out[0]; ++y, bytes += out * channels) {
     const uint8_t* const from = pixel_at(p, frame, plan.rows.from_first + resized_at(plan.rows, y), columns.from_first);
-    const auto copy = [&](int32_t x, int32_t count) {
+    const auto copy_pixels = [&](int32_t x, int32_t count) {
       std::memcpy(bytes + x * channels, from + resized_at(columns, x) * channels,
                   static_cast<size_t>(count * channels));
     };
-    for (int32_t x = 0; x < begin && x < out; ++x) copy(x, 1);
-    if (begin < end) copy(begin, end - begin);
-    for (int32_t x = end > 0 ? end : 0; x < out; ++x) copy(x, 1);
+    for (int32_t x = 0; x < begin && x < out; ++x) copy_pixels(x, 1);
+    if (begin < end) copy_pixels(begin, end - begin);
+    for (int32_t x = end > 0 ? end : 0; x < out; ++x) copy_pixels(x, 1);
   }
 }
 

@@ -31,15 +31,17 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   const auto slope_gradient = [&](int64_t e, int lane) -> double& {
     return slopes_gradient[table[e].row * stride + lane];
   };
-  const auto step = [&](int64_t e, int lane) { return values(table[e + 1].row, lane) - values(table[e].row, lane); };
-  // x is the gradient with respect to step(e).
-  const auto add_step = [&](int64_t e, int lane, double x) {
+  const auto difference_after = [&](int64_t e, int lane) {
+    return values(table[e + 1].row, lane) - values(table[e].row, lane);
+  };
+  // x is the gradient with respect to difference_after(e).
+  const auto add_difference = [&](int64_t e, int lane, double x) {
     add_value(table[e].row, lane, -x);
     add_value(table[e + 1].row, lane, x);
   };
-  if (table[1].row >= n - 1) {  // a straight line: both slopes are step * before, and before is 1 for any times
+  if (table[1].row >= n - 1) {  // a straight line: both slopes are difference * before, and before is 1 for any times
     for (int lane = 0; lane < kLanes; ++lane) {
-      add_step(0, lane, table[0].before * (slope_gradient(0, lane) + slope_gradient(1, lane)));
+      add_difference(0, lane, table[0].before * (slope_gradient(0, lane) + slope_gradient(1, lane)));
     }
     return;
   }
@@ -48,10 +50,10 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   SplineRowGradient sum{0, 0, 0, 0};
   for (int lane = 0; lane < kLanes; ++lane) {
     const double x = slope_gradient(last, lane);
-    add_step(last - 2, lane, table[last].before * x);
-    add_step(last - 1, lane, table[last].after * x);
-    sum.before += share_of(step(last - 2, lane), x);
-    sum.after += share_of(step(last - 1, lane), x);
+    add_difference(last - 2, lane, table[last].before * x);
+    add_difference(last - 1, lane, table[last].after * x);
+    sum.before += share_of(difference_after(last - 2, lane), x);
+    sum.after += share_of(difference_after(last - 1, lane), x);
     sum.carry -= share_of(slope(last - 1, lane), x);
     slope_gradient(last - 1, lane) -= table[last].carry * x;
   }
@@ -69,10 +71,10 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
     sum = {0, 0, 0, 0};
     for (int lane = 0; lane < kLanes; ++lane) {
       const double x = slope_gradient(e, lane);
-      add_step(e - 1, lane, table[e].before * x);
-      add_step(e, lane, table[e].after * x);
-      sum.before += share_of(step(e - 1, lane), x);
-      sum.after += share_of(step(e, lane), x);
+      add_difference(e - 1, lane, table[e].before * x);
+      add_difference(e, lane, table[e].after * x);
+      sum.before += share_of(difference_after(e - 1, lane), x);
+      sum.after += share_of(difference_after(e, lane), x);
       if (e == 1) continue;
       // The previous sample's slope before the sweep down changed it.
       const double carried = slope(e - 1, lane) + table[e - 1].back * slope(e, lane);
@@ -84,10 +86,10 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   sum = {0, 0, 0, 0};
   for (int lane = 0; lane < kLanes; ++lane) {
     const double x = slope_gradient(0, lane);
-    add_step(0, lane, table[0].before * x);
-    add_step(1, lane, table[0].after * x);
-    sum.before += share_of(step(0, lane), x);
-    sum.after += share_of(step(1, lane), x);
+    add_difference(0, lane, table[0].before * x);
+    add_difference(1, lane, table[0].after * x);
+    sum.before += share_of(difference_after(0, lane), x);
+    sum.after += share_of(difference_after(1, lane), x);
   }
   add_table(0, sum);
 }

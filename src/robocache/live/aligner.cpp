@@ -257,13 +257,13 @@ struct Aligner::Impl {
   static void check_ring(const Key& key) {
     const RowsSpec& rows = *key.spec->rows;
     const RingOptions& ring = key.ring->options();
-    const auto text = [](DType dtype, const std::vector<int64_t>& shape, const std::optional<Codec>& codec) {
+    const auto row_text = [](DType dtype, const std::vector<int64_t>& shape, const std::optional<Codec>& codec) {
       return shape_string(shape) + " " + std::string(dtype_name(dtype)) +
              (codec ? " " + std::string(name_of(*codec)) : "");
     };
     if (ring.dtype != rows.dtype || ring.shape != rows.shape || ring.codec != rows.codec) {
-      refuse("rings['", key.spec->key, "']: expected rows of ", text(rows.dtype, rows.shape, rows.codec),
-             " as the spec's, got ", text(ring.dtype, ring.shape, ring.codec));
+      refuse("rings['", key.spec->key, "']: expected rows of ", row_text(rows.dtype, rows.shape, rows.codec),
+             " as the spec's, got ", row_text(ring.dtype, ring.shape, ring.codec));
     }
     const int64_t needed = key.last_offset_ns - key.first_offset_ns + ring.lateness_ns;
     if (ring.span_ns < needed) {

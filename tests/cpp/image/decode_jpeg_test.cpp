@@ -211,7 +211,7 @@ Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
 JpegFrames unpacked(const PackedJpegs& packed, const std::vector<uint64_t>& memory, const FrameShape& shape,
                     size_t count) {
   const auto* const begin = reinterpret_cast<const char*>(memory.data());
-  const auto part = [begin](auto& to, int64_t from, int64_t end) {
+  const auto copy_part = [begin](auto& to, int64_t from, int64_t end) {
     to.resize(size_t(end - from) / sizeof(to[0]));
     std::memcpy(to.data(), begin + from, to.size() * sizeof(to[0]));
   };
@@ -219,11 +219,11 @@ JpegFrames unpacked(const PackedJpegs& packed, const std::vector<uint64_t>& memo
   frames.height = int32_t(shape.height);
   frames.width = int32_t(shape.width);
   frames.channels = int32_t(shape.channels);
-  part(frames.frames, 0, int64_t(count * sizeof(JpegFrame)));
-  part(frames.words, packed.words, packed.segments);
-  part(frames.segments, packed.segments, packed.tables);
-  part(frames.tables, packed.tables, packed.long_entries);
-  part(frames.long_entries, packed.long_entries, packed.bytes);
+  copy_part(frames.frames, 0, int64_t(count * sizeof(JpegFrame)));
+  copy_part(frames.words, packed.words, packed.segments);
+  copy_part(frames.segments, packed.segments, packed.tables);
+  copy_part(frames.tables, packed.tables, packed.long_entries);
+  copy_part(frames.long_entries, packed.long_entries, packed.bytes);
   return frames;
 }
 
@@ -373,25 +373,25 @@ class PrepareJpegFrames : public testing::Test {
 
 TEST_F(PrepareJpegFrames, RefusesBrokenHeaders) {
   const Bytes whole = encode({});
-  const auto changed = [&](const Bytes& marker, size_t offset, uint8_t to) {
+  const auto changed_file = [&](const Bytes& marker, size_t offset, uint8_t to) {
     Bytes file = whole;
     file[find(file, marker) + offset] = to;
     return file;
   };
-  expect_refused(changed({0xff, 0xc0}, 4, 12), "expected 8 bits a sample, got 12");
-  expect_refused(changed({0xff, 0xc0}, 6, 0), "expected a frame with pixels, got 0 x 56");
-  expect_refused(changed({0xff, 0xc0}, 12, 7), "there is no quantisation table 7");
-  expect_refused(changed({0xff, 0xc0}, 12, 2), "there is no quantisation table 2");
-  expect_refused(changed({0xff, 0xc4}, 5, 3), "more codes of 1 bits than there can be");
-  expect_refused(changed({0xff, 0xc4}, 4, 0x20), "there is no Huffman table 0x20");
-  expect_refused(changed({0xff, 0xda}, 6, 0x33), "there are no Huffman tables 3 and 3");
-  expect_refused(changed({0xff, 0xda}, 12, 62), "expected all coefficients in one scan");
-  expect_refused(changed({0xff, 0xdd}, 3, 5), "expected a restart interval of 4 bytes, got 5");
-  expect_refused(changed({0xff, 0xdd}, 5, 3), "segments of 3 MCUs, got 6");
+  expect_refused(changed_file({0xff, 0xc0}, 4, 12), "expected 8 bits a sample, got 12");
+  expect_refused(changed_file({0xff, 0xc0}, 6, 0), "expected a frame with pixels, got 0 x 56");
+  expect_refused(changed_file({0xff, 0xc0}, 12, 7), "there is no quantisation table 7");
+  expect_refused(changed_file({0xff, 0xc0}, 12, 2), "there is no quantisation table 2");
+  expect_refused(changed_file({0xff, 0xc4}, 5, 3), "more codes of 1 bits than there can be");
+  expect_refused(changed_file({0xff, 0xc4}, 4, 0x20), "there is no Huffman table 0x20");
+  expect_refused(changed_file({0xff, 0xda}, 6, 0x33), "there are no Huffman tables 3 and 3");
+  expect_refused(changed_file({0xff, 0xda}, 12, 62), "expected all coefficients in one scan");
+  expect_refused(changed_file({0xff, 0xdd}, 3, 5), "expected a restart interval of 4 bytes, got 5");
+  expect_refused(changed_file({0xff, 0xdd}, 5, 3), "segments of 3 MCUs, got 6");
   for (size_t bytes = 0; bytes < whole.size(); bytes += 1 + bytes / 100) {
     expect_refused({whole.begin(), whole.begin() + int64_t(bytes)}, bytes < 2 ? "expected" : "");
   }
-  Bytes huge = changed({0xff, 0xc0}, 5, 0xff);  // a header of 65,320 rows
+  Bytes huge = changed_file({0xff, 0xc0}, 5, 0xff);  // a header of 65,320 rows
   huge[find(huge, {0xff, 0xdd}) + 4] = 0;
   huge[find(huge, {0xff, 0xdd}) + 5] = 0;
   expect_refused(huge, "");

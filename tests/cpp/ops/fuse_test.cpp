@@ -123,11 +123,11 @@ TEST_P(Fuse, StreamsOfEveryFloatTypeEqualTheReference) {
     for (int round = 0; round < 8; ++round) {
       const int64_t batch = random.below(4);
       const int64_t count = random.below(40);
-      const auto row = [&] { return random.clock<Clock>(random.below(30)); };
-      const RandomStream<Element<double, DType::kFloat64>, C> a(random, batch, row(), device());
-      const RandomStream<Element<float, DType::kFloat32>, C> b(random, batch, row(), device());
-      const RandomStream<Element<Float16, DType::kFloat16>, C> c(random, batch, row(), device());
-      const RandomStream<Element<BFloat16, DType::kBFloat16>, C> d(random, batch, row(), device());
+      const auto random_times = [&] { return random.clock<Clock>(random.below(30)); };
+      const RandomStream<Element<double, DType::kFloat64>, C> a(random, batch, random_times(), device());
+      const RandomStream<Element<float, DType::kFloat32>, C> b(random, batch, random_times(), device());
+      const RandomStream<Element<Float16, DType::kFloat16>, C> c(random, batch, random_times(), device());
+      const RandomStream<Element<BFloat16, DType::kBFloat16>, C> d(random, batch, random_times(), device());
       const std::vector<Clock> target_times = random.targets(a.times, count);
       const DeviceArray<Clock> targets(target_times, C::kDType, {count}, device());
 
