@@ -14,7 +14,7 @@ namespace {
 int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   if (is_curved(block.method)) return features_together(block.method);
   if (!is_floating(stream.rows.dtype)) return 1;
-  // Divisible by 4 or 2 if all four numbers are.
+  // This is divisible by 4 or 2 if all four numbers are.
   const int64_t all_bits = block.begin | (block.end - block.begin) | stream.rows.features | stream.out_features;
   return all_bits % 4 == 0 ? 4 : all_bits % 2 == 0 ? 2 : 1;
 }
@@ -26,8 +26,8 @@ struct Draft {
     WindowClock clock;            // without its moments
     std::vector<int64_t> deltas;  // a copy: add() passes a temporary stream of missing features
     int64_t array;                // the out_offset of the stream
-    int64_t step;                 // the segment's first
-    int64_t feature;
+    int64_t step;                 // the segment's first step
+    int64_t feature;              // the segment's first feature
     int32_t strips;
   };
 
@@ -85,6 +85,7 @@ WindowGroup finish_group(Draft& draft, DeviceTables& tables) {
     }
     clocks[index].moment_end = static_cast<int32_t>(moments.size());
   }
+  // Finds the segments whose steps have consecutive moments.
   for (size_t i = 0; i < draft.segments.size(); ++i) {
     WindowSegment& segment = draft.segments[i];
     const auto has_target = [&](size_t moment, size_t step) {

@@ -1,5 +1,5 @@
-// The description of a call that an operation passes to either backend: a validated plain C struct. Strides count
-// elements.
+// The description of a call that an operation passes to either backend: a validated plain C struct. Members such as
+// values_batch are the strides of an array, in elements.
 #pragma once
 
 #include <cstdint>

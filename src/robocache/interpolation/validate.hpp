@@ -85,12 +85,13 @@ void check_boundary(const InterpolationOptions& options, std::span<const Segment
 // Returns a call on these targets, which the caller has checked. The segments are added later.
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
 
-// Checks the array for the gradient of a segment's values: [batch, samples, features], dense, of the work type.
+// Checks the array for the gradient of a segment's values, and returns its memory. The array is [batch, samples,
+// features], dense, of the work type.
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
                       int64_t features, Device device, const ArgumentsOf& of = {});
 
-// Checks the array for the gradient of a clock: dense float64 [batch, N], also for a clock that all rows share. Returns
-// null if there is none. int64 clocks have no gradient.
+// Checks the array for the gradient of a clock, and returns its memory, or null if there is none. The array is dense
+// float64 [batch, N], also for a clock that all rows share. int64 clocks have no gradient.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
                        int64_t batch, const ArgumentsOf& of = {});
 
