@@ -96,8 +96,8 @@ def test_every_combination_of_tiers_gives_the_cpus_bytes(dataset, device, option
             assert tiers_of(loader) == tiers
         assert_same_batches(batches_of(loader, 3), expected)
         indices = [loader.num_anchors - 1, 0, 7, 7]
-        plain = loader_by_keywords(dataset, batch_size=24, device="cpu", **options)
-        assert_same_batches(batches_of([loader.gather(indices)]), batches_of([plain.gather(indices)]))
+        cpu_loader = loader_by_keywords(dataset, batch_size=24, device="cpu", **options)
+        assert_same_batches(batches_of([loader.gather(indices)]), batches_of([cpu_loader.gather(indices)]))
 
 
 @pytest.mark.parametrize("residency", TIERS[1:])
@@ -228,10 +228,10 @@ def test_explain_is_a_list_and_a_table(dataset):
     for line, placement in zip(lines[1:], explained, strict=True):
         assert line.startswith(placement.key)
         assert line[column:] == placement.why
-    for copied in (pickle.loads(pickle.dumps(explained)), copy.deepcopy(explained)):
-        assert copied == explained
-        assert type(copied) is type(explained)
-        assert str(copied) == str(explained)
+    for copy_of_list in (pickle.loads(pickle.dumps(explained)), copy.deepcopy(explained)):
+        assert copy_of_list == explained
+        assert type(copy_of_list) is type(explained)
+        assert str(copy_of_list) == str(explained)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +286,11 @@ def test_loaders_on_one_dataset_share_its_rows(wide, device):
     assert one_loader_mib - before_mib > 0.9 * WIDE_MIB
     other_loaders = [make(seed=1), make(batch_size=16), make(residency="device"), pickle.loads(pickle.dumps(train))]
     assert used_mib(device) - one_loader_mib < 1.3 * WIDE_MIB  # the unpickled loader has another dataset
-    first = to_numpy(next(train)["wide"])
+    first_values = to_numpy(next(train)["wide"])
     del train, other_loaders[0], other_loaders[-1]
     assert used_mib(device) - before_mib < 1.3 * WIDE_MIB
     assert to_numpy(next(other_loaders[-1])["wide"]).shape == (8, 1, 1024)
-    assert first.shape == (8, 1, 1024)
+    assert first_values.shape == (8, 1, 1024)
     other_loaders.clear()
     assert used_mib(device) - before_mib < 0.2 * WIDE_MIB
 

@@ -81,13 +81,13 @@ def test_rule_49_statistics_of_a_selection_equal_those_of_its_own_cache(rng, tmp
     own_cache = write(tmp_path / "own_cache", [recording[e] for e in chosen])
     selection_stats = write(tmp_path / "all", recording).statistics(chosen)
     for name in ("action", "time"):
-        for got, expected in zip(selection_stats[name], own_cache.stats[name], strict=True):
-            np.testing.assert_array_equal(got.view(np.int64), expected.view(np.int64))
+        for result, expected in zip(selection_stats[name], own_cache.stats[name], strict=True):
+            np.testing.assert_array_equal(result.view(np.int64), expected.view(np.int64))
 
 
 def test_rule_49_statistics_of_all_no_and_conditional_episodes(dataset, recording):
-    for got, expected in zip(dataset.statistics()["action"], dataset.stats["action"], strict=True):
-        np.testing.assert_array_equal(got, expected)
+    for result, expected in zip(dataset.statistics()["action"], dataset.stats["action"], strict=True):
+        np.testing.assert_array_equal(result, expected)
     assert (dataset.statistics([])["action"].count == 0).all()
     assert np.isnan(dataset.statistics([3])["action"].mean).all()
     assert_statistics(dataset.statistics(where={"task": "task 0"})["action"], rows_of(recording, [0, 2, 4, 6, 8]))
@@ -204,16 +204,16 @@ def test_rule_49_a_read_only_folder_is_not_changed(dataset, recording):
 def test_rule_49_a_changed_cache_has_new_statistics(rng, recording, tmp_path):
     path = tmp_path / "cache"
     dataset = write(path, recording)
-    before = dataset.statistics([0, 1])["action"]
+    stats_before = dataset.statistics([0, 1])["action"]
     new_episode = {"action": (np.arange(50) * 10**7, np.full((50, 3), 7, np.float32))}
     grown = write(path, [new_episode], append=True)
-    np.testing.assert_array_equal(np.array(grown.statistics([0, 1])["action"]), np.array(before))
+    np.testing.assert_array_equal(np.array(grown.statistics([0, 1])["action"]), np.array(stats_before))
     rows = np.concatenate([rows_of(recording, [0]), np.full((50, 3), 7.0)])
     assert_statistics(grown.statistics([0, 10])["action"], rows)
     robocache.open(path, verify=True)
-    other = recording_of(rng)
-    overwritten = write(path, other, overwrite=True)
-    assert_statistics(overwritten.statistics([0, 1])["action"], rows_of(other, [0, 1]))
+    other_recording = recording_of(rng)
+    overwritten = write(path, other_recording, overwrite=True)
+    assert_statistics(overwritten.statistics([0, 1])["action"], rows_of(other_recording, [0, 1]))
 
 
 def test_rule_49_simultaneous_requests(rng, tmp_path):
@@ -229,8 +229,8 @@ def test_rule_49_simultaneous_requests(rng, tmp_path):
     for thread in threads:
         thread.join()
     assert len(results) == 8
-    for got in results:
-        np.testing.assert_array_equal(got, results[0])
+    for table in results:
+        np.testing.assert_array_equal(table, results[0])
     assert [path.suffix for path in stored_files(dataset)] == [".npy"]
 
 
@@ -255,10 +255,10 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
     for part in ("min_spread", "2 in all", "'state'[0] (wrist)", "'state'[1] (elbow)", "below 0.0001", "min_spread=0"):
         assert part in str(warned[0].message)
     assert "base" not in str(warned[0].message)
-    got = np.asarray(next(loader)["state"].cpu())[:, :2]
+    result = np.asarray(next(loader)["state"].cpu())[:, :2]
     centre, spread = affine_of(values.astype(np.float64), mode)
     expected = values - centre if mode == "mean_std" or constant == "center" else values - (centre - spread) - 1
-    np.testing.assert_allclose(got, expected[:, :2], atol=1e-6)
+    np.testing.assert_allclose(result, expected[:, :2], atol=1e-6)
     array = np.asarray([[0.31, 0.31, 0.31]], dtype)
     normalised = loader.normalize("state", array)
     assert np.abs(normalised[:, :2]).max() < 1.02
@@ -269,11 +269,11 @@ def test_rule_38_min_spread_of_0_scales_all_without_a_warning(rng, tmp_path):
     dataset, values = write_flickering(rng, tmp_path, [1e-5], np.float64)
     with no_warning():
         options = {"batch_size": 500, "delta_timestamps": {"state": None}, "normalize": "mean_std", "shuffle": False}
-        got = np.asarray(
+        result = np.asarray(
             next(loader_by_keywords(dataset, min_spread=0, dtype="float64", device="cpu", **options))["state"]
         )
         loader_by_keywords(dataset, min_spread=0.9e-5, **options)
-    np.testing.assert_allclose(got, (values - values.mean(0)) / values.std(0), atol=1e-6)
+    np.testing.assert_allclose(result, (values - values.mean(0)) / values.std(0), atol=1e-6)
     with pytest.warns(LoaderWarning, match=r"below 0.5"):
         loader_by_keywords(dataset, min_spread=0.5, **options)
 
