@@ -54,15 +54,15 @@ class FrameNumbers:
 
     def lacks(self, packet: bytes) -> bool:
         """Whether a picture is missing between the packet of the last call and this one."""
-        missing = False
+        is_missing = False
         for unit in self._units(packet):
             kind = unit[0] & 31
             if kind == _SPS:
                 self._learn_numbering(unit)
             elif kind in (_SLICE, _IDR_SLICE) and len(set(self._numberings.values())) == 1:
                 (numbering,) = set(self._numberings.values())
-                missing |= self._is_gap(unit, numbering)
-        return missing
+                is_missing |= self._is_gap(unit, numbering)
+        return is_missing
 
     def _is_gap(self, unit: bytes, numbering: _Numbering) -> bool:
         bits = _Bits(unit[1:_SLICE_HEAD])

@@ -1,4 +1,4 @@
-"""Batches of messages of one type, field by field, for all serialisations.
+"""Gives access to batches of messages of one type, field by field, for all serialisations.
 
 A type is a list of :class:`Leaf`. A :class:`Batch` returns the values of a leaf in all its messages as arrays.
 """

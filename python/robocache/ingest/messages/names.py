@@ -164,7 +164,7 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             if is_array:
                 named.arrays.append((leaf,))
             elif leaf.kind == "records" and not is_flat(leaf):
-                # For example, the points of a trajectory, which have no names
+                # The names are not those of such messages, as of the points of a trajectory.
                 named.unfit.append((leaf,))
             else:
                 named.records.append(leaf)
