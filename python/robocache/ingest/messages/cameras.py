@@ -386,7 +386,7 @@ class Camera:
         lost: dict[int, object] = {}
         for file, number, stamp in zip(files, numbers, time_ns, strict=True):
             try:
-                pixels = read_depth(file, rvl="RVL" in how, quantised="quantised" in how)
+                pixels = read_depth(file, is_rvl="RVL" in how, is_quantised="quantised" in how)
                 height, width = pixels.shape
                 where = f"{origin.where}: {origin.name}: message {number}"
                 origin.known.kinds.check(origin.name, f"{width}x{height} depth of {pixels.dtype}", where)

@@ -44,8 +44,8 @@ def has_colours(size: str) -> bool:
     return size.endswith(("JPEG of 3 channels", "colour type 2", "colour type 3", "colour type 6"))
 
 
-def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
-    """Returns depth ``[H, W]``: uint16 in the writer's unit, or if `quantised` float32 metres, with NaN where there is no depth.
+def read_depth(file: bytes, is_rvl: bool, is_quantised: bool) -> np.ndarray:
+    """Returns depth ``[H, W]``: uint16 in the writer's unit, or if `is_quantised` float32 metres, with NaN where there is no depth.
 
     The header has the format and the numbers a and b of the quantisation: a stored number q means the depth a / (q - b).
 
@@ -55,16 +55,16 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
     if len(file) < 12:
         raise Error(f"expected a header of 12 bytes, got {len(file)} bytes")
     a, b = struct.unpack("<ff", file[4:12])
-    if quantised and not a > 0:
+    if is_quantised and not a > 0:
         raise Error(f"expected a quantisation a / (q - b) with a above 0, got {a:g} / (q - {b:g})")
-    if rvl:
+    if is_rvl:
         pixels = _read_rvl(file[12:])
     else:
         png = frames.take([file[12:]])
         if png.dtype != np.uint16:
             raise Error(f"expected a PNG of 16 bits, got {png.dtype}")
         pixels = decode(png, range(1))[0, ..., 0]
-    if not quantised:
+    if not is_quantised:
         return pixels
     with np.errstate(all="ignore"):
         metres = np.float32(a) / (pixels.astype(np.float32) - np.float32(b))

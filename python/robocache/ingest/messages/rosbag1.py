@@ -59,14 +59,13 @@ class _Chunk:
 
 
 class RosBag1(Bag):
-    """One bag."""
+    """A bag of ROS 1, which is one file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._chunks: list[_Chunk] = []
-        self._connections: dict[
-            int, int
-        ] = {}  # the channel, by the connection's number in the file, as in the other dicts
+        # The keys of the dicts are the numbers of connections in the file.
+        self._connections: dict[int, int] = {}  # the channels
         self._publishers: dict[int, str] = {}
         self._expected: Counter[int] | None = None  # the messages by the index
         self._budget = Budget(path)
