@@ -699,14 +699,14 @@ def _read_good_rows(
         trimmed = pc.utf8_trim_whitespace(column)
         if kind == pa.string():
             columns[number] = column
-            form = _STAMP if int(number) in begin.clock else ".*"
-            fits = pc.match_substring_regex(trimmed, f"^({form})$")
+            pattern = _STAMP if int(number) in begin.clock else ".*"
+            fits = pc.match_substring_regex(trimmed, f"^({pattern})$")
         else:
             absent = is_absent(trimmed)
             assumed += _note_absent_words(begin, number, trimmed.filter(absent))
             columns[number] = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
-            form = "true|false|0|1" if kind == pa.bool_() else f"{NUMBER}|[+-]?inf(inity)?"
-            fits = pc.or_(absent, pc.match_substring_regex(trimmed, f"^({form})$", ignore_case=True))
+            pattern = "true|false|0|1" if kind == pa.bool_() else f"{NUMBER}|[+-]?inf(inity)?"
+            fits = pc.or_(absent, pc.match_substring_regex(trimmed, f"^({pattern})$", ignore_case=True))
         good &= fits.to_numpy(zero_copy_only=False)
     lost.update(dict.fromkeys(lines[~good].tolist(), "a cell of another type than its column"))
     if not good.any() or len(lost) > good.sum():

@@ -34,6 +34,11 @@ _VALUE_BYTES = 40
 
 
 def load_info(source: Path) -> dict[str, Any]:
+    """Returns the content of info.json, after checking the facts that every reader needs.
+
+    Raises:
+        FileError: the file cannot be read, or lacks such a fact.
+    """
     path = source / "meta" / "info.json"
     try:
         check_file(path)

@@ -62,12 +62,13 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 class Entry:
     """The header of an array. What it claims is checked when the array is read.
 
+    is_fortran: whether the values are in Fortran order.
     header_bytes: the length of everything before the values.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran: bool
+    is_fortran: bool
     header_bytes: int
 
 
@@ -142,7 +143,7 @@ class Npz:
         entry = self.entries[name]
         rows = entry.shape[0] if entry.shape else 1
         row_bytes = math.prod(entry.shape[1:]) * entry.dtype.itemsize
-        step = max(1, rows if entry.fortran or not row_bytes else at_once // row_bytes)
+        step = max(1, rows if entry.is_fortran or not row_bytes else at_once // row_bytes)
         check_size(name, f"{entry.dtype} {list(entry.shape)}", min(step, rows) * row_bytes)
         with self._reader(name) as read:
             read(entry.header_bytes)
@@ -152,8 +153,8 @@ class Npz:
                 if len(content) < count * row_bytes:
                     raise Error(f"{name}: expected {entry.dtype} {list(entry.shape)}, it ends in row {first}")
                 shape = (count, *entry.shape[1:]) if entry.shape else ()
-                array = np.frombuffer(content, entry.dtype).reshape(shape, order="F" if entry.fortran else "C")
-                yield array.copy() if entry.fortran and not array.flags.aligned else array
+                array = np.frombuffer(content, entry.dtype).reshape(shape, order="F" if entry.is_fortran else "C")
+                yield array.copy() if entry.is_fortran and not array.flags.aligned else array
             if len(read(1)):
                 raise Error(f"{name}: expected {entry.dtype} {list(entry.shape)}, there is more")
 
@@ -224,9 +225,9 @@ def _read_header(stream: BinaryIO, name: str) -> Entry:
         descr, order, sides = plain.groups()
         shape = tuple(int(side) for side in sides.split(b",") if side)
         return Entry(shape, np.dtype(descr.decode()), order == b"True", stream.tell())
-    shape, fortran, dtype = parse(io.BytesIO(length + text))
+    shape, is_fortran, dtype = parse(io.BytesIO(length + text))
     if dtype.hasobject:
         raise Error(f"{name}: expected numbers, got objects, which are pickled")
     if min(shape, default=1) < 0:
         raise Error(f"{name}: expected a shape, got {shape}")
-    return Entry(shape, dtype, fortran, stream.tell())
+    return Entry(shape, dtype, is_fortran, stream.tell())
