@@ -28,9 +28,9 @@ def camera_clock(rng):
     exposed = np.arange(count) / 30 + rng.uniform(0.0, 0.006, count)
     exposed = np.round(exposed / STEP_S) * STEP_S  # there is no moment between the steps of the physics
     arrived = np.maximum.accumulate(exposed + 0.025 + rng.exponential(0.008, count).clip(max=0.03))
-    arrives = rng.random(count) >= 0.03
-    arrives[0] = True
-    return exposed[arrives], arrived[arrives]
+    is_kept = rng.random(count) >= 0.03
+    is_kept[0] = True
+    return exposed[is_kept], arrived[is_kept]
 
 
 class Episode:

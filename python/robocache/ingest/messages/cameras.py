@@ -84,8 +84,8 @@ class Intrinsics:
     topic: the topic's name.
     raw: the matrix K, for images as the lens projects them.
     rectified: the left part of the matrix P, for rectified images; zeros if the messages have no P.
-    change: whether the matrices or sizes differ between messages.
-    part: whether a message declares that images are binned or a window of the sensor; K and P are for the whole sensor.
+    is_changed: whether the matrices or sizes differ between messages.
+    is_partial: whether a message declares that images are binned or a window of the sensor; K and P are for the whole sensor.
     """
 
     topic: str
@@ -93,8 +93,8 @@ class Intrinsics:
     rectified: list[list[float]]
     height: int
     width: int
-    change: bool = False
-    part: bool = False
+    is_changed: bool = False
+    is_partial: bool = False
 
     @classmethod
     def of(cls, topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> Intrinsics | None:
@@ -106,19 +106,21 @@ class Intrinsics:
         projections = _matrices(leaves.get("p") or leaves.get("P"), 12, batch)
         rectified = np.zeros((1, 3, 3)) if projections is None else projections[..., :3]
         heights, widths = batch.numbers(height), batch.numbers(width)
-        change = any(
+        is_changed = any(
             not np.array_equal(values, np.broadcast_to(values[:1], values.shape), equal_nan=True)
             for values in (raw, rectified)
         )
-        change = change or bool(np.ptp(heights)) or bool(np.ptp(widths))
-        part = _declares_part(leaves, batch, heights, widths)
-        return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change, part)
+        is_changed = is_changed or bool(np.ptp(heights)) or bool(np.ptp(widths))
+        is_partial = _declares_part(leaves, batch, heights, widths)
+        return cls(
+            topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), is_changed, is_partial
+        )
 
     def join(self, other: Intrinsics | None) -> Intrinsics:
-        """Returns this calibration, with `change` set if `other`, that of later messages, differs."""
-        if other is None or (not other.change and replace(other, change=self.change) == self):
+        """Returns this calibration, with `is_changed` set if `other`, that of later messages, differs."""
+        if other is None or (not other.is_changed and replace(other, is_changed=self.is_changed) == self):
             return self
-        return replace(self, change=True)
+        return replace(self, is_changed=True)
 
 
 class Camera:
@@ -449,13 +451,13 @@ class Camera:
         is_rectified = _RECTIFIED.search(origin.topic) is not None
         matrix: list[list[float]] | None = intrinsics.rectified if is_rectified else intrinsics.raw
         why = None
-        if intrinsics.change:
+        if intrinsics.is_changed:
             why = "change within the recording; see the topic's streams"
         elif (intrinsics.height, intrinsics.width) != (height, width):
             why = f"are of {intrinsics.width}x{intrinsics.height}, frames of {width}x{height}"
         elif resized is not None:
             why = "are of frames that were not resized"
-        elif intrinsics.part:
+        elif intrinsics.is_partial:
             why = "are of the whole sensor, but roi or binning shows that images are binned or a part of it"
         elif not np.isfinite(cast(Any, matrix)).all() or not np.any(matrix):
             why = "are not calibrated" if not is_rectified else "have no P, which rectified images need"
