@@ -222,8 +222,8 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
         stem = start.lower()
         position_prefixes = ("", "t", "p", "pos_", "pos.", "position_", "position.")
         has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in position_prefixes)
-        is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
-        if len(parts) == 3 and has_position and not is_other:
+        is_no_pose = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
+        if len(parts) == 3 and has_position and not is_no_pose:
             features |= set(parts.values())
     return features
 
@@ -357,7 +357,7 @@ def runs(features: Sequence[int], method: str) -> list[Block]:
 
 
 def known_unit(word: str) -> str | None:
-    """Returns the usual spelling of a known unit: "m" for "metres"."""
+    """Returns the usual spelling of a unit, "m" for "metres"; None for an unknown unit."""
     word = word.strip().lower()
     return _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
 

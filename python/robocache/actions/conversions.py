@@ -140,7 +140,7 @@ def convert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
         ``[..., T, E]`` in x's dtype, framework and device; each conversion rounds once.
 
     Raises:
-        ArgumentError, ArgumentTypeError: as the conversions' functions.
+        ArgumentError, ArgumentTypeError: as in the functions that the conversions apply.
     """
     for conversion in _check_list(base, conversions):
         x = conversion.forward(x, base)
@@ -163,15 +163,15 @@ def conversions_to_json(name: str, conversions: Any, features: int) -> list[dict
     nan_chunk = np.full((1, 1, features), np.nan)
     try:
         described = []
-        row = nan_chunk
+        converted = nan_chunk
         for conversion in _check_list(nan_chunk[:, 0], conversions):
             if isinstance(conversion, BinarizeGripper):
                 raise errors.ArgumentError(
                     "expected conversions of one step, got BinarizeGripper, which needs the rest of the episode;"
                     " use binarize_gripper() before a recording is stored"
                 )
-            described.append(_to_json(conversion, row.shape[-1]))
-            row = conversion.forward(row, nan_chunk[:, 0])
+            described.append(_to_json(conversion, converted.shape[-1]))
+            converted = conversion.forward(converted, nan_chunk[:, 0])
     except errors.Error as error:
         raise type(error)(f"{name}: {error}") from None
     return described
@@ -214,9 +214,9 @@ def conversions_from_json(described: Sequence[Mapping[str, Any]], features: int)
         elif step["step"] == "step_delta":
             conversions.append(StepDelta(mask, angles))
         else:
-            scale = step["scale_metres"], step["scale_radians"]
-            scaled = scale if scale != (1.0, 1.0) else None
-            conversions.append(Relative(step["step"], mask, step["rotation"], angles, scaled, step["normalize"]))
+            factors = step["scale_metres"], step["scale_radians"]
+            scale = factors if factors != (1.0, 1.0) else None
+            conversions.append(Relative(step["step"], mask, step["rotation"], angles, scale, step["normalize"]))
     return conversions
 
 

@@ -313,7 +313,7 @@ def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, fe
     for begin in range(0, len(chosen), 3 + rotation_width("rotation", conversion.rotation)):
         position = chosen[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
-        if turning.intersection(position) or any(_kind_of(x) or feature_words.axes_of_turns(x) for x in names):
+        if turning.intersection(position) or any(map(_kind_of, names)) or any(map(feature_words.axes_of_turns, names)):
             raise errors.ArgumentError(
                 f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping "
                 "at ingest puts features in another order"
@@ -353,7 +353,7 @@ def _feature_text(declared: FeatureFacts, feature: int) -> str:
 
 
 def _blocks(attributes: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """Returns the methods in a stream's attributes. A pose is reduced to its rotation."""
+    """Returns (start, stop, method) of the methods in a stream's attributes. A pose is reduced to its rotation."""
     methods = attributes.get("methods", [])
     blocks = (
         [tuple(block) for block in methods if isinstance(block, list | tuple) and len(block) == 3]

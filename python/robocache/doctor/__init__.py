@@ -44,7 +44,7 @@ def doctor(
     Args:
         path: a cache, or a source for :func:`ingest`.
         splits: lists of episodes by name, as {"train": [...], "validation": [...]}, that must not overlap. By default the
-            values of the column ``split`` of the episodes table, if there is one.
+            column ``split`` of the episodes table gives them, if there is one.
         save: write ``doctor.json`` into a cache, for :class:`Loader` and ``robocache inspect``. A read-only cache is checked too;
             `Report.not_stored` then gives the reason.
         work: the folder for a source's temporary cache, which is as large as its data; by default the source's folder.

@@ -22,8 +22,8 @@ SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
 
 
 def check_lengths(survey: Survey) -> Iterator[Finding]:
-    """Finds episodes 4 times longer or shorter than the median. Their logarithms must also differ by 5 scaled median absolute
-    deviations."""
+    """Finds episodes 4 times longer or shorter than the median. The logarithm of their length must also differ from the
+    median's by 5 scaled median absolute deviations."""
     if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
         return
     spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
@@ -190,7 +190,7 @@ def _rows(stream: Stream, episode: int) -> slice:
 
 
 def _sample_keys(stream: Stream) -> Iterator[tuple[int, int] | None]:
-    """Yields a key for each episode. Equal episodes have equal keys. None: all rows of the episode are equal."""
+    """Yields a key for each episode. Equal episodes have equal keys. None: the rows that the key is made of are all equal."""
     lengths = np.diff(stream.row_offsets)
     rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(lengths - 1, 0)[:, None] // 7
     rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have no rows
