@@ -68,7 +68,7 @@ def test_sums_and_products_have_the_same_bits_everywhere(arrays, rng):
         assert (arrays.numpy(convert_rotation(arrays(x, "float32"), source, target)) == expected).all()
 
 
-# r00 to r22 of three turns by 90 degrees; the six orders below differ on each of them.
+# Matrices of three rotations, row after row, and below the six numbers of each in every order.
 GOLDEN = {
     "x_to_y_to_z": [[0, 0, 1], [1, 0, 0], [0, 1, 0]],
     "about_x": [[1, 0, 0], [0, 0, -1], [0, 1, 0]],
@@ -124,7 +124,7 @@ def test_a_wrong_representation_gives_another_rotation(rng, right, wrong):
 
 @pytest.mark.parametrize("name", [*PLAIN, *EULER])
 @given(q=numpy_arrays(np.float64, 4, elements=st.floats(-1, 1)))
-def test_round_trips(name, q):
+def test_round_trips_keep_the_rotation(name, q):
     length = np.linalg.norm(q)
     if length < 1e-3:
         q, length = np.array([0.0, 0.0, 0.0, 1.0]), 1.0
@@ -139,7 +139,7 @@ HALVES = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0.6, 0.8, 0, 0], [
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *EULER])
-def test_half_turns_and_the_double_cover(arrays, name):
+def test_half_turns_by_q_and_minus_q_are_the_same(arrays, name):
     for q in (HALVES, -HALVES):
         result = arrays.numpy(convert_rotation(arrays(q), "quat_xyzw", name))
         assert angle_between(as_rotation(result, name), Rotation.from_quat(q)).max() < 1e-7
@@ -187,7 +187,7 @@ def test_6d_of_noise_is_orthonormalised(six):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_6d_of_any_size_and_almost_parallel(dtype):
+def test_6d_of_any_size_or_almost_parallel_is_orthonormalised(dtype):
     for size in (1e-25, 1.0, 1e25):
         for tilt in (1, 1e-3, 3e-6):
             six = np.array([[size, 0, 0, size, tilt * size, 0]], dtype)
