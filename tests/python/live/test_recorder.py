@@ -256,7 +256,7 @@ def test_a_failing_writer_is_an_error_and_committed_rows_stay(tmp_path):
     assert robocache.open(path, verify=True)["joint"].rows == 1
 
 
-def test_arguments_of_a_recorder(tmp_path):
+def test_bad_arguments_of_a_recorder_are_refused(tmp_path):
     ring = live.Ring((2,), "float32", span_s=5)
     for arguments, message in (
         ({"rings": {}}, "rings: expected"),
