@@ -493,7 +493,7 @@ def test_values_with_declared_meanings_are_held_and_keep_their_words(form, dtype
 def test_meanings_that_do_not_match_their_values_are_named(form, attributes, tmp_path):
     stream, report = ingest_array(form, "qpos", np.array([0, 2, 1], np.float32), attributes, tmp_path)
     assert "words" not in stream.attributes and stream.attributes["methods"] == [[0, 1, "previous"]]
-    assert any("a word a whole number" in note.reason for note in report.left_out)
+    assert any("a word for each whole number" in note.reason for note in report.left_out)
 
 
 def test_matlabs_order_of_dimensions_is_noted(tmp_path):
