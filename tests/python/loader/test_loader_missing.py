@@ -148,8 +148,8 @@ def test_rule_48_one_warning_for_all_sources_and_none_for_copies(incomplete, tmp
 # ---- windows that are mostly padding ----
 
 
-def dataset_at_10_hz(tmp_path, episodes=3, count=100, nominal=()):
-    return write(tmp_path / "ten", [{"action": rows(count), "state": rows(count)} for _ in range(episodes)], nominal)
+def dataset_at_10_hz(tmp_path, episodes=3, count=100):
+    return write(tmp_path / "ten", [{"action": rows(count), "state": rows(count)} for _ in range(episodes)])
 
 
 @pytest.mark.parametrize("length", [16, 200])

@@ -482,9 +482,7 @@ def test_statistics_of_other_values_are_refused(tmp_path, rng):
             loader_normalised_by(stats["action"])
         assert loader_normalised_by(stats["action"], {"normalize": "mean_std"})
     with pytest.raises(robocache.ArgumentError, match=message):
-        Source(dataset, norm_stats=dataset.stats) and loader_of(
-            Mixture([Source(dataset, norm_stats=dataset.stats)]), converted
-        )
+        loader_of(Mixture([Source(dataset, norm_stats=dataset.stats)]), converted)
     other_windows = {
         "offsets_ns": Window([0.0, 0.1], **RELATIVE),
         "convert": Window(OFFSETS, **RELATIVE | {"convert": [actions.Relative("joints")]}),
