@@ -73,9 +73,9 @@ def contest(
         del timers
     if "read_bytes" in case:
         case["read_floor_us"] = min(median_us(copy_of(case["read_bytes"]), rounds, seconds=SECONDS).values())
-    case["faster_than"] = faster_than(case, main)
+    case["faster_than"] = compute_ratios(case, main)
     if device == "cuda":
-        case["in_a_loop_faster_than"] = faster_than(case, "wall_us")
+        case["in_a_loop_faster_than"] = compute_ratios(case, "wall_us")
         del calls, copies, reference
         torch.cuda.empty_cache()
     compare_with_copies(case, case["contenders"][OURS][main], case["copies_us"])
@@ -101,7 +101,7 @@ def compare_with_copies(case: dict, ours_us: float, copies_us: dict[str, float])
     print(f"  {case['times_the_copy']:.2f} times the copy; faster than {case['faster_than']}", flush=True)
 
 
-def faster_than(case: dict, measure: str) -> dict[str, float]:
+def compute_ratios(case: dict, measure: str) -> dict[str, float]:
     """Returns {peer: its time over ours}, by the time in a loop if the peer has no other."""
     ours, ratios = case["contenders"][OURS], {}
     for name, theirs in case["contenders"].items():

@@ -47,7 +47,7 @@ def call_fuse(batch: int) -> None:
 
 
 def call_voxelize(case: voxelize.Case) -> None:
-    call_twice(voxelize.our_call(case), voxelize.Cloud(case, "cuda", seed=0))
+    call_twice(voxelize.make_our_call(case), voxelize.Cloud(case, "cuda", seed=0))
 
 
 CALLS = {

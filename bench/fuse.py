@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 from contest import contest, largest_error_over_bound, overhead
-from inputs import bytes_moved, make_clock, make_targets
+from inputs import count_moved_bytes, make_clock, make_targets
 from measure import rotations
 from peers import fuse_numpy, fuse_torch
 from record import Report, arguments
@@ -56,7 +56,7 @@ def make_inputs(batch: int, device: str, seed: int) -> tuple[list[tuple[torch.Te
 
 def fused_bytes(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> int:
     """Returns the bytes of all streams, with the targets counted once."""
-    stream_bytes = [bytes_moved(values, times, targets) - targets.nbytes for values, times in streams]
+    stream_bytes = [count_moved_bytes(values, times, targets) - targets.nbytes for values, times in streams]
     return sum(stream_bytes) + targets.nbytes
 
 

@@ -328,7 +328,7 @@ class Recording:
     def rows(self, cameras: int) -> loader_images.Rows:
         return loader_images.Rows(self.folder, [f"camera_{i}" for i in range(cameras)], CHUNK, MEAN, STD)
 
-    def rows_of(self, batch: dict[str, torch.Tensor]) -> np.ndarray:
+    def find_rows(self, batch: dict[str, torch.Tensor]) -> np.ndarray:
         return np.searchsorted(self.time_ns, batch["time_ns"].cpu().numpy())
 
     def drop(self) -> None:
@@ -399,7 +399,7 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
 def verify(ours: dict[str, torch.Tensor], recording: Recording, cameras: int) -> dict:
     """Compares a peer's samples with the batch's first rows, within the bound of rounding."""
     rows = recording.rows(cameras)
-    theirs = loader_images.collate([rows[row] for row in recording.rows_of(ours)[:16]])
+    theirs = loader_images.collate([rows[row] for row in recording.find_rows(ours)[:16]])
     errors = [largest_error_over_bound(ours[key][:16].cpu(), x, largest=8.0) for key, x in theirs.items()]
     return max(errors, key=lambda error: error["largest_error_over_bound"])
 

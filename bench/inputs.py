@@ -51,30 +51,30 @@ def make_clock(
 ) -> torch.Tensor:
     """Returns ascending times [B, S] over one second: float seconds from 0, or int64 nanoseconds since 1970."""
 
-    def uniform() -> torch.Tensor:
+    def make_uniform_clock() -> torch.Tensor:
         return torch.rand(batch, samples, generator=generator, device=device, dtype=torch.float64)
 
     index = torch.arange(samples, device=device, dtype=torch.float64).expand(batch, samples)
     if jitter == "uniform":
         ticks = index
     elif jitter == "30% jitter":
-        ticks = index + 0.6 * uniform() - 0.3
+        ticks = index + 0.6 * make_uniform_clock() - 0.3
     elif jitter == "50% jitter":
-        ticks = (uniform() + 0.5).cumsum(1)
+        ticks = (make_uniform_clock() + 0.5).cumsum(1)
     elif jitter == "bursts":
         ticks = index // 8 * 8 + index % 8 * 0.01
     else:
-        ticks = -(1 - uniform()).log().cumsum(1)
+        ticks = -(1 - make_uniform_clock()).log().cumsum(1)
     elapsed = ticks - ticks[:, :1]
-    return to_clock(elapsed / elapsed[:, -1:].clamp(min=1e-9), dtype)
+    return convert_to_clock(elapsed / elapsed[:, -1:].clamp(min=1e-9), dtype)
 
 
 def make_targets(batch: int, targets: int, dtype: torch.dtype, device: str) -> torch.Tensor:
     """Returns evenly spaced times [B, T] over the clocks' second."""
-    return to_clock(torch.linspace(0, 1, targets, device=device, dtype=torch.float64), dtype).repeat(batch, 1)
+    return convert_to_clock(torch.linspace(0, 1, targets, device=device, dtype=torch.float64), dtype).repeat(batch, 1)
 
 
-def to_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def convert_to_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.int64:
         return EPOCH_NS + (seconds * SPAN_NS).round().long()
     return seconds.to(dtype)
@@ -84,7 +84,7 @@ def to_clock(seconds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 REACH = {"pchip": 1, "akima": 2, "cubic": None}
 
 
-def bytes_moved(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor, method: str = "linear") -> int:
+def count_moved_bytes(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor, method: str = "linear") -> int:
     """Returns the fewest bytes that move: the samples that the method reads, in whole sectors, each once; the stamps that a
     binary search reads, or the whole clock if that is less; the targets; and the output."""
     batch, samples, features = values.shape

@@ -112,7 +112,7 @@ def make_dataloader(
     )
 
 
-def tensors_of(batches):
+def select_tensors(batches):
     """Yields the part of each batch that is copied to the device."""
     for batch in batches:
         yield {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
@@ -136,7 +136,7 @@ def run_batches(source: Source, tier: str, batch_size: int, cameras: int, option
         if name not in peers.setdefault((batch_size, cameras), {}):
             dataset = source.theirs(backend, cameras)
             verified[name] = source.verify(ours, dataset, cameras)
-            peer = tensors_of(endless(make_dataloader(dataset, batch_size, options.workers, device == "cuda")))
+            peer = select_tensors(endless(make_dataloader(dataset, batch_size, options.workers, device == "cuda")))
             # Workers begin and end together, so the time covers whole cycles of all workers.
             batch_count = 6 if quick else max(6, options.workers)
             peers[batch_size, cameras][name] = verified[name], batch_us(peer, options.workers, batch_count, 60, device)

@@ -59,11 +59,11 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
     step_starts = []
     update_policy = trainer.update_policy
 
-    def timed_update(*arguments, **options):
+    def time_update(*arguments, **options):
         step_starts.append(time.perf_counter())
         return update_policy(*arguments, **options)
 
-    trainer.update_policy = timed_update
+    trainer.update_policy = time_update
     policy = "type=act device=cpu push_to_hub=false dim_model=32 n_heads=2 dim_feedforward=32 n_encoder_layers=1 "
     policy += "n_vae_encoder_layers=1 chunk_size=100 n_action_steps=100"
     with tempfile.TemporaryDirectory() as out:
@@ -76,7 +76,7 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
     print("taken", json.dumps(np.diff(step_starts).tolist()))
 
 
-def step_s(root: Path, ours: bool, batch_size: int, workers: int, steps: int, threads: int) -> float:
+def measure_step_s(root: Path, ours: bool, batch_size: int, workers: int, steps: int, threads: int) -> float:
     command = [
         sys.executable,
         __file__,
@@ -100,7 +100,7 @@ def run_case(root: Path, batch_size: int, quick: bool, threads: int, case: dict)
     steps = WARM_UP + (10 if quick else 200)
     step_s_by_workers = {
         "LeRobot's own" if not ours else "robocache": {
-            workers: step_s(root, ours, batch_size, workers, steps, threads) for workers in (0, threads)
+            workers: measure_step_s(root, ours, batch_size, workers, steps, threads) for workers in (0, threads)
         }
         for ours in (True, False)
     }

@@ -66,7 +66,7 @@ CASES = {
 }
 
 
-def percentiles(seconds: list[float]) -> dict:
+def compute_percentiles(seconds: list[float]) -> dict:
     ranks = {"p50_us": 50, "p99_us": 99, "p999_us": 99.9}
     return {name: float(np.percentile(seconds, q)) * 1e6 for name, q in ranks.items()}
 
@@ -156,7 +156,7 @@ void write_rows(const Sink* sinks, void* const* topics, const uint8_t* const* me
 """
 
 
-def message_of(row: np.ndarray) -> bytes:
+def encode_message(row: np.ndarray) -> bytes:
     """Returns a row as CDR, by IMAGE or NUMBERS."""
     if row.ndim == 1:
         return b"\0\1\0\0" + row.tobytes()
@@ -174,7 +174,7 @@ class Writer(threading.Thread):
         plan = {"fields": fields, "rows": [{"names": []}], "encodings": RGB8, "quality": 95}
         self.topics = [_topic_open(json.dumps(plan), ring._handle) for ring in rings]
         addresses = [json.loads(_topic_sink(topic)) for topic in self.topics]
-        message, count = message_of(row), len(rings)
+        message, count = encode_message(row), len(rings)
         pointers = ctypes.c_void_p * count
         self.stop = ctypes.c_int(0)
         self.arguments = (
@@ -221,7 +221,7 @@ class Policy:
             self.number.add_(1)
             self.wait()
 
-    def timed(self, call: Callable[[], Any]) -> tuple[float, float, Any]:
+    def time_call(self, call: Callable[[], Any]) -> tuple[float, float, Any]:
         """Returns the seconds of the call, the seconds until its queued work was done, and its result."""
         self.rest()
         begin = time.perf_counter()
@@ -241,7 +241,7 @@ def set_threads(mode: str, writers: Sequence[Writer] = ()) -> None:
         os.sched_setscheduler(writer.native_id, policy, os.sched_param(priority and priority + 1))
 
 
-def control_mode() -> str:
+def choose_control_mode() -> str:
     """Returns REAL_TIME, or PINNED if the system refuses the priority."""
     try:
         set_threads(REAL_TIME)
@@ -286,31 +286,31 @@ def run_case(sensors: Sensors, device: str, mode: str, calls: int, case: dict) -
     set_threads(mode, sensors.threads)
     try:
         for _ in range(20):
-            policy.timed(sensors.aligner.latest)
+            policy.time_call(sensors.aligner.latest)
         start, writer_cpu_s = time.perf_counter(), time.clock_gettime(writer)
         for _ in range(calls):
-            returned_s, finished_s, batch = policy.timed(sensors.aligner.latest)
+            returned_s, finished_s, batch = policy.time_call(sensors.aligner.latest)
             queued.append(returned_s)
             seconds.append(finished_s)
             if device == "cpu":
                 ages.append(int(batch["anchor_age_ns"][0]))
             else:
-                copied.append(policy.timed(partial(target.copy_, source, non_blocking=True))[1])
+                copied.append(policy.time_call(partial(target.copy_, source, non_blocking=True))[1])
         writer_cpu_s, wall = time.clock_gettime(writer) - writer_cpu_s, time.perf_counter() - start
     finally:
         set_threads("", sensors.threads)
-    case["figures"] = figures = percentiles(seconds) | {"writer_share": writer_cpu_s / wall}
+    case["figures"] = figures = compute_percentiles(seconds) | {"writer_share": writer_cpu_s / wall}
     if device == "cpu":
         figures["anchor_age_us"] = float(np.median(ages)) / 1e3
     else:
         figures["queued_us"] = 1e6 * float(np.median(queued))
-        figures |= {f"copied_{name}": value for name, value in percentiles(copied).items()}
+        figures |= {f"copied_{name}": value for name, value in compute_percentiles(copied).items()}
     print(f"  {figures}", flush=True)
 
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    control = control_mode()
+    control = choose_control_mode()
     aims = {name + mode: aim for name, aim in AIMS[options.device].items() for mode in ("", control)}
     report = Report("live", options, PREDICTED[options.device], aims)
     calls = 60 if options.quick else 2000

@@ -94,7 +94,7 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
     return compared
 
 
-def seconds_of_all(works: dict[str, Callable[[], None]], count: int, rounds: int, device: str) -> dict[str, float]:
+def gather_seconds(works: dict[str, Callable[[], None]], count: int, rounds: int, device: str) -> dict[str, float]:
     """Returns the median seconds of one call of each work, of the slowest rank. All ranks begin together.
 
     The works take turns, round after round, so that a slow moment of the host affects all of them.
@@ -134,7 +134,7 @@ def run_rank(options: argparse.Namespace) -> None:
 
     rounds, count = (2, 5) if options.quick else (9, 200 if options.device == "cuda" else 20)
     batches = endless(make_loader(dataset, batch_size, device))
-    result |= seconds_of_all({"batch_s": lambda: next(batches)}, 10 * count, rounds, device)
+    result |= gather_seconds({"batch_s": lambda: next(batches)}, 10 * count, rounds, device)
 
     features = STEPS * sum(size for _, size, _ in STREAMS.values())
     sizes = [features, width, width, width, STEPS * 14]
@@ -154,7 +154,7 @@ def run_rank(options: argparse.Namespace) -> None:
 
     same_batch = next(batches)
     steps = {"step_again_s": lambda: train(same_batch), "step_s": lambda: train(next(batches))}
-    result |= seconds_of_all(steps, count, rounds, device)
+    result |= gather_seconds(steps, count, rounds, device)
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
         raise AssertionError("the training diverged")
     if dist.get_rank() == 0:
@@ -168,7 +168,7 @@ def run_rank(options: argparse.Namespace) -> None:
 # ---- All ranks ----
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with contextlib.closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -179,7 +179,7 @@ def run_case(
 ) -> None:
     into = folder / f"{ranks}.json"
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--nnodes=1"]
-    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", __file__, "--device", options.device]
+    command += ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}", __file__, "--device", options.device]
     command += ["--threads", str(threads), "--cache", str(cache), "--into", str(into)]
     command += ["--quick"] if options.quick else []
     subprocess.run(command, check=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweep_picture import PICTURED, draw, is_current, picture_of
+from sweep_picture import PICTURED, draw, is_current, make_picture_path
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING = ROOT / "bench/results/training-aloha-loaders.json"  # by examples.aloha compare
@@ -139,48 +139,48 @@ def read_results(folder: Path) -> Results:
     )
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
+def format_table(header: list[str], rows: list[list[str]]) -> str:
     lines = ["|" + "|".join(line) + "|\n" for line in (header, *rows)]
     return "".join([lines[0], "|" + "---|" * len(header) + "\n", *lines[1:]])
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Returns a number with three significant digits, and separators of thousands."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
-def duration(us: float) -> str:
-    return f"{number(us)} us" if us < 1000 else f"{number(us / 1000)} ms"
+def format_duration(us: float) -> str:
+    return f"{format_number(us)} us" if us < 1000 else f"{format_number(us / 1000)} ms"
 
 
-def rate(per_s: float, noun: str = "") -> str:
+def format_rate(per_s: float, noun: str = "") -> str:
     for unit, word in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if per_s >= unit:
-            return f"{number(per_s / unit)}{word}{noun}/s"
-    return f"{number(per_s)}{noun}/s"
+            return f"{format_number(per_s / unit)}{word}{noun}/s"
+    return f"{format_number(per_s)}{noun}/s"
 
 
-def times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{number(ratio)}x"
+def format_ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{format_number(ratio)}x"
 
 
-def as_text(measure: str, value: float | None) -> str:
+def format_measure(measure: str, value: float | None) -> str:
     if value is None:
         return ""
     if measure.endswith("_per_s"):
-        return rate(value)
+        return format_rate(value)
     if measure.endswith("_us"):
-        return duration(value)
+        return format_duration(value)
     if measure.endswith("_s"):
-        return f"{number(value)} s" if value >= 1 else duration(1e6 * value)
+        return f"{format_number(value)} s" if value >= 1 else format_duration(1e6 * value)
     if measure.endswith("_bytes"):
-        return f"{number(value / 1e6)} MB"
-    return f"{100 * value:.1f} %" if "share" in measure or measure in ADDED else number(value)
+        return f"{format_number(value / 1e6)} MB"
+    return f"{100 * value:.1f} %" if "share" in measure or measure in ADDED else format_number(value)
 
 
-def hardware(result: dict) -> str:
+def describe_hardware(result: dict) -> str:
     machine = result["machine"]
     return machine["gpu"] if "gpu" in machine else f"{machine['cpu']}, {machine['threads']} threads"
 
@@ -188,7 +188,7 @@ def hardware(result: dict) -> str:
 # ---- README ----
 
 
-def commits(result: dict) -> str:
+def list_commits(result: dict) -> str:
     """Returns the commit, and the number of cases with each other commit."""
     others = Counter(case.get("commit", result["commit"]) for case in result["cases"])
     del others[result["commit"]]
@@ -202,20 +202,20 @@ def render_readme(results: Results) -> str:
         case = next((case for case in results[file]["cases"] if case["name"] == name), {})
         if results[file]["quick"] or measure not in case.get("contenders", {}).get(OURS, {}):
             raise SystemExit(f"{file}.json: expected {measure} of the case '{name}', which the README shows")
-        faster = "; ".join(f"{times(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
+        faster = "; ".join(f"{format_ratio(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
         ours = case["contenders"][OURS][measure]
         unit = next(f" {unit}" for unit in ("samples", "frames", "points") if unit in measure or unit == "points")
-        speed = rate(ours, unit) if measure.endswith("_per_s") else duration(ours)
-        rows.append([noun, hardware(results[file]), speed, number(case["times_the_copy"]), faster])
-    return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
+        speed = format_rate(ours, unit) if measure.endswith("_per_s") else format_duration(ours)
+        rows.append([noun, describe_hardware(results[file]), speed, format_number(case["times_the_copy"]), faster])
+    return format_table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
 
 
 def speed_and_ratio(results: Results, file: str, name: str) -> tuple[str, str, str]:
     """Returns the samples/s of a batch, the hardware, and the ratio to torch's DataLoader."""
     case = next(case for case in results[file]["cases"] if case["name"] == name)
     peer, ratio = next(reversed([item for item in case["faster_than"].items() if "DataLoader" in item[0]]))
-    speed = rate(case["contenders"][OURS]["samples_per_s"], " samples")
-    return speed, hardware(results[file]), f"{times(ratio)} a {peer.replace(', ', ' with ')}"
+    speed = format_rate(case["contenders"][OURS]["samples_per_s"], " samples")
+    return speed, describe_hardware(results[file]), f"{format_ratio(ratio)} a {peer.replace(', ', ' with ')}"
 
 
 def render_pitch(results: Results) -> str:
@@ -261,14 +261,14 @@ def render_benchmarks(results: Results) -> str:
 
 
 def render_section(result: dict) -> str:
-    text = f"### {TITLES[result['bench']]}, {hardware(result)}\n\n"
+    text = f"### {TITLES[result['bench']]}, {describe_hardware(result)}\n\n"
     programs = ", ".join(f"`{name}`" for name in dict.fromkeys(re.findall(r"bench/\w+\.py", result["command"])))
-    text += f"{programs}, {result['date']}, commit {commits(result)}.\n"
+    text += f"{programs}, {result['date']}, commit {list_commits(result)}.\n"
     if result["quick"]:
         text += "\nA smoke run: its numbers mean nothing.\n"
     section_of = {"sweep": render_sweep, "shapes": render_shapes}.get(result["bench"])
-    text += section_of(result) if section_of else compare_with_peers(result) + measures_of_cases(result)
-    text += missed_aims(result)
+    text += section_of(result) if section_of else compare_with_peers(result) + table_measures(result)
+    text += list_missed_aims(result)
     for case in result["cases"]:
         failures = {"robocache": case["error"]} if "error" in case else case.get("failures", {})
         text += "".join(f"\n{case['name']}: {name} failed: {reason}\n" for name, reason in failures.items())
@@ -282,46 +282,49 @@ def compare_with_peers(result: dict) -> str:
     cases = [case for case in measured if case not in variants]
     columns: dict[str, list[str]] = {}
     for measure, heading in COLUMNS.items():
-        columns[heading] = [as_text(measure, case["contenders"][OURS].get(measure)) for case in cases]
-    columns["over a copy"] = [number(case["times_the_copy"]) for case in cases]
+        columns[heading] = [format_measure(measure, case["contenders"][OURS].get(measure)) for case in cases]
+    columns["over a copy"] = [format_number(case["times_the_copy"]) for case in cases]
     for peer in dict.fromkeys(peer for case in cases for peer in case["faster_than"]):
-        columns[f"x {peer}"] = [times(case["faster_than"].get(peer)) for case in cases]
+        columns[f"x {peer}"] = [format_ratio(case["faster_than"].get(peer)) for case in cases]
     columns = {heading: cells for heading, cells in columns.items() if any(cells)}
     rows = [[case["name"], *cells] for case, *cells in zip(cases, *columns.values(), strict=True)]
-    parts = [table(["", *columns], rows)] if rows else []
+    parts = [format_table(["", *columns], rows)] if rows else []
     if variants:
         ratios = [case["times_the_copy"] for case in variants]
         parts.append(
-            f"{len(variants)} more in the file: {number(min(ratios))} to {number(max(ratios))} times a copy.\n"
+            f"{len(variants)} more in the file: {format_number(min(ratios))} to {format_number(max(ratios))} times a copy.\n"
         )
-    return "".join(f"\n{part}" for part in [*parts, host_time(result)] if part)
+    return "".join(f"\n{part}" for part in [*parts, describe_host_time(result)] if part)
 
 
-def measures_of_cases(result: dict) -> str:
+def table_measures(result: dict) -> str:
     """Returns a line for each case without a copy and without peers."""
     cases = [case for case in result["cases"] if "figures" in case]
     measures = [
         measure for measure in WORDS if measure not in ONLY_IN_FILES and any(measure in x["figures"] for x in cases)
     ]
     if measures == ["grown_by"]:
-        bounds = [as_text("grown_by", end(case["figures"]["grown_by"] for case in cases)) for end in (min, max)]
+        bounds = [format_measure("grown_by", end(case["figures"]["grown_by"] for case in cases)) for end in (min, max)]
         return f"\nA step grows by {' to '.join(bounds)}, of {len(cases)} cases.\n"
-    rows = [[case["name"], *(as_text(measure, case["figures"].get(measure)) for measure in measures)] for case in cases]
-    return f"\n{table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
+    rows = [
+        [case["name"], *(format_measure(measure, case["figures"].get(measure)) for measure in measures)]
+        for case in cases
+    ]
+    return f"\n{format_table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
 
 
-def host_time(result: dict) -> str:
+def describe_host_time(result: dict) -> str:
     case = next((case for case in result["cases"] if "beyond_the_launch_us" in case), None)
     if case is None:
         return ""
-    us = {name: duration(x["host_us"]) for name, x in case["contenders"].items()}
+    us = {name: format_duration(x["host_us"]) for name, x in case["contenders"].items()}
     return (
-        f"Host time of a call: {us[OURS]}, {duration(case['beyond_the_launch_us'])} beyond the bare launch; `torch.lerp` "
+        f"Host time of a call: {us[OURS]}, {format_duration(case['beyond_the_launch_us'])} beyond the bare launch; `torch.lerp` "
         f"{us['torch.lerp']}.\n"
     )
 
 
-def missed_aims(result: dict) -> str:
+def list_missed_aims(result: dict) -> str:
     """Returns the number of missed aims, and the one missed by the largest factor."""
     cases = {case["name"]: case for case in result["cases"]}
     compared = [
@@ -341,13 +344,13 @@ def compare_with_aims(aims: dict, case: dict) -> Iterator[tuple[str, str, float,
             for peer, ratio in aim.items():
                 for name, value in case.get(measure, {}).items():
                     if peer in (name, name.split(",")[0]):  # an aim may leave out the number of workers
-                        yield f"{prefix} as fast as {name}", number(ratio), ratio / value, times(value)
+                        yield f"{prefix} as fast as {name}", format_number(ratio), ratio / value, format_ratio(value)
         else:
             measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
             if (value := measured.get(measure)) is not None:
                 more_is_better = measure.endswith("_per_s") or "share" in measure
                 missed_by = aim / value if more_is_better else value / aim
-                yield WORDS[measure], as_text(measure, aim), missed_by, as_text(measure, value)
+                yield WORDS[measure], format_measure(measure, aim), missed_by, format_measure(measure, value)
 
 
 # Measures of cases, in words.
@@ -418,9 +421,9 @@ def render_cameras(results: Results) -> str:
     for result in results.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
             continue
-        measured = f"{hardware(result)}, `bench/{result['bench']}.py`, {result['date']}, commit {commits(result)}"
+        measured = f"{describe_hardware(result)}, `bench/{result['bench']}.py`, {result['date']}, commit {list_commits(result)}"
         if result["bench"] == "images":
-            measured += f"; JPEGs of {number(result['bytes_a_frame'] / 1000)} KB"
+            measured += f"; JPEGs of {format_number(result['bytes_a_frame'] / 1000)} KB"
         elif result["bench"] == "lerobot_batches":
             measured += f"; {result['source']}"
         rows: list[list[str]] = []
@@ -431,49 +434,51 @@ def render_cameras(results: Results) -> str:
             if "1 camera" in name or "float32" in name:  # only in the files
                 continue
             if tier in TIERS and name.startswith(("batches", "a step")):
-                by_tier.setdefault(name, {})[tier] = cell_of_tier(case)
+                by_tier.setdefault(name, {})[tier] = format_tier(case)
                 peers |= dict.fromkeys(case.get("faster_than", {}))
             elif (
                 tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]
             ):  # the rest is only in the files
-                rows.append([case["name"], speed_or_size(case), "; ".join(comparisons(case))])
+                rows.append([case["name"], format_speed_or_size(case), "; ".join(list_comparisons(case))])
         part = f"{measured}:\n"
         if rows:
-            part += "\n" + table(["", "", "beside it"], rows)
+            part += "\n" + format_table(["", "", "beside it"], rows)
         if by_tier:
             tiers = [tier for tier in TIERS if any(tier in cells for cells in by_tier.values())]
             lines = [[name, *(cells.get(tier, "") for tier in tiers)] for name, cells in by_tier.items()]
-            part += "\n" + table([f"frames/s, times as fast as {'; '.join(peers)}", *tiers], lines)
-        parts.append(part + missed_aims(result))
+            part += "\n" + format_table([f"frames/s, times as fast as {'; '.join(peers)}", *tiers], lines)
+        parts.append(part + list_missed_aims(result))
     return "\n".join(parts)
 
 
-def cell_of_tier(case: dict) -> str:
+def format_tier(case: dict) -> str:
     if "grown_by" in case.get("figures", {}):
         return f"{100 * case['figures']['grown_by']:+.1f} %"
     ours = {**case.get("figures", {}), **case.get("contenders", {}).get(OURS, {})}
-    return ", ".join([rate(ours["frames_per_s"]), *(times(ratio) for ratio in case.get("faster_than", {}).values())])
+    return ", ".join(
+        [format_rate(ours["frames_per_s"]), *(format_ratio(ratio) for ratio in case.get("faster_than", {}).values())]
+    )
 
 
-def speed_or_size(case: dict) -> str:
-    measures_of_cases = case.get("figures", {})
-    if "grown_by" in measures_of_cases:
-        return f"a step grows by {as_text('grown_by', measures_of_cases['grown_by'])}"
-    if "decibels" in measures_of_cases:
-        return f"{number(measures_of_cases['bytes_a_frame'] / 1000)} KB a frame, {number(measures_of_cases['decibels'])} dB"
-    per_s = {**measures_of_cases, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
-    return "" if per_s is None else rate(per_s, " frames")
+def format_speed_or_size(case: dict) -> str:
+    table_measures = case.get("figures", {})
+    if "grown_by" in table_measures:
+        return f"a step grows by {format_measure('grown_by', table_measures['grown_by'])}"
+    if "decibels" in table_measures:
+        return f"{format_number(table_measures['bytes_a_frame'] / 1000)} KB a frame, {format_number(table_measures['decibels'])} dB"
+    per_s = {**table_measures, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
+    return "" if per_s is None else format_rate(per_s, " frames")
 
 
-def comparisons(case: dict) -> Iterator[str]:
+def list_comparisons(case: dict) -> Iterator[str]:
     case = {**case, **case.get("figures", {})}
     for bound, us in case.get("bounds_us", {}).items():
-        yield f"{bound} alone {duration(us)}"
+        yield f"{bound} alone {format_duration(us)}"
     for peer, ratio in case.get("faster_than", {}).items():
-        yield f"{times(ratio)} {peer}"
+        yield f"{format_ratio(ratio)} {peer}"
     for measure, words in WORDS.items():
         if "share" in measure and measure in case and measure != "share_of_libjpeg_turbo":  # also a peer
-            yield f"{as_text(measure, case[measure])}, {words}"
+            yield f"{format_measure(measure, case[measure])}, {words}"
 
 
 def render_sweep(result: dict) -> str:
@@ -481,16 +486,16 @@ def render_sweep(result: dict) -> str:
     ratios = sorted(ratio for case in planes for line in case["ratios"] for ratio in line if ratio is not None)
     if not ratios:
         return ""
-    text = f"\n{len(ratios)} cases: {number(ratios[len(ratios) // 2])} times a copy in the median, at most {number(ratios[-1])}."
+    text = f"\n{len(ratios)} cases: {format_number(ratios[len(ratios) // 2])} times a copy in the median, at most {format_number(ratios[-1])}."
     cliffs = [cliff for case in planes for cliff in case["cliffs"]]
     if cliffs:
         worst = max(cliffs, key=lambda cliff: cliff["factor"])
         text += (
             f" {len(cliffs)} pairs of neighbours differ by more than a factor of 2, the most {worst['at']} and "
-            f"{worst['beside']} ({times(worst['factor'])})."
+            f"{worst['beside']} ({format_ratio(worst['factor'])})."
         )
-    if picture_of(result).exists():
-        text += f"\n\n![heat maps of the time over a copy]({picture_of(result).name})"
+    if make_picture_path(result).exists():
+        text += f"\n\n![heat maps of the time over a copy]({make_picture_path(result).name})"
     return f"{text}\n"
 
 
@@ -506,17 +511,21 @@ def render_shapes(result: dict) -> str:
             continue
         ratios_to_peer = sorted(shape["faster_than"] for shape in drawn_shapes if "faster_than" in shape)
         peer = (
-            [times(ratios_to_peer[len(ratios_to_peer) // 2]), times(ratios_to_peer[0])] if ratios_to_peer else ["", ""]
+            [format_ratio(ratios_to_peer[len(ratios_to_peer) // 2]), format_ratio(ratios_to_peer[0])]
+            if ratios_to_peer
+            else ["", ""]
         )
-        rows.append([operation, str(len(ratios)), number(ratios[len(ratios) // 2]), number(ratios[-1]), *peer])
+        rows.append(
+            [operation, str(len(ratios)), format_number(ratios[len(ratios) // 2]), format_number(ratios[-1]), *peer]
+        )
         slower = [shape for shape in drawn_shapes if shape.get("faster_than", 1) < 1]
-        slower_shapes += [f"{operation} {shape['name']} ({times(shape['faster_than'])})" for shape in slower]
+        slower_shapes += [f"{operation} {shape['name']} ({format_ratio(shape['faster_than'])})" for shape in slower]
     columns = ["", "shapes", "over a copy, median", "at most", "x torch.compile, median", "at least"]
-    text = "\n" + table(columns, rows) if rows else ""
+    text = "\n" + format_table(columns, rows) if rows else ""
     if slower_shapes:
         text += f"\nSlower than torch.compile: {'; '.join(slower_shapes)}.\n"
-    if picture_of(result).exists():
-        text += f"\n![time over a copy, by bytes]({picture_of(result).name})\n"
+    if make_picture_path(result).exists():
+        text += f"\n![time over a copy, by bytes]({make_picture_path(result).name})\n"
     return text
 
 
@@ -531,10 +540,10 @@ def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str
     for row in rows:
         command = re.sub(r"-\d\S*[.]whl", "-*.whl", row["command"])
         shown_rows.append(
-            [f"`{command}`", row["system"], *(as_text(measure, row.get(measure)) for measure in measures)]
+            [f"`{command}`", row["system"], *(format_measure(measure, row.get(measure)) for measure in measures)]
         )
     columns = ["", "on", "CPU time to the first batch", "of an import beyond numpy and tvm_ffi", "installed"]
-    return table(columns, shown_rows)
+    return format_table(columns, shown_rows)
 
 
 def render_formats(results: Results) -> str:
@@ -576,7 +585,7 @@ def main() -> int:
     for result in results.values():  # the pictures first, since the page shows the existing ones
         if result["bench"] not in PICTURED or is_current(result):
             continue
-        stale, path = 1, picture_of(result)
+        stale, path = 1, make_picture_path(result)
         if options.check or importlib.util.find_spec("matplotlib") is None:
             print(f"{path.name} is out of date: run python bench/render.py with matplotlib installed")
         else:

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 from contest import contest, largest_error_over_bound, overhead
-from inputs import bytes_moved, make_clock, make_targets
+from inputs import count_moved_bytes, make_clock, make_targets
 from measure import rotations
 from peers import resample_numpy, resample_torch
 from record import Report, arguments
@@ -112,7 +112,7 @@ def make_inputs(case: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     return values.to(dtype), times, make_targets(case.B, case.T, clock, device)
 
 
-def our_call(case: Case) -> Callable[..., torch.Tensor]:
+def make_our_call(case: Case) -> Callable[..., torch.Tensor]:
     if case.method == "slerp":  # every four features are a quaternion
         methods = [(slice(k, k + 4), "slerp") for k in range(0, case.D, 4)]
         return partial(robocache.resample_trajectories, methods=methods)
@@ -142,10 +142,10 @@ def run_case(case: Case, device: str, quick: bool, float32: dict, result: dict) 
     by that case's."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
-    result["bytes"] = bytes_moved(*inputs[0], case.method)
+    result["bytes"] = count_moved_bytes(*inputs[0], case.method)
     inputs += [make_inputs(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
     verify = partial(largest_error_over_bound, largest=float(inputs[0][0].abs().max()))
-    contest(result, inputs, our_call(case), peers(case, device, quick), verify, device, quick)
+    contest(result, inputs, make_our_call(case), peers(case, device, quick), verify, device, quick)
     if case in EARLIER_US and device == "cuda":
         result["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case], "measured_before": True}
         result["faster_than"][EARLIER] = EARLIER_US[case] / result["contenders"]["robocache"]["gpu_us"]

@@ -332,7 +332,7 @@ class Step:
             torch.mm(self.square, self.square, out=self.scratch)
 
 
-def steps_us(step: Step, batches: Iterator, count: int) -> float:
+def measure_steps_us(step: Step, batches: Iterator, count: int) -> float:
     """Returns the microseconds per step. The host is at most two steps ahead, as if the loss were read now and then."""
     end_events: list[torch.cuda.Event] = []
     step(next(batches)["vision"])
@@ -354,9 +354,9 @@ def time_steps(
     step, same_batch = Step(1.0 if quick else STEP_MS), itertools.repeat(next(batches))
     case["taken_us"] = times_us = {"alone": [], "fed": []}
     for _ in range(2 if quick else 7):
-        times_us["alone"].append(steps_us(step, same_batch, 5 if quick else count))
+        times_us["alone"].append(measure_steps_us(step, same_batch, 5 if quick else count))
         prepare()
-        times_us["fed"].append(steps_us(step, batches, 5 if quick else count))
+        times_us["fed"].append(measure_steps_us(step, batches, 5 if quick else count))
     alone, fed = (statistics.median(times_us[name]) for name in ("alone", "fed"))
     case["figures"] = {"step_us": alone, "fed_step_us": fed, "grown_by": fed / alone - 1}
     print(f"  {case['figures']}", flush=True)

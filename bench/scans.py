@@ -18,7 +18,7 @@ from reference.scans import read_scan, scan_path, xyz
 SCANS = {"outdoor lidar": "small_gicp", "airborne laser": "terrain", "depth camera": "kinect"}
 
 
-def available() -> list[str]:
+def find_available() -> list[str]:
     """Returns the names of the available scans."""
     return [name for name in SCANS if _array(name).exists() or scan_path(SCANS[name])]
 
@@ -35,7 +35,7 @@ def _array(name: str) -> Path:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in available():
+    for name in find_available():
         path = folder / f"{SCANS[name]}.npy"
         np.save(path, load(name))
         print(path)

@@ -19,7 +19,7 @@ import tsdf
 import voxelize
 from contest import largest_error_over_bound
 from fuse import fused_bytes
-from inputs import JITTERS, bytes_moved, make_clock, make_targets, write_cache
+from inputs import JITTERS, count_moved_bytes, make_clock, make_targets, write_cache
 from measure import cpu_timer, graph_timer, median_us, rotations
 from peers import fuse_torch, loader_numpy, loader_torch, resample_torch
 from record import Report, arguments, temporary_folder
@@ -106,7 +106,9 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
     """Returns {bytes, us, times_the_copy, faster_than}. torch's result is compared with ours before it is timed."""
     ours, theirs = OPERATIONS[operation][2:]
     inputs = make_inputs(shape, device, rotations(shape.bytes(), device, 64, quick=not peer))
-    moved_bytes = fused_bytes(*inputs[0]) if len(shape.streams) > 1 else bytes_moved(*inputs[0][0][0], inputs[0][1])
+    moved_bytes = (
+        fused_bytes(*inputs[0]) if len(shape.streams) > 1 else count_moved_bytes(*inputs[0][0][0], inputs[0][1])
+    )
     calls: dict[str, Sequence[Callable]] = {"robocache": [partial(ours, *x) for x in inputs]}
     if peer:
         torch._dynamo.reset()

@@ -103,7 +103,7 @@ def count_children() -> int:
     return count
 
 
-def slope(values: np.ndarray) -> float:
+def fit_slope(values: np.ndarray) -> float:
     """Returns the median slope of all pairs of points (Theil and Sen): single jumps do not count."""
     rounds = np.unique(np.linspace(0, len(values) - 1, 200).astype(int))
     first, second = np.triu_indices(len(rounds), 1)
@@ -395,10 +395,10 @@ class Soak:
         for quantity, values in self.values.items():
             after = np.array(values[warm_up_rounds:], np.float64)
             by_part = {
-                name: slope(np.array(added[quantity][warm_up_rounds:], np.float64))
+                name: fit_slope(np.array(added[quantity][warm_up_rounds:], np.float64))
                 for name, added in self.added.items()
             }
-            rate = min(map(slope, (after[: len(after) // 2], after[len(after) // 2 :])))
+            rate = min(map(fit_slope, (after[: len(after) // 2], after[len(after) // 2 :])))
             growth_of_measures[quantity] = {
                 "first": values[warm_up_rounds],
                 "last": values[-1],

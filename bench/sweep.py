@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from inputs import bytes_moved, make_clock, make_targets
+from inputs import count_moved_bytes, make_clock, make_targets
 from measure import copy_timers, cpu_timer, graph_timer, median_us, rotations
 from record import Report, arguments
 
@@ -127,7 +127,7 @@ def fill_plane(
             continue
         try:
             first = make_inputs(case, device, sets=1)[0]
-            size = bytes_moved(*first, case["method"])
+            size = count_moved_bytes(*first, case["method"])
             us = time_us(case, device, make_inputs(case, device, rotations(value_bytes, device, 64, quick)), size)
             plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
         except Exception as error:

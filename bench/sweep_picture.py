@@ -17,7 +17,7 @@ PICTURED = "sweep", "shapes"
 COLOURS = 1.0, 4.0  # the smallest and the largest ratio of the scale
 
 
-def picture_of(result: dict) -> Path:
+def make_picture_path(result: dict) -> Path:
     return ROOT / f"docs/{result['bench']}-{result['machine']['name']}.png"
 
 
@@ -29,7 +29,7 @@ def digest(result: dict) -> str:
 
 
 def is_current(result: dict) -> bool:
-    path = picture_of(result)
+    path = make_picture_path(result)
     return path.exists() and digest(result).encode() in path.read_bytes()
 
 
@@ -106,8 +106,8 @@ def draw_planes(result: dict, plt: Any) -> Any:
 def main() -> int:
     for path in sorted(path for bench in PICTURED for path in (ROOT / "bench/results").glob(f"*-{bench}.json")):
         result = json.loads(path.read_text())
-        draw(result, picture_of(result))
-        print(f"{picture_of(result).relative_to(ROOT)} drawn")
+        draw(result, make_picture_path(result))
+        print(f"{make_picture_path(result).relative_to(ROOT)} drawn")
     return 0
 
 

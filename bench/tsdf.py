@@ -92,7 +92,7 @@ class Scene:
         self.case, self.device, self.volumes = case, device, {}
         self.pose = np.eye(4)
         self.pose[:3, 3] = np.random.default_rng(seed).uniform(-0.01, 0.01, 3)
-        measured = lidar_round(seed) if case.measured == "lidar points" else depth_view(seed)
+        measured = make_lidar_round(seed) if case.measured == "lidar points" else make_depth_view(seed)
         if case.measured == "camera points":
             v, u = np.mgrid[:480, :640]
             x, y = (u - CAMERA[2]) / CAMERA[0] * measured, (v - CAMERA[3]) / CAMERA[1] * measured
@@ -109,7 +109,7 @@ class Scene:
         return self.volumes[contender]
 
 
-def depth_view(seed: int) -> np.ndarray:
+def make_depth_view(seed: int) -> np.ndarray:
     """Returns the depths of a wavy wall with a box before it, where one pixel in ten has no depth."""
     rng = np.random.default_rng(seed)
     v, u = np.mgrid[:480, :640]
@@ -119,7 +119,7 @@ def depth_view(seed: int) -> np.ndarray:
     return depth
 
 
-def lidar_round(seed: int) -> np.ndarray:
+def make_lidar_round(seed: int) -> np.ndarray:
     """Returns the points of 128 beams at 1024 azimuths in a yard 40 m wide, the ground 2 m below, in the order of the scan."""
     turn, beam = (x.ravel() for x in np.meshgrid(np.arange(1024), np.arange(128), indexing="ij"))
     azimuth, elevation = turn * (2 * np.pi / 1024), np.deg2rad(-25 + 40 * beam / 127)
@@ -174,7 +174,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Scene], t
     return calls
 
 
-def largest_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
+def check_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
     """Refuses a peer that is off by more than 1/500 of the truncation in more than one voxel in 200.
 
     Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the length of the ray at the centre of the pixel,
@@ -201,7 +201,7 @@ def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     # All voxels of the grid and the weights count as read and written, although most unseen voxels need neither.
     result["bytes"] = 4 * 4 * case.cells**3
     scenes += [Scene(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
-    verify, peer_calls = partial(largest_errors, case), peers(case, device, quick)
+    verify, peer_calls = partial(check_errors, case), peers(case, device, quick)
     for scene in scenes:  # every timed replay would clear volumes that were created within a graph
         for name in {"robocache", *peer_calls} - {"open3d"}:
             scene.volume(name)

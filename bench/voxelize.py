@@ -260,7 +260,7 @@ class Cloud:
 # ---- The jobs: robocache's call, the peers' calls, and the checks ----
 
 
-def our_call(case: Case) -> Callable[[Cloud], object]:
+def make_our_call(case: Case) -> Callable[[Cloud], object]:
     if case.job == "dense":
         mode = case.mode if isinstance(case.mode, str) else list(case.mode)
         quantum = {"quantum": case.quantum} if case.quantum else {}
@@ -364,10 +364,10 @@ def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     clouds = [Cloud(case, device, seed=0)]
     first = clouds[0]
     result["parameters"] = case.parameters(len(first.points))
-    call = our_call(case)
+    call = make_our_call(case)
     output = call(first)
     result["read_bytes"] = first.read_bytes
-    result["bytes"] = result["read_bytes"] + written_bytes(case, output)
+    result["bytes"] = result["read_bytes"] + count_written_bytes(case, output)
     check, verify = checks(case, first)
     result["check"] = check(output)
     del output
@@ -388,7 +388,7 @@ def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     result["times_the_read"] = measured.get("gpu_us", measured["wall_us"]) / result["read_floor_us"]
 
 
-def written_bytes(case: Case, output: object) -> int:
+def count_written_bytes(case: Case, output: object) -> int:
     """Returns the bytes of all arrays of a result; for hard voxels, only the rows in use."""
     if case.job == "hard":
         rows = int(output.num_voxels)
@@ -417,7 +417,7 @@ def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     device, quick = options.device, options.quick
     report = Report("voxelize", options, PREDICTED[device], aims(device))
-    available = scans.available()
+    available = scans.find_available()
     if len(available) < len(scans.SCANS):
         print(f"  real scans here: {', '.join(available) or 'none'}; see ROBOCACHE_TEST_DATA", flush=True)
     cases = QUICK if quick else CASES[device]

@@ -88,12 +88,12 @@ def check_centroids(
     """Compares centroids voxel by voxel, in any order, since a centroid lies in its voxel. A sum of n numbers in float32 has n
     roundings of 2^-24 of the largest number. max_wrong: the number of voxels in which a peer may differ, since its points have
     another dtype."""
-    max_points = float(np.bincount(voxel_numbers(points.cpu().numpy(), origin, voxel_m)[1]).max())
+    max_points = float(np.bincount(number_voxels(points.cpu().numpy(), origin, voxel_m)[1]).max())
     bound = (max_points + 4) * 2.0**-24 * float(points.abs().max())
     our_centroids, their_centroids = (
-        np.asarray(torch.as_tensor(centroids_of(x)).cpu(), np.float64) for x in (ours, theirs)
+        np.asarray(torch.as_tensor(take_centroids(x)).cpu(), np.float64) for x in (ours, theirs)
     )
-    cells = [voxel_numbers(x, origin, voxel_m)[0] for x in (our_centroids, their_centroids)]
+    cells = [number_voxels(x, origin, voxel_m)[0] for x in (our_centroids, their_centroids)]
     _, rows, other_rows = np.intersect1d(*cells, return_indices=True)
     errors = np.abs(our_centroids[rows] - their_centroids[other_rows]).max(1) / bound
     wrong = (len(our_centroids) - len(rows)) + (len(their_centroids) - len(rows)) + int((errors > 1).sum())
@@ -102,11 +102,11 @@ def check_centroids(
     return {"largest_error_over_bound": float(errors[errors <= 1].max(initial=0))}
 
 
-def centroids_of(output: object) -> object:
+def take_centroids(output: object) -> object:
     return output[0] if isinstance(output, tuple) else output
 
 
-def voxel_numbers(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
+def number_voxels(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns a number for each occupied voxel, and the index of each point's voxel among them."""
     x, y, z = voxelize_numpy.coordinates(points, origin, (voxel_m,) * 3).astype(np.int64).T
     number = (x * 2**20 + y) * 2**20 + z

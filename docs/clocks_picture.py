@@ -11,7 +11,7 @@ import robocache
 RATE_HZ, ROWS = 20, 30
 
 
-def computed() -> list[np.ndarray]:
+def compute_numbers() -> list[np.ndarray]:
     """Returns the stamps of both streams, in seconds."""
     rng = np.random.default_rng(6)
     even_times = np.arange(ROWS) / RATE_HZ

@@ -15,7 +15,7 @@ STATE = np.array([1.0, 0.8, 0.0, 0.0, 0.0, np.pi / 3])  # x, y, z and a rotation
 ACTION = np.array([[2.2, 1.3, 0.0, 0.0, 0.0, np.pi * 0.6]])
 
 
-def computed() -> list[np.ndarray]:
+def compute_numbers() -> list[np.ndarray]:
     """Returns the action relative to the state, by each kind."""
     return [actions.relative(ACTION, STATE, kind, rotation="rotvec")[0] for kind in KINDS]
 

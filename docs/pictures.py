@@ -305,10 +305,10 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "fuse.png": (draw_fusion, lambda: list(fuse_streams())),
     "voxelize.png": (draw_voxels, voxelize_scan),
     "window.png": (draw_windows, load_windows),
-    "clocks.png": (clocks_picture.draw, clocks_picture.computed),
-    "tiers.png": (tiers_picture.draw, tiers_picture.computed),
-    "frames.png": (frames_picture.draw, frames_picture.computed),
-    "tsdf.png": (tsdf_picture.draw, tsdf_picture.computed),
+    "clocks.png": (clocks_picture.draw, clocks_picture.compute_numbers),
+    "tiers.png": (tiers_picture.draw, tiers_picture.compute_numbers),
+    "frames.png": (frames_picture.draw, frames_picture.compute_numbers),
+    "tsdf.png": (tsdf_picture.draw, tsdf_picture.compute_numbers),
 }
 
 
@@ -354,7 +354,7 @@ def main() -> int:
         else:
             stale |= update(HERE / name, functools.partial(draw, numbers=numbers), numbers, options.check)
     for name in report_pictures.NAMES:
-        numbers = report_pictures.computed(name)
+        numbers = report_pictures.compute_numbers(name)
         path = HERE / name
         if numbers is None:
             print(f"{name} is left as it is: it shows a recording that is not here")

@@ -80,7 +80,7 @@ def shorten_paths(folder: str, text: str) -> str:
     return text.replace(f"{Path(folder).resolve()}/", "").replace(f"{folder}/", "")
 
 
-def computed(name: str) -> list[np.ndarray] | None:
+def compute_numbers(name: str) -> list[np.ndarray] | None:
     """Returns all findings of the report as numbers. If they change, the picture is drawn again."""
     with tempfile.TemporaryDirectory() as folder:
         if name not in PAGES:

@@ -36,7 +36,7 @@ ARROWS = [
 COLOURS = {"device": "C0", "pinned": "C2", "mapped": "C1", None: "0.35"}
 
 
-def computed() -> list[np.ndarray]:
+def compute_numbers() -> list[np.ndarray]:
     """Returns all numbers and letters of the picture. If they change, docs/pictures.py draws it again."""
     return [np.frombuffer(repr((MEMORIES, BOXES, ARROWS)).encode(), np.uint8)]
 

@@ -112,7 +112,7 @@ def example_of_path(path: Path) -> str:
     return path.stem.split("-")[1]
 
 
-def runs_by_arm(content: dict) -> dict[str, list[dict]]:
+def group_by_arm(content: dict) -> dict[str, list[dict]]:
     arms: dict[str, list[dict]] = {}
     for run in content["arms"]:
         arms.setdefault(run["name"], []).append(run)
@@ -128,13 +128,13 @@ def time_of(content: dict) -> tuple[str, str]:
 
 def has_curves(content: dict) -> bool:
     """Returns whether the file has at least two arms and a curve of several checkpoints."""
-    return len(runs_by_arm(content)) > 1 and any(len(run["curve"]) > 1 for run in content["arms"])
+    return len(group_by_arm(content)) > 1 and any(len(run["curve"]) > 1 for run in content["arms"])
 
 
 # ---- The page ----
 
 
-def percent(low: float, high: float, between: str = " to ") -> str:
+def format_percent(low: float, high: float, between: str = " to ") -> str:
     return f"{100 * low:.1f}{between}{100 * high:.1f}"
 
 
@@ -142,14 +142,18 @@ def mean(runs: list[dict], values: list[float | None]) -> str:
     return f"{sum(values) / len(runs):.1f}" if all(values) else ""
 
 
-def arm_cells(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
+def make_cells(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
     """Returns the cells of an arm, over all its seeds."""
     counts = {run["rollouts"] for run in runs}
     if len(counts) == 1:
         succeeded = f"{', '.join(str(run['successes']) for run in runs)} of {counts.pop()}"
     else:
         succeeded = ", ".join(f"{run['successes']} of {run['rollouts']}" for run in runs)
-    cells = [name, succeeded, percent(min(run["interval"][0] for run in runs), max(run["interval"][1] for run in runs))]
+    cells = [
+        name,
+        succeeded,
+        format_percent(min(run["interval"][0] for run in runs), max(run["interval"][1] for run in runs)),
+    ]
     pairs = [(run, firsts[run["seed"]]) for run in runs if run["seed"] in firsts]
     differences_and_intervals = [
         results.paired_difference(results.outcomes_of(run), results.outcomes_of(first))
@@ -158,7 +162,7 @@ def arm_cells(name: str, runs: list[dict], firsts: dict[int, dict], field: str) 
     ]
     differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in differences_and_intervals)
     bounds = [bound for _, interval in differences_and_intervals for bound in interval]
-    cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if differences else "")
+    cells.append(f"{differences} ({format_percent(min(bounds), max(bounds))})" if differences else "")
     cells.append(mean(runs, [run["curve"][-1][field] if run["curve"] else None for run in runs]))
     if any(len(run["curve"]) > 1 for run in runs):
         times_of_success = [
@@ -176,25 +180,25 @@ def arm_cells(name: str, runs: list[dict], firsts: dict[int, dict], field: str) 
     return [*cells, f"{100 * min(busy):.0f} %" if all(busy) else ""]
 
 
-def table(arms: list[tuple[str, list[dict], dict[int, dict]]], field: str) -> str:
+def make_table(arms: list[tuple[str, list[dict], dict[int, dict]]], field: str) -> str:
     """Returns a table with a row for each (name, runs, runs by seed to compare with), without empty columns."""
     unit = "CPU-s" if field == "cpu_s" else "s"
     head = ["", "succeeded", "interval, %", "more than the first, points", f"trained, {unit}"]
     rows = [[*head, f"80 % after, {unit}", "waited", "steps/s", "GPU busy"], ["---"] * 9]
-    rows += [arm_cells(*arm, field) for arm in arms]
+    rows += [make_cells(*arm, field) for arm in arms]
     shown_columns = [k for k in range(9) if k < 3 or any(cells[k] for cells in rows[2:])]
-    return markdown([[cells[k] for k in shown_columns] for cells in rows])
+    return format_rows([[cells[k] for k in shown_columns] for cells in rows])
 
 
-def markdown(rows: list[list[str]]) -> str:
+def format_rows(rows: list[list[str]]) -> str:
     return "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
 
 
-def title_of(path: Path, content: dict) -> str:
+def make_title(path: Path, content: dict) -> str:
     return content.get("title", " ".join(path.stem.split("-")[2:]).capitalize())
 
 
-def source_line(path: Path, content: dict) -> str:
+def describe_source(path: Path, content: dict) -> str:
     expert = content["expert"]
     return (
         f"{expert['successes']} of {expert['episodes']} demonstrations succeed. {content['machine']}; "
@@ -202,19 +206,19 @@ def source_line(path: Path, content: dict) -> str:
     )
 
 
-def section(path: Path, content: dict, described: set[str]) -> str:
+def render_section(path: Path, content: dict, described: set[str]) -> str:
     """Returns a result file's part of the page, without descriptions of arms that are already in `described`."""
-    arms = runs_by_arm(content)
+    arms = group_by_arm(content)
     firsts = {run["seed"]: run for run in next(iter(arms.values()))}
     explanations = [f"- {name}: {explanation}\n" for name, explanation in content.get("explained", {}).items()]
     lines = [
-        f"### {title_of(path, content)}\n",
+        f"### {make_title(path, content)}\n",
         f"![Success and loss against the time of training]({path.stem}.png)\n" if has_curves(content) else "",
-        table([(name, runs, firsts) for name, runs in arms.items()], time_of(content)[0]),
+        make_table([(name, runs, firsts) for name, runs in arms.items()], time_of(content)[0]),
         "".join(line for line in explanations if line not in described),
-        recipe(path, content),
+        describe_recipe(path, content),
         deviation(path),
-        source_line(path, content),
+        describe_source(path, content),
         loading(content),
     ]
     described.update(explanations)
@@ -223,14 +227,14 @@ def section(path: Path, content: dict, described: set[str]) -> str:
 
 def table_of_single_arms(contents: dict[Path, dict]) -> str:
     """Returns one table of the result files that have only one arm."""
-    arms = [(title_of(path, content), content["arms"], {}) for path, content in contents.items()]
+    arms = [(make_title(path, content), content["arms"], {}) for path, content in contents.items()]
     fields = {time_of(content)[0] for content in contents.values()}
     if len(fields) > 1:
         raise SystemExit(f"{', '.join(path.name for path in contents)}: expected times of one kind")
     files = ", ".join(f"`{path.name}`" for path in contents)
     machines = ", ".join(dict.fromkeys(content["machine"] for content in contents.values()))
     heading = "One policy each" if len(arms) > 1 else arms[0][0]
-    return f"### {heading}\n\n{table(arms, fields.pop())}\n{machines}; {files}.\n"
+    return f"### {heading}\n\n{make_table(arms, fields.pop())}\n{machines}; {files}.\n"
 
 
 # Parts of a comparison of loaders: the field that varies, its name, the format of its values, and the fixed conditions.
@@ -270,7 +274,7 @@ def loading(content: dict) -> str:
             ratios.append((max(lerobot_ms, step_ms) / max(our_ms, step_ms), case_name.format(entry[field])))
             times = [f"{ms:.2f}" for ms in (*entry["batch_ms"].values(), step_ms)]
             rows.append([str(entry[field]), *times, f"{ratios[-1][0]:.1f}x"])
-        tables.append(f"{heading.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{markdown(rows)}")
+        tables.append(f"{heading.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{format_rows(rows)}")
     equal_cases = " and ".join(case for ratio, case in ratios if ratio == 1)
     smallest, largest = (f"{ratio:.1f}x with {case}" for ratio, case in (min(ratios), max(ratios)))
     smallest_gain = (
@@ -299,7 +303,7 @@ def deviation(path: Path) -> str:
     )
 
 
-def recipe(path: Path, content: dict) -> str:
+def describe_recipe(path: Path, content: dict) -> str:
     """Returns how the comparison of loaders ran, and whether its policies reached what was expected."""
     if path.stem != "training-aloha-loaders":
         return ""
@@ -314,7 +318,7 @@ def recipe(path: Path, content: dict) -> str:
     )
 
 
-def real_recordings(path: Path) -> str:
+def describe_real_recordings(path: Path) -> str:
     """Returns the losses on held-out episodes of LeRobot's trainer with both loaders, for each seed."""
     if not path.exists():
         return ""
@@ -332,7 +336,7 @@ def real_recordings(path: Path) -> str:
     return (
         REAL
         + "\n"
-        + markdown(rows)
+        + format_rows(rows)
         + f"\nThe means of the two loaders differ by at most {loader_difference:.4f}, the seeds of a loader by up to {seed_difference:.4f}.\n"
         + f"\n{content['machine']}; [{path.name}](../bench/results/{path.name}).\n"
     )
@@ -352,33 +356,33 @@ def rollouts(example: str) -> str:
     return image_line + caption
 
 
-def page(contents: dict[Path, dict]) -> str:
+def render_page(contents: dict[Path, dict]) -> str:
     parts = [INTRODUCTION]
     for example, (heading, description) in EXAMPLES.items():
         files = {path: content for path, content in contents.items() if example_of_path(path) == example}
         if files:
             described: set[str] = set()
-            single_arms = {path: content for path, content in files.items() if len(runs_by_arm(content)) == 1}
+            single_arms = {path: content for path, content in files.items() if len(group_by_arm(content)) == 1}
             parts += [
                 f"## {heading}\n",
                 description,
                 f"![{heading}](training-{example}.png)\n" if example in PICTURE_MODULES else "",
                 rollouts(example),
-                *(section(*item, described) for item in files.items() if item[0] not in single_arms),
+                *(render_section(*item, described) for item in files.items() if item[0] not in single_arms),
                 table_of_single_arms(single_arms) if single_arms else "",
             ]
-    parts.append(real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
+    parts.append(describe_real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
     return "\n".join(filter(None, parts))
 
 
 # ---- The pictures ----
 
 
-def curves(content: dict) -> list[np.ndarray]:
+def compute_curves(content: dict) -> list[np.ndarray]:
     """Returns the time, the share of successes and the loss of each arm: [seeds, checkpoints, 3]."""
     field, _ = time_of(content)
     arrays = []
-    for runs in runs_by_arm(content).values():
+    for runs in group_by_arm(content).values():
         length = min(len(run["curve"]) for run in runs)
         points = [
             (point[field], point["successes"] / point["rollouts"], point["loss"])
@@ -393,14 +397,14 @@ def draw(plt, content: dict):
     from matplotlib.ticker import LogLocator
 
     figure, (success, loss) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
-    for number, (name, points) in enumerate(zip(runs_by_arm(content), curves(content), strict=True)):
+    for number, (name, points) in enumerate(zip(group_by_arm(content), compute_curves(content), strict=True)):
         if not points.size:
             continue
         times, color = points[:, :, 0].mean(0), f"C{number}"
         for axes, values in ((success, 100 * points[:, :, 1]), (loss, points[:, :, 2])):
             axes.fill_between(times, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
             axes.plot(times, values.mean(0), "o-", color=color, markersize=3, label=name)
-    longest = max((points[:, :, 0].mean(0) for points in curves(content)), key=len)
+    longest = max((points[:, :, 0].mean(0) for points in compute_curves(content)), key=len)
     _, label = time_of(content)
     success.set(xlabel=label, ylabel="success, %", ylim=(-3, 103))
     loss.set(xlabel=label, ylabel="loss since the checkpoint before", ylim=(0, None))
@@ -420,7 +424,7 @@ def pictures(results_by_path: dict[Path, dict]) -> Iterator[tuple[Path, Callable
     """Yields each picture's path, the function that draws it, and the numbers that it shows."""
     for path, content in results_by_path.items():
         if has_curves(content):
-            yield HERE / f"{path.stem}.png", functools.partial(draw, content=content), curves(content)
+            yield HERE / f"{path.stem}.png", functools.partial(draw, content=content), compute_curves(content)
     for example, module in PICTURE_MODULES.items():
         contents = [content for path, content in results_by_path.items() if example_of_path(path) == example]
         if contents:
@@ -441,7 +445,7 @@ def main() -> int:
     stale = False
     for picture, drawing, numbers in pictures(contents):
         stale |= update(picture, drawing, numbers, options.check)
-    target, text = HERE / "training.md", page(contents)
+    target, text = HERE / "training.md", render_page(contents)
     if not target.exists() or target.read_text() != text:
         if options.check:
             print("training.md is out of date: run python docs/training.py")

@@ -49,7 +49,7 @@ def shade(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(crosses.any(2), np.clip(brightness, 0, 1), np.nan)
 
 
-def computed() -> list[np.ndarray] | None:
+def compute_numbers() -> list[np.ndarray] | None:
     """Returns the camera's view, and one slice of the distances in millimetres from points and from the depth image, NaN where
     unseen. None without ROBOCACHE_TEST_DATA."""
     if scan_path("kinect") is None:

@@ -37,7 +37,7 @@ COMPONENTS = (
 OWN_LICENCE = "Apache-2.0"
 
 
-def linked_versions(library: bytes) -> dict[str, str]:
+def read_linked_versions(library: bytes) -> dict[str, str]:
     """Returns the versions of components that a library states: {"zlib": "1.2.13", ...}."""
     texts = set(re.findall(rb"robocache-linked:([\x21-\x7e]+)", library))
     if len(texts) != 1:
@@ -54,28 +54,28 @@ def linked_versions(library: bytes) -> dict[str, str]:
     return versions
 
 
-def versions_of(libraries: Mapping[str, bytes]) -> dict[Component, str]:
+def read_versions(libraries: Mapping[str, bytes]) -> dict[Component, str]:
     """Returns the version of each component of a wheel, from its libraries {path: bytes}."""
-    versions_by_library = {path: linked_versions(library) for path, library in libraries.items()}
+    versions_by_library = {path: read_linked_versions(library) for path, library in libraries.items()}
     return {c: versions_by_library[c.library][c.stated_as] for c in COMPONENTS if c.library in versions_by_library}
 
 
-def licence_expression(components: Mapping[Component, str]) -> str:
+def make_licence_expression(components: Mapping[Component, str]) -> str:
     parts = {part for component in components for part in component.licence.split(" AND ")}
     return " AND ".join([OWN_LICENCE, *sorted(parts - {OWN_LICENCE})])
 
 
-def purl(component: Component, toolkit: Path | None) -> str | None:
+def make_purl(component: Component, toolkit: Path | None) -> str | None:
     """Returns the URL of the package that the build took the component from, for scanners; None for NVIDIA's own toolkit."""
     if component.library == CPU:
         command = ["dpkg-query", "-W", "-f", "${Version}", component.package]
         version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return f"pkg:deb/debian/{component.package}@{quote(version, safe='~')}"
-    folder = dist_info(component, toolkit)
+    folder = find_dist_info(component, toolkit)
     return folder and f"pkg:pypi/{component.package}@{folder.name.split('-')[1].removesuffix('.dist')}"
 
 
-def dist_info(component: Component, toolkit: Path | None) -> Path | None:
+def find_dist_info(component: Component, toolkit: Path | None) -> Path | None:
     """Returns the folder of the PyPI package that this part of CUDA was installed from, or None."""
     assert toolkit is not None
     for parent in (toolkit / "dist-info", *toolkit.parents[:3]):
@@ -84,7 +84,7 @@ def dist_info(component: Component, toolkit: Path | None) -> Path | None:
     return None
 
 
-def bill(
+def make_bill(
     name: str,
     version: str,
     components: Mapping[Component, str],
@@ -126,17 +126,17 @@ def bill(
     return json.dumps(document, indent=1) + "\n"
 
 
-def licence_text(component: Component, toolkit: Path | None) -> str:
+def read_licence(component: Component, toolkit: Path | None) -> str:
     """Returns the licence from the component's package. `toolkit` is CUDA's folder."""
     if component.library == CPU:
         text = Path("/usr/share/doc", component.package, "copyright").read_text(encoding="utf-8")
         return text + (GPL3.read_text(encoding="utf-8") if component.licence == _GCC else "")
-    folder = dist_info(component, toolkit)
+    folder = find_dist_info(component, toolkit)
     path = next(folder.rglob("License.txt")) if folder else toolkit / "EULA.txt"
     return path.read_text(encoding="utf-8")
 
 
-def toolkit_of(build: Path) -> Path | None:
+def find_toolkit(build: Path) -> Path | None:
     """Returns the CUDA toolkit with which a build folder was compiled."""
     for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"):
         root = re.search(r'CMAKE_CUDA_COMPILER_TOOLKIT_ROOT "(.+)"', path.read_text(encoding="utf-8"))
@@ -144,6 +144,6 @@ def toolkit_of(build: Path) -> Path | None:
     return None
 
 
-def compiler_versions(versions: Mapping[str, str]) -> dict[str, str]:
+def read_compiler_versions(versions: Mapping[str, str]) -> dict[str, str]:
     gcc = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
     return {"g++": gcc, **{tool: versions[tool] for tool in ("nvcc", "zig") if tool in versions}}

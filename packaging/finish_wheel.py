@@ -22,7 +22,7 @@ import components
 GLIBC = "2_28"
 
 
-def record_of(files: Mapping[str, bytes], name: str) -> bytes:
+def make_record(files: Mapping[str, bytes], name: str) -> bytes:
     """Returns the RECORD of `files`. The path of the RECORD itself is `name`."""
     lines = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in sorted(files.items())]
     return "\n".join([*lines, f"{name},,", ""]).encode()
@@ -36,7 +36,7 @@ def write(path: Path, files: Mapping[str, bytes], epoch: int) -> None:
     """Writes a wheel of `files`, sorted, with its dist-info last and a new RECORD."""
     dist_info = next(name.split("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
     files = {name: content for name, content in files.items() if name != f"{dist_info}/RECORD"}
-    files[f"{dist_info}/RECORD"] = record_of(files, f"{dist_info}/RECORD")
+    files[f"{dist_info}/RECORD"] = make_record(files, f"{dist_info}/RECORD")
     date = datetime.fromtimestamp(epoch, timezone.utc).timetuple()[:6]
     with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(files, key=lambda name: (name.startswith(dist_info), name)):
@@ -60,7 +60,7 @@ def write_sums(folder: Path) -> None:
 def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) -> Path:
     files = read(built_wheel)
     libraries = {path: files[path] for path in (components.CPU, components.CUDA) if path in files}
-    versions = components.versions_of(libraries)
+    versions = components.read_versions(libraries)
     version = built_wheel.name.split("-")[1]
     name = "robocache" if components.CUDA in files else "robocache-cpu"
     if name != "robocache":
@@ -69,15 +69,18 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
     old_info, info = f"robocache-{version}.dist-info", f"{name.replace('-', '_')}-{version}.dist-info"
     files = {path.replace(old_info, info): content for path, content in files.items()}
 
-    toolkit = components.toolkit_of(build_folder)
-    licences = {f"third-party/{c.name}.txt": components.licence_text(c, toolkit) for c in versions}
+    toolkit = components.find_toolkit(build_folder)
+    licences = {f"third-party/{c.name}.txt": components.read_licence(c, toolkit) for c in versions}
     for path, text in licences.items():
         files[f"{info}/licenses/{path}"] = text.encode()
     metadata = files[f"{info}/METADATA"].decode()
     head, readme = metadata.split("\n\n", 1)
     head = head.replace("Name: robocache\n", f"Name: {name}\n").replace("Dist: robocache[", f"Dist: {name}[")
     head = re.sub(
-        "^License-Expression: .*$", f"License-Expression: {components.licence_expression(versions)}", head, flags=re.M
+        "^License-Expression: .*$",
+        f"License-Expression: {components.make_licence_expression(versions)}",
+        head,
+        flags=re.M,
     )
     head = head.replace("\nLicense-File: NOTICE", "".join(f"\nLicense-File: {p}" for p in ("NOTICE", *licences)))
     files[f"{info}/METADATA"] = f"{head}\n\n{readme}".encode()
@@ -88,11 +91,13 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
     files[f"{info}/WHEEL"] = wheel.replace(f"-{built_platform}\n", f"-{platform}\n").encode()
 
     stated_versions = {
-        tool: v for library in libraries.values() for tool, v in components.linked_versions(library).items()
+        tool: v for library in libraries.values() for tool, v in components.read_linked_versions(library).items()
     }
     time = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    purls = {component: components.purl(component, toolkit) for component in versions}
-    bill = components.bill(name, version, versions, purls, components.compiler_versions(stated_versions), time)
+    purls = {component: components.make_purl(component, toolkit) for component in versions}
+    bill = components.make_bill(
+        name, version, versions, purls, components.read_compiler_versions(stated_versions), time
+    )
     files[f"{info}/sboms/{name}.cdx.json"] = bill.encode()
 
     path = out_folder / f"{name.replace('-', '_')}-{version}-py3-none-{platform}.whl"

@@ -133,14 +133,14 @@ def glibc(wheel: Wheel) -> Iterator[str]:
                 yield f"{library}: {symbol.name} needs glibc {needed_version[1]}; the wheel is for 2.28"
 
 
-def sources() -> set[str]:
+def list_sources() -> set[str]:
     """Returns the files of the package's folder that git tracks, or all files without git (in an sdist)."""
     tracked = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
     paths = tracked.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
     return {path.removeprefix("python/") for path in paths if "__pycache__" not in path}
 
 
-def info_files(wheel: Wheel) -> set[str]:
+def list_info_files(wheel: Wheel) -> set[str]:
     names = ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"]
     texts = [f"licenses/third-party/{c.name}.txt" for c in components.COMPONENTS if c.library in wheel.expected]
     return {f"{wheel.info}/{name}" for name in (*names, *texts)} | {wheel.sbom_name}
@@ -148,14 +148,14 @@ def info_files(wheel: Wheel) -> set[str]:
 
 @gate
 def missing(wheel: Wheel) -> Iterator[str]:
-    for name in sorted((sources() | set(wheel.expected) | info_files(wheel)) - set(wheel.names)):
+    for name in sorted((list_sources() | set(wheel.expected) | list_info_files(wheel)) - set(wheel.names)):
         if "/licenses/" not in name and "/sboms/" not in name:  # licences and SBOMs have their own gates
             yield f"{name}: missing"
 
 
 @gate
 def strays(wheel: Wheel) -> Iterator[str]:
-    for name in sorted(set(wheel.names) - sources() - set(wheel.expected) - info_files(wheel)):
+    for name in sorted(set(wheel.names) - list_sources() - set(wheel.expected) - list_info_files(wheel)):
         yield f"{name}: does not belong into a wheel"
     for name in sorted({name for name in wheel.names if wheel.names.count(name) > 1}):
         yield f"{name}: is in the wheel {wheel.names.count(name)} times"
@@ -203,7 +203,7 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
     if (bill.get("bomFormat"), bill.get("specVersion")) != ("CycloneDX", "1.6"):
         yield f"{name}: is not CycloneDX 1.6"
     listed_versions = {part["name"]: part["version"] for part in bill["components"]}
-    linked_versions = components.versions_of({path: wheel.files[path] for path in wheel.libraries})
+    linked_versions = components.read_versions({path: wheel.files[path] for path in wheel.libraries})
     expected = {component.name: version for component, version in linked_versions.items()}
     absent_components = {
         c.name for c in components.COMPONENTS if c.library in wheel.expected and c.library not in wheel.libraries
@@ -220,7 +220,7 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
 def licences(wheel: Wheel) -> Iterator[str]:
     """The licence of each component is in the expression, its text is in the wheel, and the component's name is in NOTICE."""
     expected_components = [component for component in components.COMPONENTS if component.library in wheel.expected]
-    expected = components.licence_expression(dict.fromkeys(expected_components, ""))
+    expected = components.make_licence_expression(dict.fromkeys(expected_components, ""))
     if wheel.metadata.get("License-Expression") != [expected]:
         yield f"{wheel.info}/METADATA: License-Expression is not {expected}"
     notice = wheel.files.get(f"{wheel.info}/licenses/NOTICE", b"").decode()
@@ -284,7 +284,7 @@ def contents_of_sdist(path: Path) -> Iterator[str]:
         yield f"{name}: is not the project's"
 
 
-def faults(path: Path) -> dict[str, list[str]]:
+def find_faults(path: Path) -> dict[str, list[str]]:
     """Returns {gate: its faults} for the gates with faults."""
     if path.suffix == ".gz":
         faults_by_gate = {"contents_of_sdist": list(contents_of_sdist(path))}
@@ -298,7 +298,7 @@ def faults(path: Path) -> dict[str, list[str]]:
 def main() -> int:
     failed = False
     for path in map(Path, sys.argv[1:]):
-        faults_by_gate = faults(path)
+        faults_by_gate = find_faults(path)
         failed = failed or bool(faults_by_gate)
         print(f"{path.name}: {'refused by ' + ', '.join(faults_by_gate) if faults_by_gate else 'every gate passed'}")
         for name, texts in faults_by_gate.items():

@@ -224,7 +224,7 @@ def environments(root: Path) -> Iterator[str]:
         yield f"{' '.join(command)} exited {completed.returncode}: {completed.stdout[-2000:]}"
 
 
-def differing_files(sdist: Path, root: Path) -> Iterator[str]:
+def find_differing_files(sdist: Path, root: Path) -> Iterator[str]:
     """Yields the files of an sdist that are missing or different in the checkout."""
     with tarfile.open(sdist) as archive:
         for member in archive:
@@ -253,7 +253,7 @@ def dist(root: Path) -> Iterator[str]:
     for path in paths:
         if hashes.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest():
             yield f"dist/{path.name}: is not what SHA256SUMS says"
-        elif path.suffix == ".gz" and (differing := list(differing_files(path, root))):
+        elif path.suffix == ".gz" and (differing := list(find_differing_files(path, root))):
             yield f"dist/{path.name}: is of another tree; {len(differing)} files differ, {differing[0]} among them: ./dev wheel"
 
 

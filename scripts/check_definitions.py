@@ -26,7 +26,7 @@ VARIABLE = re.compile(r"^inline .*?(?P<name>\w+)(?:\[.*\])?(?: =.*)?$")
 MAY_BE_IN_SEVERAL_FILES = re.compile(r"\b(?:inline|constexpr|template)\b")
 
 
-def defined_name(head: str) -> str | None:
+def find_defined_name(head: str) -> str | None:
     """Returns the definition in `head`, the text before a brace or a semicolon: a name, or a function with its parameters."""
     if match := TYPE.search(head):
         return match["name"]
@@ -36,7 +36,7 @@ def defined_name(head: str) -> str | None:
     return match and match["name"]
 
 
-def definitions(text: str) -> set[str]:
+def find_definitions(text: str) -> set[str]:
     """Returns the definitions of one file, each with its namespace, without the contents of unnamed namespaces."""
     names = set()
     scopes: list[str | None] = []  # the name of each namespace; None for any other brace
@@ -50,7 +50,7 @@ def definitions(text: str) -> set[str]:
             all(scopes)
             and not namespace
             and (token == "{" or head.startswith("inline "))
-            and (name := defined_name(head))
+            and (name := find_defined_name(head))
         ):
             names.add("::".join([*scopes, name]))
         if token == "{":
@@ -65,7 +65,7 @@ def main() -> int:
     files_of = defaultdict(set)
     files = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".hpp", ".cpp", ".cu", ".cuh"))
     for path in files:
-        for name in definitions(path.read_text()):
+        for name in find_definitions(path.read_text()):
             files_of[name].add(path)
     repeated = {name: paths for name, paths in files_of.items() if len(paths) > 1}
     for name, paths in sorted(repeated.items()):

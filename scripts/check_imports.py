@@ -31,7 +31,7 @@ ORDER = " ".join(ROOMS.values()).split()
 PACKAGE = Path("python/robocache")
 
 
-def imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, str]]:
+def find_imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, str]]:
     """Yields the line and the module of each import from the package itself."""
     package = (
         ["robocache", *module.split(".")] if path.name == "__init__.py" else ["robocache", *module.split(".")][:-1]
@@ -69,7 +69,7 @@ def find_mistakes(files: dict[str, Path]) -> Iterator[str]:
         if unit not in ORDER:
             yield f"{path}: {unit} is in no room of {Path(__file__).name}"
             continue
-        for line, name in imports(path, module, set(files)):
+        for line, name in find_imports(path, module, set(files)):
             target = name.split(".")[0]
             if (module, name) in UPWARD:
                 used_exceptions.add((module, name))

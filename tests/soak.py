@@ -7,5 +7,5 @@ import os
 
 
 def rounds(short: int) -> int:
-    """`short` in an ordinary run, ROBOCACHE_SOAK times as many in `./dev attack`."""
+    """Returns `short` in an ordinary run, ROBOCACHE_SOAK times as many in `./dev attack`."""
     return short * int(os.environ.get("ROBOCACHE_SOAK", "1"))

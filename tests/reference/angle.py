@@ -6,7 +6,7 @@ BITS = 256
 
 
 def _arc_tangent_of_inverse(n):
-    """atan(1 / n), by its series."""
+    """Returns atan(1 / n), by its series."""
     term = total = (1 << (BITS + 32)) // n
     for k in range(1, BITS):
         term //= -n * n

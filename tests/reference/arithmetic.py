@@ -22,7 +22,7 @@ _SCALAR_FMA = {
 
 
 def fma(x, y, z, dtype):
-    """x * y + z with one rounding, elementwise, all three of `dtype` (float32 or float64)."""
+    """Returns x * y + z with one rounding, elementwise, all three of `dtype` (float32 or float64)."""
     dtype = np.dtype(dtype)
     x, y, z = np.broadcast_arrays(*(np.asarray(v) for v in (x, y, z)))
     assert x.dtype == y.dtype == z.dtype == dtype, (x.dtype, y.dtype, z.dtype, dtype)
@@ -36,12 +36,12 @@ def is_floating(dtype):
 
 
 def work_type(dtype):
-    """The type of the arithmetic: float64 for float64 values, else float32."""
+    """Returns the type of the arithmetic: float64 for float64 values, else float32."""
     return np.dtype(np.float64) if np.dtype(dtype) == np.float64 else np.dtype(np.float32)
 
 
 def round_to(x, dtype):
-    """`x` (float32 or float64) rounded once to `dtype`, to nearest, ties to even."""
+    """Returns `x` (float32 or float64) rounded once to `dtype`, to nearest, ties to even."""
     dtype, x = np.dtype(dtype), np.asarray(x)
     with np.errstate(all="ignore"):
         if dtype == bfloat16 and x.dtype == np.float64:

@@ -56,7 +56,7 @@ def _bits(array):
 
 
 def to_torch(array, device="cpu"):
-    """A new tensor with the values of a NumPy array, also bfloat16."""
+    """Returns a new tensor with the values of a NumPy array, also bfloat16."""
     import torch
 
     array = np.array(array, order="C")
@@ -66,7 +66,7 @@ def to_torch(array, device="cpu"):
 
 
 def to_numpy(array):
-    """The values of a NumPy array, a torch tensor on any device or a DLPack object as a NumPy array."""
+    """Returns the values of a NumPy array, a torch tensor on any device or a DLPack object as a NumPy array."""
     import torch
 
     if isinstance(array, np.ndarray):
@@ -79,7 +79,7 @@ def to_numpy(array):
 
 
 def poisoned(shape, dtype, device="cpu"):
-    """A torch tensor with 0xA5 in every byte, for outputs."""
+    """Returns a torch tensor with 0xA5 in every byte, for outputs."""
     import torch
 
     tensor = torch.empty(shape, dtype=dtype, device=device)

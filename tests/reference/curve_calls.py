@@ -43,7 +43,7 @@ def check(values, times, targets, device="cpu", **options):
 
 
 def random_times(rng, batch, samples, clock, duplicates=True):
-    """Sorted times with jitter, some repeated; multiples of 2^-17 s, so that differences are exact."""
+    """Returns sorted times with jitter, some repeated; multiples of 2^-17 s, so that differences are exact."""
     gaps = np.ceil(rng.uniform(0.2, 1.8, (batch, samples)) * 0.01 * 2**17) / 2**17
     if duplicates:
         gaps[rng.random((batch, samples)) < 0.2] = 0

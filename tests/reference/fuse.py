@@ -29,7 +29,7 @@ def fuse(streams, target_times, *, target_lengths=None, dtype=None, output="conc
 
 
 def fused_work_type(dtype):
-    """The type of rule 3; for integers that become floats, float64 if they have 32 or 64 bits, else float32."""
+    """Returns the type of rule 3; for integers that become floats, float64 if they have 32 or 64 bits, else float32."""
     dtype = np.dtype(dtype)
     if not is_floating(dtype):
         return np.dtype(np.float64) if dtype.itemsize >= 4 else np.dtype(np.float32)
@@ -41,7 +41,7 @@ def _clip_ns(ns):
 
 
 def nearest_ns(seconds):
-    """Float64 seconds as int64 nanoseconds: float64(s * 1e9) rounded to nearest, ties to even; saturates."""
+    """Returns float64 seconds as int64 nanoseconds: float64(s * 1e9) rounded to nearest, ties to even; saturates."""
     with np.errstate(all="ignore"):
         product = np.float64(seconds) * np.float64(1e9)
     if np.isinf(product):
@@ -49,7 +49,7 @@ def nearest_ns(seconds):
     return _clip_ns(round(float(product)))
 
 
-def on_clock(target, clock, offset):
+def convert_to_clock(target, clock, offset):
     """Rules 1 and 22: a target in a stream's clock type, plus the stream's offset; None for NaN."""
     if target != target:
         return None
@@ -63,7 +63,7 @@ def on_clock(target, clock, offset):
     return shifted if shifted == shifted else None
 
 
-def age_of(target, used, dtype):
+def compute_age(target, used, dtype):
     """Rule 23: target minus the sample used, both on the stream's clock, in the unit and type of the targets."""
     if target.dtype == np.int64:
         ns = max(-NS_ENDS.max, _clip_ns(int(target) - int(used)))
@@ -94,7 +94,7 @@ def _stream(
     age = np.full((batch, count), absent_age, targets.dtype)
     for b in range(batch):
         row_times, row = only_last_of_each_time(times[b, : lengths[b]], rows[b, : lengths[b]])
-        on_stream_clock = [on_clock(t, times.dtype, offset) for t in targets[b, : target_lengths[b]]]
+        on_stream_clock = [convert_to_clock(t, times.dtype, offset) for t in targets[b, : target_lengths[b]]]
         requested = [k for k, t in enumerate(on_stream_clock) if t is not None]
         if not requested or len(row_times) == 0:
             continue
@@ -108,7 +108,7 @@ def _stream(
             valid[b, k] = is_valid[i]
             if used[i] is None:
                 continue
-            age[b, k] = age_of(shifted[i], row_times[used[i]], targets.dtype)
+            age[b, k] = compute_age(shifted[i], row_times[used[i]], targets.dtype)
             y = x[i] if floating else row[used[i]]
             if scale is not None or shift is not None:
                 factor = np.broadcast_to(np.asarray(1 if scale is None else scale).astype(work), y.shape)

@@ -97,6 +97,6 @@ def random_options(rng, dtype, clock, *, batch=3, samples=17, features=5, out=No
 
 
 def ramp(samples=5, features=1, dtype=np.float32, clock=np.float64, unit=1):
-    """values[s, d] = 10 s + d at the times 0, 1, 2, ... units"""
+    """Returns values[s, d] = 10 s + d at the times 0, 1, 2, ... units"""
     values = (10 * np.arange(samples)[:, None] + np.arange(features)).astype(dtype)
     return values, (np.arange(samples) * unit).astype(clock)

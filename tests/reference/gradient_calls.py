@@ -52,14 +52,14 @@ def jittered(rng, batch, samples, targets, clock, *, duplicates=True, hits=True)
 
 
 def in_clock(options, clock):
-    """The options with durations in the clock's unit."""
+    """Returns the options with durations in the clock's unit."""
     if clock != np.int64 or options.get("max_gap") is None:
         return options
     return options | {"max_gap": round(options["max_gap"] * 1e9)}
 
 
 def gradients(device, values, times, targets, out_gradient, wanted=("values", "times", "target_times"), **options):
-    """The gradients of the inputs `wanted`, as NumPy arrays."""
+    """Returns the gradients of the inputs `wanted`, as NumPy arrays."""
     if isinstance(options.get("lengths"), np.ndarray):
         options["lengths"] = to_torch(options["lengths"], device)
     tensors = {

@@ -6,7 +6,7 @@ from .resample import only_last_of_each_time, resample
 
 
 def weights_of_samples(times, target_times, samples, **options):
-    """The weight [B, T, S] of each sample in each target, for methods that are linear in the values.
+    """Returns the weight [B, T, S] of each sample in each target, for methods that are linear in the values.
 
     It is the forward oracle in float64 on unit vectors; absent targets have weights 0.
     """
@@ -17,7 +17,7 @@ def weights_of_samples(times, target_times, samples, **options):
 
 
 def slopes_of_linear(values, times, target_times, out_gradient, *, lengths=None, extrapolate="clamp", max_gap=None):
-    """The gradients of linear with respect to times [B, S] and target_times [B, T], and for each the sum of the magnitudes
+    """Returns the gradients of linear with respect to times [B, S] and target_times [B, T], and for each the sum of the magnitudes
     of its terms. float64; one target after the other."""
     values, out_gradient = values.astype(np.float64), out_gradient.astype(np.float64)
     times_gradient, times_magnitude = np.zeros(times.shape), np.zeros(times.shape)

@@ -23,7 +23,7 @@ def round_keys(seed, epoch):
     return [mix_bits((start + k * GOLDEN) & MASK) for k in range(1, 9)]
 
 
-def permuted(position, n, seed, epoch):
+def permute(position, n, seed, epoch):
     """Permutes a position in [0, n): eight rounds over the least power of two >= max(n, 256), repeated until below n."""
     keys = round_keys(seed & MASK, epoch & MASK)
     bits = (max(n, 256) - 1).bit_length()
@@ -39,7 +39,7 @@ def permuted(position, n, seed, epoch):
 
 
 def shares(weights):
-    """Each source's draws in a block, by largest remainder; of two equal remainders the earlier source wins."""
+    """Returns each source's draws in a block, by largest remainder; of two equal remainders the earlier source wins."""
     return list(_shares(tuple(weights)))
 
 
@@ -55,7 +55,7 @@ def _shares(weights):
 
 @functools.lru_cache(16)
 def turns(share, seed, block, shuffle):
-    """int64 [BLOCK, 2]: the source of each draw of a block, and the number of this source's earlier draws in the block."""
+    """Returns int64 [BLOCK, 2]: the source of each draw of a block, and the number of this source's earlier draws in the block."""
     key = mix_bits(mix_bits(seed) ^ block)
     index = np.arange(BLOCK)
     if shuffle:
@@ -77,7 +77,7 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
     anchors: the number of each source. With weights an epoch has `samples` draws, by default as many as anchors.
     """
     if weights is None:
-        anchor = permuted(position, sum(anchors), seed, epoch) if shuffle else position
+        anchor = permute(position, sum(anchors), seed, epoch) if shuffle else position
         return _part_of(anchor, anchors)
     number = epoch * (sum(anchors) if samples is None else samples) + position & MASK
     block, index = divmod(number, BLOCK)
@@ -85,7 +85,7 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
     source, earlier_draws = map(int, turns(share, seed, block, shuffle)[index])
     pass_number, anchor = divmod(block * share[source] + earlier_draws, anchors[source])
     if shuffle:
-        anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), pass_number)
+        anchor = permute(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), pass_number)
     return source, anchor
 
 
@@ -104,7 +104,7 @@ def changed_draws(count, anchors, changes, *, begin=0, seed=0, shuffle=True):
         if number < begin:
             continue
         if shuffle:
-            anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), pass_number)
+            anchor = permute(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), pass_number)
         draws.append((source, anchor))
     return draws
 
@@ -129,7 +129,7 @@ class Part(NamedTuple):
 
 
 def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False, dtype=np.float32, **options):
-    """The batch of draws [(source, anchor)]; options are those of window_batch."""
+    """Returns the batch of draws [(source, anchor)]; options are those of window_batch."""
     count = len(drawn)
     batch = {"dataset_index": np.array([source for source, _ in drawn], np.int64)}
     firsts = np.cumsum([0, *(len(part.ticks) for part in parts)])

@@ -31,7 +31,7 @@ def openpi(x, stats, mode, *, inverse=False):
 
 
 def stats_of(rows):
-    """All fields of a Stats, of rows [n, ...], ignoring NaN."""
+    """Returns all fields of a Stats, of rows [n, ...], ignoring NaN."""
     rows = np.asarray(rows, np.float64)
     quantiles = {field: np.nanquantile(rows, percent / 100, axis=0) for field, percent in PERCENTS.items()}
     return {
@@ -42,15 +42,15 @@ def stats_of(rows):
     }
 
 
-def percent_of(field):
+def parse_percent(field):
     return PERCENTS[field] if field in PERCENTS else float(field[1:])
 
 
 def affine_of(rows, mode):
-    """(centre, spread) of "mean_std", "min_max" or two quantiles such as "q02_q98", for rows [n, ...], ignoring NaN."""
+    """Returns (centre, spread) of "mean_std", "min_max" or two quantiles such as "q02_q98", for rows [n, ...], ignoring NaN."""
     if mode == "mean_std":
         return np.nanmean(rows, 0), np.nanstd(rows, 0)
-    low, high = np.nanquantile(rows, [percent_of(field) / 100 for field in mode.split("_")], axis=0)
+    low, high = np.nanquantile(rows, [parse_percent(field) / 100 for field in mode.split("_")], axis=0)
     return (low + high) / 2, (high - low) / 2
 
 
@@ -64,13 +64,13 @@ def assert_statistics(stats, rows, *, rtol=1e-12):
         if field == "count" or array is None:
             continue
         moment = {"mean": np.nanmean, "std": np.nanstd}.get(field)
-        expected = moment(rows, axis=0) if moment else np.nanquantile(rows, percent_of(field) / 100, axis=0)
+        expected = moment(rows, axis=0) if moment else np.nanquantile(rows, parse_percent(field) / 100, axis=0)
         tolerance = {"rtol": 0} if field in ("min", "max") else {"rtol": rtol, "atol": 1e-12}
         np.testing.assert_allclose(array, np.where(count > 0, expected, np.nan), **tolerance, err_msg=field)
 
 
 def merged_moments(parts):
-    """(mean, variance) of one feature as fractions, from (count, mean, std) of each part."""
+    """Returns (mean, variance) of one feature as fractions, from (count, mean, std) of each part."""
     parts = [tuple(map(Fraction, part)) for part in parts]
     total = sum(n for n, _, _ in parts)
     mean = sum(n * m for n, m, _ in parts) / total

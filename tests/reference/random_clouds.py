@@ -6,7 +6,7 @@ GRID = {"grid_min": (-1.5, 0.25, 3.0), "voxel_size": (0.5, 0.7, 0.1), "grid_size
 
 
 def random_points(rng, count, dtype=np.float32, special=True, **grid):
-    """[count, 3]: several points in a voxel, on boundaries, outside, NaN and infinite."""
+    """Returns [count, 3]: several points in a voxel, on boundaries, outside, NaN and infinite."""
     grid = GRID | grid
     low = np.asarray(grid["grid_min"], dtype)
     size = np.broadcast_to(np.asarray(grid["voxel_size"], dtype), 3)

@@ -25,7 +25,7 @@ def random_values(rng, shape, dtype, special=True):
 
 
 def random_times(rng, batch, samples, clock, duplicates=True):
-    """Sorted times with jitter, some repeated."""
+    """Returns sorted times with jitter, some repeated."""
     gaps = rng.uniform(0.2, 1.8, (batch, samples))
     if duplicates:
         gaps[rng.random((batch, samples)) < 0.2] = 0

@@ -138,7 +138,7 @@ def weight(dt, gap, clock, work):
 
 
 def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causal, tolerance):
-    """(out, valid, brackets). brackets: (target, left sample among the last of each time, weight) of targets to interpolate."""
+    """Returns (out, valid, brackets). brackets: (target, left sample among the last of each time, weight) of targets to interpolate."""
     clock = times.dtype
     times, values = only_last_of_each_time(times, values)
     n = len(times)
@@ -229,7 +229,7 @@ def _duration(duration, clock):
 
 
 def _curve(times, values, targets, brackets, method, bc_type):
-    """(exact, bound) [len(brackets), D] of targets between samples or extrapolated."""
+    """Returns (exact, bound) [len(brackets), D] of targets between samples or extrapolated."""
     indices = [k for k, _, _ in brackets]
     left = np.array([i for _, i, _ in brackets])
     origin = times[0]
@@ -259,7 +259,7 @@ def _curve(times, values, targets, brackets, method, bc_type):
 
 
 def output_rounding(magnitude, dtype):
-    """Half a unit in the last place of `dtype`; infinite where it may overflow."""
+    """Returns half a unit in the last place of `dtype`; infinite where it may overflow."""
     if dtype == bfloat16:
         digits, smallest, largest = 8, 2.0**-133, float(2**127 * (2 - 2**-7))
     else:
@@ -392,6 +392,6 @@ def _slerp(q, left, w, u):
 
 
 def _times(q, v):
-    """The quaternion product of q and (v, 0)."""
+    """Returns the quaternion product of q and (v, 0)."""
     vector = q[:, 3:] * v + np.cross(q[:, :3], v)
     return np.concatenate([vector, -(q[:, :3] * v).sum(axis=1, keepdims=True)], axis=1)

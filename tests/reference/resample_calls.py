@@ -41,13 +41,13 @@ def random_case(rng, dtype, clock, *, batch=3, samples=17, targets=37, features=
 
 
 def ramp(samples=5, features=2, dtype=np.float32, clock=np.float32):
-    """values[s, d] = 10 s + d at the times 0, 1, 2, ..."""
+    """Returns values[s, d] = 10 s + d at the times 0, 1, 2, ..."""
     values = (10 * np.arange(samples)[:, None] + np.arange(features)).astype(dtype)
     return values, np.arange(samples).astype(clock)
 
 
 def every_option(dtype, clock):
-    """Every legal combination of method, extrapolate, causal, max_gap and tolerance."""
+    """Returns every legal combination of method, extrapolate, causal, max_gap and tolerance."""
     duration = 12_000_000 if clock == np.int64 else 0.012
     for method in [*STEPS, "linear"] if dtype in FLOATS else STEPS:
         step = method != "linear"

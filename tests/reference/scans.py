@@ -25,7 +25,7 @@ SCANS = {
 
 
 def scan_path(name):
-    """The path of the scan of that name, or None if this machine has none."""
+    """Returns the path of the scan of that name, or None if this machine has none."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     path = None if root is None else Path(root) / SCANS[name]
     return path if path is not None and path.exists() else None
@@ -33,7 +33,7 @@ def scan_path(name):
 
 @functools.cache
 def read_scan(name):
-    """The scan's columns as a structured array, read once in a process."""
+    """Returns the scan's columns as a structured array, read once in a process."""
     path = scan_path(name)
     scan = read_ply(path) if path.suffix == ".ply" else read_pcd(path)
     scan.flags.writeable = False
@@ -41,12 +41,12 @@ def read_scan(name):
 
 
 def xyz(scan, dtype=np.float32):
-    """[N, 3] of a scan's columns."""
+    """Returns [N, 3] of a scan's columns."""
     return np.stack([scan[axis] for axis in "xyz"], axis=1).astype(dtype)
 
 
 def read_ply(path):
-    """The vertices of a binary little-endian PLY file."""
+    """Returns the vertices of a binary little-endian PLY file."""
     data = Path(path).read_bytes()
     end = data.index(b"end_header\n") + len(b"end_header\n")
     fields, count = [], 0
@@ -60,7 +60,7 @@ def read_ply(path):
 
 
 def read_pcd(path):
-    """The points of a PCD file, `binary` or `binary_compressed`, with one number for each field."""
+    """Returns the points of a PCD file, `binary` or `binary_compressed`, with one number for each field."""
     data = Path(path).read_bytes()
     header, end = {}, 0
     while "DATA" not in header:

@@ -34,7 +34,7 @@ def check(points, features=None, device="cpu", **options):
 
 
 def random_points(rng, shape, dtype=np.float32, *, spread=3.0, voxel_size=0.5, special=True):
-    """[..., 3]: a few clusters, points on faces of cells of `voxel_size`, repeats, and points in no cell."""
+    """Returns [..., 3]: a few clusters, points on faces of cells of `voxel_size`, repeats, and points in no cell."""
     count = int(np.prod(shape))
     centres = rng.uniform(-spread, spread, (5, 3))
     points = centres[rng.integers(0, 5, count)] + rng.standard_normal((count, 3)) * rng.choice([0.05, 0.5, 2.0])

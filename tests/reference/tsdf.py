@@ -10,7 +10,7 @@ import numpy as np
 
 
 def integrate_points(grid, weights, points, T_world_sensor, **options):
-    """New (grid, weights) after points [N,3] or [K,N,3]."""
+    """Returns new (grid, weights) after points [N,3] or [K,N,3]."""
     total = Total(grid.shape, **options)
     for cloud, pose in _pairs_with_poses(points, T_world_sensor, 2):
         rotation, origin = pose[:3, :3], pose[:3, 3]
@@ -21,7 +21,7 @@ def integrate_points(grid, weights, points, T_world_sensor, **options):
 
 
 def integrate_depth(grid, weights, depth, T_world_sensor, intrinsics, *, depth_scale=1.0, **options):
-    """New (grid, weights) after depth [H,W] or [K,H,W]."""
+    """Returns new (grid, weights) after depth [H,W] or [K,H,W]."""
     total = Total(grid.shape, **options)
     intrinsics = np.asarray(intrinsics, np.float64)
     if intrinsics.shape[-2:] == (3, 3):

@@ -53,7 +53,7 @@ def random_case(rng, dtype=POINTS[0], count=400, features=3, points_dtype=np.flo
 
 
 def in_one_voxel(features):
-    """(points, features, grid) with all points in a grid's only voxel."""
+    """Returns (points, features, grid) with all points in a grid's only voxel."""
     features = np.asarray(features)
     return (
         np.full((len(features), 3), 0.5, np.float32),
@@ -63,7 +63,7 @@ def in_one_voxel(features):
 
 
 def bits(array):
-    """The bits as integers on the CPU; all NaN are made equal, because their sign and payload are free."""
+    """Returns the bits as integers on the CPU; all NaN are made equal, because their sign and payload are free."""
     import torch
 
     array = torch.as_tensor(array).cpu()
@@ -74,7 +74,7 @@ def bits(array):
 
 
 def same(a, b):
-    """Whether two results, arrays or dicts or tuples of arrays, are equal bit for bit."""
+    """Returns whether two results, arrays or dicts or tuples of arrays, are equal bit for bit."""
     import torch
 
     if isinstance(a, dict):

@@ -33,13 +33,13 @@ def cells(points, grid_min, voxel_size, grid_size):
 
 
 def exponent_above(x):
-    """The least e with x < 2^e, for a fraction above 0."""
+    """Returns the least e with x < 2^e, for a fraction above 0."""
     e = x.numerator.bit_length() - x.denominator.bit_length()
     return e if x.numerator << max(-e, 0) < x.denominator << max(e, 0) else e + 1
 
 
 def nearest(x, dtype):
-    """A fraction rounded once to a float type, ties to even."""
+    """Returns a fraction rounded once to a float type, ties to even."""
     digits, least, above = _FORMATS[np.dtype(dtype)]
     if x == 0:
         return np.zeros((), dtype)[()]
@@ -62,7 +62,7 @@ def quantum_exponent(finite, points, dtype):
 
 
 def sum_or_mean(features, mode, quantum=None):
-    """The result for one feature of one voxel."""
+    """Returns the result for one feature of one voxel."""
     dtype = features.dtype
     points = len(features)
     if not is_floating(dtype):
@@ -105,7 +105,7 @@ def extreme(features, sign):
     return features[order[0 if sign < 0 else -1]]
 
 
-def reduced(features, mode, quantum=None):
+def reduce_features(features, mode, quantum=None):
     """Reduces the features [N, F] of one voxel's points, in input order, to [F]."""
     if mode in ("first", "last"):
         return features[0 if mode == "first" else -1]
@@ -115,7 +115,7 @@ def reduced(features, mode, quantum=None):
 
 
 def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=0, quantum=None):
-    """({mode: array}, dropped) of one cloud."""
+    """Returns ({mode: array}, dropped) of one cloud."""
     cell_of, inside = cells(points, grid_min, voxel_size, grid_size)
     rows_of = {}
     for row in np.flatnonzero(inside):
@@ -131,7 +131,7 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
             elif mode == "count":
                 out[cell] = len(rows)
             else:
-                out[cell] = reduced(features[rows], mode, quantum)
+                out[cell] = reduce_features(features[rows], mode, quantum)
     return result, np.int64(np.count_nonzero(~inside))
 
 
@@ -154,7 +154,7 @@ def _empty(mode, features, grid_size, fill):
 
 
 def voxelize(points, features=None, *, mode, lengths=None, batch_offsets=None, **options):
-    """({mode: array}, dropped), like robocache.voxelize_pointcloud with a list of modes."""
+    """Returns ({mode: array}, dropped), like robocache.voxelize_pointcloud with a list of modes."""
     points = np.asarray(points)
     if features is None and points.shape[-1] > 3:
         features = points[..., 3:]

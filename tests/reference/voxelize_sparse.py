@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .arithmetic import is_floating, mix_bits
-from .voxelize import reduced
+from .voxelize import reduce_features
 
 ENDS = np.iinfo(np.int32)
 
@@ -34,12 +34,12 @@ def cells_of(points, voxel_size, origin=0.0):
 
 
 def holds(cells):
-    """Whether int32 holds each cell, bool [N]."""
+    """Returns whether int32 holds each cell, bool [N]."""
     return (np.isfinite(cells) & (cells >= ENDS.min) & (cells <= ENDS.max)).all(axis=1)
 
 
-def rows_of_clouds(points, lengths, batch_offsets):
-    """The range of rows of each cloud; rows of [B, N, ...] are counted through all clouds."""
+def split_rows(points, lengths, batch_offsets):
+    """Returns the range of rows of each cloud; rows of [B, N, ...] are counted through all clouds."""
     if points.ndim == 3:
         clouds, count = points.shape[:2]
         lengths = [count] * clouds if lengths is None else lengths
@@ -84,7 +84,7 @@ def voxelize_sparse(
     cells = np.where(inside[:, None], cells, 0).astype(np.int64).tolist()
 
     voxels = {}  # (cloud, x, y, z) -> rows, in order of their first rows
-    ranges = rows_of_clouds(points, lengths, batch_offsets)
+    ranges = split_rows(points, lengths, batch_offsets)
     for cloud, rows in enumerate(ranges):
         before = len(voxels)
         for row in rows:
@@ -120,7 +120,7 @@ def voxelize_sparse(
             result[voxel, : len(voxel_rows)] = source[voxel_rows]
     else:
         source = all_points[:, 3:] if features is None else features.reshape(len(all_points), features.shape[-1])
-        result = reduced_features(source, rows, reduce)
+        result = reduce_features_of_rows(source, rows, reduce)
     return Voxels(
         coords if batched else coords[:, 1:],
         counts,
@@ -132,15 +132,15 @@ def voxelize_sparse(
     )
 
 
-def reduced_features(source, rows, reduce):
-    """[voxels, F] from source [N, F]: the reduced features of each voxel's rows, or 0 without rows."""
+def reduce_features_of_rows(source, rows, reduce):
+    """Returns [voxels, F] from source [N, F]: the reduced features of each voxel's rows, or 0 without rows."""
     dtype = source.dtype
     if not is_floating(dtype):
         dtype = {"sum": np.dtype(np.int64), "mean": np.dtype(np.float32)}.get(reduce, dtype)
     result = np.zeros((len(rows), source.shape[1]), dtype)
     for voxel, voxel_rows in enumerate(rows):
         if voxel_rows:
-            result[voxel] = reduced(source[voxel_rows], reduce)
+            result[voxel] = reduce_features(source[voxel_rows], reduce)
     return result
 
 
@@ -153,7 +153,7 @@ def voxel_downsample(points, features=None, *, voxel_size, method="centroid", se
     rows = list(voxels.values())
     sources = [points if features is None else points[:, :3], *([] if features is None else [features])]
     if method == "centroid":
-        results = [reduced_features(source, rows, "mean") for source in sources]
+        results = [reduce_features_of_rows(source, rows, "mean") for source in sources]
     else:
         pick = {"first": min, "random": lambda rows: min(rows, key=lambda row: sample_priority(seed, row))}[method]
         chosen = np.array([pick(voxel_rows) for voxel_rows in rows], np.int64)
@@ -162,7 +162,7 @@ def voxel_downsample(points, features=None, *, voxel_size, method="centroid", se
 
 
 def sample_priority(seed, row):
-    """The priority of a row for `random`, which takes a voxel's least one; the upper 32 bits decide, then the row."""
+    """Returns the priority of a row for `random`, which takes a voxel's least one; the upper 32 bits decide, then the row."""
     step = 0x9E3779B97F4A7C15
     hashed = mix_bits((mix_bits((seed + step) % 2**64) + step * row) % 2**64)
     return hashed >> 32, row

@@ -54,7 +54,7 @@ def default_method(dtype):
 
 
 def affine(stats, mode):
-    """(scale, shift) of a normalisation in float64: mean_std gives mean 0 and std 1, ranges give [-1, 1]."""
+    """Returns (scale, shift) of a normalisation in float64: mean_std gives mean 0 and std 1, ranges give [-1, 1]."""
     if mode == "mean_std":
         spread, centre = np.float64(stats.std), np.float64(stats.mean)
     else:
@@ -163,7 +163,7 @@ def window_batch(
 
 
 def _value_of(option, stream, otherwise):
-    """An option's value for a stream: one value for all, or {stream: value}."""
+    """Returns an option's value for a stream: one value for all, or {stream: value}."""
     value = option.get(stream) if isinstance(option, dict) else option
     return otherwise if value is None else value
 

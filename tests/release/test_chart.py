@@ -61,7 +61,7 @@ def render(helm, step, *options):
 
 
 def refusal(resource):
-    """The reason why Kubernetes' schema, or KubeRay's, refuses a resource, also for unknown fields; "" if it does not."""
+    """Returns the reason why Kubernetes' schema, or KubeRay's, refuses a resource, also for unknown fields; "" if it does not."""
     if resource["kind"] == "RayJob":
         return refusal_of_kuberay(resource)
     validate = pytest.importorskip("kubernetes_validate", reason="NOT RUN: pip install kubernetes-validate")

@@ -32,7 +32,7 @@ def interpreter(version):
 
 
 def oldest(requirement):
-    """The oldest release that a requirement allows: "numpy>=1.24" becomes "numpy==1.24.*"."""
+    """Returns the oldest release that a requirement allows: "numpy>=1.24" becomes "numpy==1.24.*"."""
     return re.sub(r">=(\d+)(\.[\d.]+)?(,<[\d.]+)?", lambda v: f"=={v[1]}{v[2] or ''}.*", requirement)
 
 

@@ -76,7 +76,7 @@ def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
     head += "License-File: LICENSE\nLicense-File: NOTICE\nRequires-Dist: robocache[yaml]; extra == 'euroc'\n"
     info = "robocache-1.2.3.dist-info"
-    files = {name: (ROOT / "python" / name).read_bytes() for name in gates.sources()}
+    files = {name: (ROOT / "python" / name).read_bytes() for name in gates.list_sources()}
     files |= {f"{info}/licenses/{name}": (ROOT / name).read_bytes() for name in ("LICENSE", "NOTICE")}
     files |= {f"{info}/METADATA": f"{head}\n{readme}".encode(), f"{info}/entry_points.txt": b""}
     files |= {f"{info}/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n", CPU: cpu}
@@ -106,7 +106,7 @@ def cpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cuda_wheel(tmp_path_factory: pytest.TempPathFactory, toolkit: Path) -> Path:
     folder = tmp_path_factory.mktemp("cuda")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(components, "toolkit_of", lambda build: toolkit)
+        patch.setattr(components, "find_toolkit", lambda build: toolkit)
         return make_wheel(folder, library(folder), library(folder, True))
 
 
@@ -122,8 +122,8 @@ def copy_wheel(wheel: Path, folder: Path, change: Callable[[Files], None] = lamb
 
 
 def faults_but_architectures(wheel: Path) -> dict[str, list[str]]:
-    """The faults except for architectures, which the small plugin lacks."""
-    return {name: texts for name, texts in gates.faults(wheel).items() if name != "architectures"}
+    """Returns the faults except for architectures, which the small plugin lacks."""
+    return {name: texts for name, texts in gates.find_faults(wheel).items() if name != "architectures"}
 
 
 def info(files: Files, name: str) -> str:
@@ -131,9 +131,9 @@ def info(files: Files, name: str) -> str:
 
 
 def test_a_good_wheel_passes_every_gate(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path) -> None:
-    assert gates.faults(cpu_wheel) == {}
+    assert gates.find_faults(cpu_wheel) == {}
     assert faults_but_architectures(cuda_wheel) == {}
-    assert gates.faults(copy_wheel(cpu_wheel, tmp_path)) == {}
+    assert gates.find_faults(copy_wheel(cpu_wheel, tmp_path)) == {}
 
 
 def test_a_wheel_without_the_plugin_has_another_name(cpu_wheel: Path, cuda_wheel: Path) -> None:
@@ -267,13 +267,13 @@ FILE_FAULTS: dict[str, tuple[str, str, Callable[[Files], None]]] = {
 @pytest.mark.parametrize("fault", FILE_FAULTS)
 def test_faults_of_files(cpu_wheel: Path, tmp_path: Path, fault: str) -> None:
     gate, name, plant = FILE_FAULTS[fault]
-    faults = gates.faults(copy_wheel(cpu_wheel, tmp_path, plant))
+    faults = gates.find_faults(copy_wheel(cpu_wheel, tmp_path, plant))
     assert list(faults) == [gate]
     assert any(name in text for text in faults[gate])
 
 
 def test_a_missing_plugin(cuda_wheel: Path, tmp_path: Path) -> None:
-    faults = gates.faults(copy_wheel(cuda_wheel, tmp_path, lambda files: files.pop(CUDA)))
+    faults = gates.find_faults(copy_wheel(cuda_wheel, tmp_path, lambda files: files.pop(CUDA)))
     assert faults == {"missing": [f"{CUDA}: missing"]}
 
 
@@ -283,7 +283,7 @@ def test_a_repeated_file(cpu_wheel: Path, tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         archive.writestr("robocache/loader.py", archive.read("robocache/loader.py"))
     finish_wheel.write_sums(tmp_path)
-    assert gates.faults(wheel) == {"strays": ["robocache/loader.py: is in the wheel 2 times"]}
+    assert gates.find_faults(wheel) == {"strays": ["robocache/loader.py: is in the wheel 2 times"]}
 
 
 def test_an_sbom_without_zlib(cpu_wheel: Path, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_an_sbom_without_zlib(cpu_wheel: Path, tmp_path: Path) -> None:
     files = finish_wheel.read(wheel)
     wheel.with_suffix(".cdx.json").write_bytes(files[info(files, "sboms/robocache-cpu.cdx.json")])
     finish_wheel.write_sums(tmp_path)
-    faults = gates.faults(wheel)
+    faults = gates.find_faults(wheel)
     assert list(faults) == ["bill_of_materials"]
     assert "lists zlib not at all; linked is 1.2.13" in faults["bill_of_materials"][0]
 
@@ -312,12 +312,12 @@ def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
         for path, content in files.items():
             archive.writestr(path, old_files[name] if path == name else content)
     finish_wheel.write_sums(tmp_path)
-    assert gates.faults(wheel) == {"unchanged": ["robocache/__init__.py: is not what RECORD says"]}
+    assert gates.find_faults(wheel) == {"unchanged": ["robocache/__init__.py: is not what RECORD says"]}
 
     wheel = copy_wheel(cpu_wheel, tmp_path)
     sums = tmp_path / "SHA256SUMS"
     sums.write_text(re.sub("^.", lambda c: "0" if c[0] != "0" else "1", sums.read_text(), flags=re.MULTILINE))
-    assert gates.faults(wheel) == {"unchanged": [f"{wheel.name}: is not what SHA256SUMS says"]}
+    assert gates.find_faults(wheel) == {"unchanged": [f"{wheel.name}: is not what SHA256SUMS says"]}
 
 
 def test_an_sdist_without_a_header_and_with_an_unknown_file(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_an_sdist_without_a_header_and_with_an_unknown_file(tmp_path: Path) -> N
         with tarfile.open(tmp_path / "robocache-1.2.3.tar.gz", "w:gz") as archive:
             for name in members:
                 archive.addfile(tarfile.TarInfo(f"robocache-1.2.3/{name}"))
-        faults = gates.faults(tmp_path / "robocache-1.2.3.tar.gz")
+        faults = gates.find_faults(tmp_path / "robocache-1.2.3.tar.gz")
         assert faults == ({"contents_of_sdist": fault} if fault else {})
 
 

@@ -46,6 +46,6 @@ CHANGES = (flip_bits, truncate, cut_out, repeat, zero, fill)
 
 
 def _span(content, rng):
-    """A random span [first, last). Half of the spans begin in the first 400 bytes, where sizes are stored."""
+    """Returns a random span [first, last). Half of the spans begin in the first 400 bytes, where sizes are stored."""
     first = int(rng.integers(min(len(content), 400) if rng.random() < 0.5 else len(content)))
     return first, min(len(content), first + int(2 ** rng.uniform(0, np.log2(len(content) + 1))))

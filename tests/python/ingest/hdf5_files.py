@@ -172,7 +172,7 @@ def assert_refused(source, *words, **options):
 
 
 def write_one_demo(tmp_path, write, rate=True):
-    """A file with one demo of 4 actions, to which `write` adds datasets."""
+    """Writes a file with one demo of 4 actions, to which `write` adds datasets."""
     path = tmp_path / "a.hdf5"
     with h5py.File(path, "w") as file:
         data = file.create_group("data")

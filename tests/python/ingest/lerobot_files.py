@@ -50,7 +50,7 @@ def make_episodes(rng, lengths=(7, 1, 12)):
 
 
 def arrow_column(values, fixed=True):
-    """[n] as a plain column, [n, d, ...] as nested lists: of fixed size, as the package `datasets` writes them, or not."""
+    """Returns [n] as a plain column, [n, d, ...] as nested lists: of fixed size, as the package `datasets` writes them, or not."""
     if values.ndim == 1:
         return pa.array(values)
     inner = arrow_column(values.reshape(-1, *values.shape[2:]), fixed)
@@ -81,7 +81,7 @@ def write_table(path, table):
 
 
 def tasks_table(tasks):
-    """The table of tasks as pandas writes it: a column, and an index without a name."""
+    """Returns the table of tasks as pandas writes it: a column, and an index without a name."""
     columns = [
         {"name": None if name.startswith("__") else name, "field_name": name, "pandas_type": kind, "numpy_type": numpy}
         for name, kind, numpy in (("task_index", "int64", "int64"), ("__index_level_0__", "unicode", "object"))

@@ -19,12 +19,12 @@ def varint(number):
 
 
 def field(number, content):
-    """A field of wire type 2: a length and its bytes."""
+    """Returns a field of wire type 2: a length and its bytes."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def feature(values, packed=True):
-    """A list of bytes, floats or integers as a tf.train.Feature."""
+    """Returns a list of bytes, floats or integers as a tf.train.Feature."""
     if isinstance(values, list):
         return field(1, b"".join(field(1, value.encode() if isinstance(value, str) else value) for value in values))
     values = np.asarray(values).reshape(-1)
@@ -41,13 +41,13 @@ def feature(values, packed=True):
 
 
 def example(features, packed=True):
-    """A serialized tf.train.Example."""
+    """Returns a serialized tf.train.Example."""
     entries = (field(1, field(1, key.encode()) + field(2, feature(values, packed))) for key, values in features.items())
     return field(1, b"".join(entries))
 
 
 def crc(content):
-    """The masked CRC-32C of TFRecord."""
+    """Returns the masked CRC-32C of TFRecord."""
     value = google_crc32c.value(content)
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 

@@ -74,7 +74,7 @@ def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, 
 
 
 def write_channel(path, encoding, schema, payloads, **options):
-    """An MCAP file of one channel "data": schema is (name, encoding, bytes), payloads [(log time, bytes)]."""
+    """Writes an MCAP file of one channel "data": schema is (name, encoding, bytes), payloads [(log time, bytes)]."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         writer = Writer(file, **options)
@@ -88,7 +88,7 @@ def write_channel(path, encoding, schema, payloads, **options):
 
 
 def write_json(path, messages, name="thing", schema=None, step=1):
-    """An MCAP file of the channel "data" in JSON. A message is an object, or bytes; messages are `step` ns apart."""
+    """Writes an MCAP file of the channel "data" in JSON. A message is an object, or bytes; messages are `step` ns apart."""
     payloads = [
         (START + k * step, msg if isinstance(msg, bytes) else json.dumps(msg).encode())
         for k, msg in enumerate(messages)
@@ -111,7 +111,7 @@ class CustomType:
         return self._kinds[name]
 
     def write(self, path, messages, step=1, big=False):
-        """An MCAP file of the channel "data" with these messages, `step` ns apart."""
+        """Writes an MCAP file of the channel "data" with these messages, `step` ns apart."""
         payloads = [
             (START + k * step, bytes(self.store.serialize_cdr(msg, self.name, little_endian=not big)))
             for k, msg in enumerate(messages)
@@ -126,7 +126,7 @@ HEADER = {
 
 
 def write_database(path, topics, definitions=True, order=None):
-    """A .db3 like rosbag2's, written by hand. Without `definitions` it has the old schema. Messages are topic by topic, or
+    """Writes a .db3 like rosbag2's, written by hand. Without `definitions` it has the old schema. Messages are topic by topic, or
     in `order`, a list of their indices by time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)

@@ -87,7 +87,7 @@ RECORD = f"A[] a\n{'=' * 80}\nMSG: p/A\n"
 
 
 def a_chunk(folder):
-    """One chunk of 150 MB in zstd."""
+    """Makes one chunk of 150 MB in zstd."""
     return one_message(folder / "a.mcap", "uint8[] x\n", cdr(struct.pack("<I", 150 * MB) + bytes(150 * MB)))
 
 
@@ -100,23 +100,23 @@ def many_chunks(folder):
 
 
 def empty_records(folder):
-    """A sequence of messages without fields."""
+    """Makes a sequence of messages without fields."""
     return one_message(folder / "a.mcap", RECORD, cdr(struct.pack("<I", 60 * MB) + bytes(60 * MB)))
 
 
 def empty_texts(folder):
-    """A sequence of empty texts."""
+    """Makes a sequence of empty texts."""
     return one_message(folder / "a.mcap", "string[] x\n", cdr(struct.pack("<I", 15 * MB) + bytes(60 * MB)))
 
 
 def json_lists(folder):
-    """JSON of many empty lists."""
+    """Makes JSON of many empty lists."""
     body = b'{"x": [' + b"[]," * (20 * MB) + b"[]]}"
     return one_message(folder / "a.mcap", "", body, "json", ("T", "jsonschema", b"{}"))
 
 
 def protobuf_records(folder):
-    """Protobuf of many records without fields."""
+    """Makes Protobuf of many records without fields."""
     files = descriptor_pb2.FileDescriptorSet()
     file = files.file.add(name="t.proto", package="p", syntax="proto3")
     file.message_type.add(name="A")
@@ -136,7 +136,7 @@ def bag1(compression):
     return write
 
 
-def generated(kind):
+def make_writer_of_generated(kind):
     """A column that SQLite computes."""
 
     def write(folder):
@@ -158,7 +158,7 @@ def generated(kind):
 
 
 def long_topic(suffix):
-    """A topic's name of 60 MB; in a bag of ROS 1 of 100 kB."""
+    """Makes a topic's name of 60 MB; in a bag of ROS 1 of 100 kB."""
 
     def write(folder):
         topics = {
@@ -176,7 +176,7 @@ def long_topic(suffix):
 
 
 def topic_of_bytes(folder):
-    """A topic's name that is a blob of 100 MB."""
+    """Makes a topic's name that is a blob of 100 MB."""
     write_database(folder / "b.db3", {"/t": ("std_msgs/msg/Bool", [(START, message("std_msgs/msg/Bool", data=True))])})
     with closing(sqlite3.connect(folder / "b.db3")) as database, database:
         database.execute("UPDATE topics SET name = zeroblob(100000000)")
@@ -211,7 +211,7 @@ def hdf5(folder):
 
 
 def text_length(attribute):
-    """A text attribute with a declared length of 3.7 GB."""
+    """Makes a text attribute with a declared length of 3.7 GB."""
 
     def write(folder):
         file, demo = hdf5(folder)
@@ -230,7 +230,7 @@ def text_length(attribute):
 
 
 def png(side):
-    """A PNG of zeros."""
+    """Makes a PNG of zeros."""
 
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -243,7 +243,7 @@ def png(side):
 
 
 def rlds_png(folder):
-    """Three frames of 16000 x 16000."""
+    """Makes three frames of 16000 x 16000."""
     steps = {"is_first": np.array([1, 0, 0]), "img": [png(16000)] * 3}
     features = sequence(group(img=image(16000, 16000, 3), is_first=tensor("bool")))
     features = group(steps=features)
@@ -279,7 +279,7 @@ def test_small_files_that_need_much_memory_are_refused_by_name(write, ingest, tm
 
 
 def long_texts(root):
-    """A thousand rows of one text, which Parquet stores once."""
+    """Makes a thousand rows of one text, which Parquet stores once."""
     return with_column(root, "data", "language_instruction", pa.array(["x" * MB] * 1000))
 
 
@@ -331,8 +331,8 @@ def test_texts_that_repeat_are_read_whole(tmp_path):
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (generated("VIRTUAL"), "messages: expected columns that are stored, 'data' is generated"),
-        (generated("STORED"), "messages: expected columns that are stored, 'data' is generated"),
+        (make_writer_of_generated("VIRTUAL"), "messages: expected columns that are stored, 'data' is generated"),
+        (make_writer_of_generated("STORED"), "messages: expected columns that are stored, 'data' is generated"),
         (text_length("note"), "/data/demo_0: attribute note: more than 1073741824 bytes in memory; memory_limit"),
         (
             text_length("model_file"),

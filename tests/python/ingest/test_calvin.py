@@ -206,7 +206,7 @@ def header(shape, dtype="<f8"):
 
 
 def zipped(**members):
-    """A zip of {name: content}; in a name "__" stands for "."."""
+    """Returns a zip of {name: content}; in a name "__" stands for "."."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, member in members.items():

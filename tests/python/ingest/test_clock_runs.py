@@ -130,7 +130,7 @@ SECOND = 10**9
 LATCHED = "std_msgs/msg/String"
 
 
-def simulated(store):
+def simulate(store):
     """Returns the messages of both runs as a recorder writes them: (run, time_ns, topic, type, message)."""
 
     def make_imu(run, time_ns):
@@ -154,64 +154,64 @@ def simulated(store):
     return sorted(rows, key=lambda row: row[:3])
 
 
-def topics_of(rows):
+def make_topics(rows):
     topics = {}
     for _, time_ns, topic, name, msg in rows:
         topics.setdefault(topic, (name, []))[1].append((time_ns, msg))
     return topics
 
 
-def as_recorded(rows):
+def find_file_order(rows):
     """Returns the order in the file, as indices of the rows by time."""
-    rows_by_topic = [row for topic in topics_of(rows) for row in rows if row[2] == topic]
+    rows_by_topic = [row for topic in make_topics(rows) for row in rows if row[2] == topic]
     by_time = sorted(range(len(rows_by_topic)), key=lambda number: rows_by_topic[number][1])
     index = {id(rows_by_topic[number]): rank for rank, number in enumerate(by_time)}
     return [index[id(row)] for row in rows]
 
 
 def mcap_of_one_chunk(folder, rows):
-    return write_mcap(folder / "bag.mcap", topics_of(rows), order=as_recorded(rows))
+    return write_mcap(folder / "bag.mcap", make_topics(rows), order=find_file_order(rows))
 
 
 def mcap_of_chunks(folder, rows):
-    return write_mcap(folder / "bag.mcap", topics_of(rows), chunk_size=3000, order=as_recorded(rows))
+    return write_mcap(folder / "bag.mcap", make_topics(rows), chunk_size=3000, order=find_file_order(rows))
 
 
 def mcap_without_chunks(folder, rows):
-    return write_mcap(folder / "bag.mcap", topics_of(rows), order=as_recorded(rows), use_chunking=False)
+    return write_mcap(folder / "bag.mcap", make_topics(rows), order=find_file_order(rows), use_chunking=False)
 
 
 def bag_of_files(folder, rows):
-    """The bag of a recorder that was restarted and writes to the same folder."""
+    """Writes the bag of a recorder that was restarted and writes to the same folder."""
     for run in (0, 1):
-        write_database(folder / f"bag/bag_{run}.db3", topics_of([row for row in rows if row[0] == run]))
+        write_database(folder / f"bag/bag_{run}.db3", make_topics([row for row in rows if row[0] == run]))
     files = [f"bag_{run}.db3" for run in (0, 1)]
-    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in topics_of(rows).items()})
+    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in make_topics(rows).items()})
     return folder / "bag"
 
 
 def bag_of_mcaps(folder, rows):
     for run in (0, 1):
-        write_mcap(folder / f"bag/bag_{run}.mcap", topics_of([row for row in rows if row[0] == run]))
+        write_mcap(folder / f"bag/bag_{run}.mcap", make_topics([row for row in rows if row[0] == run]))
     files = [f"bag_{run}.mcap" for run in (0, 1)]
-    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in topics_of(rows).items()})
+    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in make_topics(rows).items()})
     return folder / "bag"
 
 
 def database(folder, rows):
-    return write_database(folder / "bag.db3", topics_of(rows), order=as_recorded(rows))
+    return write_database(folder / "bag.db3", make_topics(rows), order=find_file_order(rows))
 
 
 def bag1_of_one_chunk(folder, rows):
-    return write_bag1(folder / "bag.bag", topics_of(rows), order=as_recorded(rows))
+    return write_bag1(folder / "bag.bag", make_topics(rows), order=find_file_order(rows))
 
 
 def bag1_of_chunks(folder, rows):
-    return write_bag1(folder / "bag.bag", topics_of(rows), "bz2", order=as_recorded(rows), chunk_size=3000)
+    return write_bag1(folder / "bag.bag", make_topics(rows), "bz2", order=find_file_order(rows), chunk_size=3000)
 
 
 def bag1_without_index(folder, rows):
-    """A file like that of a recorder that was killed."""
+    """Writes a file like that of a recorder that was killed."""
     path = bag1_of_chunks(folder, rows)
     data = bytearray(path.read_bytes())
     offset = data.index(b"index_pos=") + len(b"index_pos=")
@@ -236,7 +236,7 @@ LOGGED = [
 
 @pytest.mark.parametrize(("write", "store"), LOGGED)
 def test_runs_of_a_log_clock_set_back_are_never_mixed(write, store, tmp_path):
-    rows = simulated(store)
+    rows = simulate(store)
     source = write(tmp_path, rows)
     on_error = "skip" if write is bag1_without_index else "stop"
     expected = r"bag.*: stream '/(imu|force)': row \d+ is at \d+ ns, .*: a step back of (8|9|10)\.?\d* s; .*'split' begins an episode"
@@ -261,7 +261,7 @@ def test_runs_of_a_log_clock_set_back_are_never_mixed(write, store, tmp_path):
 
 @pytest.mark.parametrize(("write", "store"), LOGGED[:4] + LOGGED[6:8])
 def test_topics_one_after_another_in_the_file_are_one_run(write, store, tmp_path):
-    rows = [row for row in simulated(store) if row[0] == 0]
+    rows = [row for row in simulate(store) if row[0] == 0]
     rows = sorted(rows, key=lambda row: (row[2], row[1]))
     robocache.ingest(write(tmp_path, rows), tmp_path / "cache")
     assert robocache.open(tmp_path / "cache").streams["/force"].rows == sum(row[2] == "/force" for row in rows)

@@ -17,7 +17,7 @@ NOW = 1_700_000_000_000_000_000
 
 
 def one_stream(stamps, parts=1, name="imu", where="FILE"):
-    """A reader of one recording in `parts` parts. The values are the row numbers."""
+    """Returns a reader of one recording in `parts` parts. The values are the row numbers."""
     times, values = np.array(stamps, np.int64), np.arange(len(stamps), dtype=np.int32)
 
     def read(options, notes):

@@ -33,14 +33,14 @@ def ascii_lines(points):
     return "".join(" ".join(repr(cell.item()) for cell in point) + "\n" for point in points)
 
 
-def fields_of(points):
-    """(name, type) of each field."""
+def describe_fields(points):
+    """Returns (name, type) of each field."""
     return [(name, points.dtype[name].str[1:]) for name in points.dtype.names]
 
 
 def write_ply(path, points, order="<", after_points=b"", extra=""):
     kind = {"<": "binary_little_endian", ">": "binary_big_endian", "": "ascii"}[order]
-    properties = "".join(f"property {PLY[kind]} {name}\n" for name, kind in fields_of(points))
+    properties = "".join(f"property {PLY[kind]} {name}\n" for name, kind in describe_fields(points))
     head = f"ply\nformat {kind} 1.0\ncomment x\nelement vertex {len(points)}\n{properties}{extra}end_header\n"
     body = points.astype(points.dtype.newbyteorder(order)).tobytes() if order else ascii_lines(points).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def pack_lzf(raw):
 
 
 def write_pcd(path, points, data="binary", width=None, height=1, viewpoint="0 0 0 1 0 0 0", names=None):
-    fields = fields_of(points)
+    fields = describe_fields(points)
     head = (
         "# .PCD v0.7 - Point Cloud Data file format\nVERSION 0.7\n"
         f"FIELDS {' '.join(names or [name for name, _ in fields])}\n"
@@ -388,7 +388,7 @@ def test_a_faulty_first_cloud_hides_no_other(fault, rng, tmp_path):
 
 
 def bin_points(rng, width, n):
-    """A scan [n, width] float32: x, y, z in metres, then numbers of other magnitudes."""
+    """Returns a scan [n, width] float32: x, y, z in metres, then numbers of other magnitudes."""
     angle = np.linspace(0, 6 * np.pi, n)
     scan = np.stack([20 * np.cos(angle), 20 * np.sin(angle), angle / 5], axis=1) + rng.normal(0, 0.1, (n, 3))
     other_fields = rng.uniform(0, 1, (n, 5)) * [255, 1, 30, 0.1, 3]

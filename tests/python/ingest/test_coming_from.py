@@ -158,12 +158,12 @@ def test_groot(tmp_path, rng):
 
     # gr00t/data/utils.py, normalize_values_minmax; state_action_processor.py clips to [-1, 1]. stats.py: relative actions
     # have a min and max for each step of the window, everything else has those over all rows.
-    def scaled(x, low, high):
+    def scale(x, low, high):
         return np.clip(2 * (x - low) / (high - low) - 1, -1, 1)
 
     expected = np.stack(expected)
     np.testing.assert_allclose(
-        batch["action.eef"].numpy(), scaled(expected, expected.min(0), expected.max(0)), atol=1e-4
+        batch["action.eef"].numpy(), scale(expected, expected.min(0), expected.max(0)), atol=1e-4
     )
     for name, steps in (("action.gripper", 16), ("state.gripper", 1), ("state.eef", 1)):
         all_rows = np.concatenate([episode[name] for episode in episodes])
@@ -172,7 +172,7 @@ def test_groot(tmp_path, rng):
         )
         if steps == 1:
             windows = windows[:, 0]
-        np.testing.assert_allclose(batch[name].numpy(), scaled(windows, all_rows.min(0), all_rows.max(0)), atol=1e-4)
+        np.testing.assert_allclose(batch[name].numpy(), scale(windows, all_rows.min(0), all_rows.max(0)), atol=1e-4)
 
 
 def test_openvla_libero(tmp_path, rng):
@@ -184,10 +184,10 @@ def test_openvla_libero(tmp_path, rng):
     # data_utils.py, BOUNDS_Q99: all but the gripper between the quantiles of all rows, clipped. traj_transforms.py, chunk_act_obs:
     # after the last row the gripper is repeated, the others are 0.
     q01, q99 = np.quantile(np.concatenate(episode_actions)[:, :6], [0.01, 0.99], axis=0)
-    scaled = [np.clip(2 * (x[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for x in episode_actions]
+    scale = [np.clip(2 * (x[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for x in episode_actions]
     expected = [
         np.concatenate([np.concatenate([deltas, np.zeros((8, 6))])[t : t + 8], chunk(x[:, 6:], t, range(8))], -1)
-        for x, deltas in zip(episode_actions, scaled, strict=True)
+        for x, deltas in zip(episode_actions, scale, strict=True)
         for t in range(len(x))
     ]
     np.testing.assert_allclose(batch["action"].numpy(), np.stack(expected), atol=2e-6)
@@ -286,10 +286,10 @@ def test_diffusion_policy(tmp_path, rng):
     # repeat the edge. normalizer.py, limits: (x - min) * 2 / (max - min) - 1 over the whole buffer.
     for name in ("state", "action"):
         x = arrays[f"data/{name}"]
-        scaled = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1
+        scale = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1
         expected = [
             chunk(episode, start, range(16))
-            for episode in np.split(scaled, ends[:-1])
+            for episode in np.split(scale, ends[:-1])
             for start in range(-1, len(episode) - 16 + 7 + 1)
         ]
         np.testing.assert_allclose(batch[name].numpy(), np.stack(expected), atol=1e-4)

@@ -42,7 +42,7 @@ def refuse_csv(tmp_path, lines, *words, stream="imu", **options):
     return assert_refused(source.parent, tmp_path / "cache", f"{stream}.csv", *words, **options)
 
 
-def unit_of(cache):
+def read_unit(cache):
     (stream,) = robocache.open(cache).provenance["csv"]["streams"].values()
     return stream["time_unit"]
 
@@ -215,7 +215,7 @@ def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
 def test_the_unit_of_the_clock_is_found(header, stamps, unit, first_ns, tmp_path):
     lines = [f"{header},x"] if header else []
     time_ns, values = ingest_lines(tmp_path, *lines, *(f"{t},{row}" for row, t in enumerate(stamps)))
-    assert unit_of(tmp_path / "cache") == unit
+    assert read_unit(tmp_path / "cache") == unit
     assert time_ns[0] == first_ns
     assert values.tolist() == [[row] for row in range(len(stamps))]
 
@@ -309,7 +309,7 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
     assert stream.time_ns[0] == ns and stream.values.tolist() == [[1], [2]]
     has_zone = first.strip('"')[-6:].strip()[0] in "+-" or first.endswith(("Z", "0530"))
     form = "ISO 8601" if has_zone else "ISO 8601 without a zone, read as UTC"
-    assert unit_of(tmp_path / "cache") == form
+    assert read_unit(tmp_path / "cache") == form
     assert stream.attributes == {"clock_source": f"{'t' if header else 'column 0'}, {form}"}
 
 

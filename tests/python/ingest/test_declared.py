@@ -28,7 +28,7 @@ def ingest_npz(source, cache, **options):
     return robocache.ingest(source, cache, format="npz", rate_hz=10, **options)
 
 
-def notes_of(report):
+def read_notes(report):
     return {what: reason for what, reason in reasons(report.assumed).items() if "rate" not in what}
 
 
@@ -87,7 +87,7 @@ STEP_COUNTS = np.r_[:25, :15]
 )
 def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
     report = ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache")
-    ((what, reason),) = notes_of(report).items()
+    ((what, reason),) = read_notes(report).items()
     assert repr(name) in what and words in reason
 
 
@@ -111,13 +111,13 @@ def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
     ],
 )
 def test_agreeing_declarations_have_no_note(name, values, tmp_path):
-    assert not notes_of(ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache"))
+    assert not read_notes(ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache"))
 
 
 def test_columns_of_a_log_declare_episodes(tmp_path):
     lines = [f"{k / 10},{'ab'[k // 20]},{int(k % 20 == 19)},{k}" for k in range(ROWS)]
     (tmp_path / "log.csv").write_text("\n".join(["time_s,episode,done,x", *lines, ""]))
-    notes = notes_of(robocache.ingest(tmp_path / "log.csv", tmp_path / "cache"))
+    notes = read_notes(robocache.ingest(tmp_path / "log.csv", tmp_path / "cache"))
     assert "2 values, and changes first at row 20" in notes["episodes of 'log.episode'"]
     assert "set in 1 rows before others (row 19)" in notes["episodes of 'done'"]
 
@@ -210,13 +210,13 @@ def test_a_rate_that_stamps_contradict_is_refused_or_noted(form, name, stamps, t
 )
 def test_stamps_that_agree_with_the_rate_have_no_note(name, stamps, tmp_path):
     report = robocache.ingest(write_with_stamps(tmp_path / "s", "npz", name, stamps, 10), tmp_path / "cache")
-    assert not notes_of(report)
+    assert not read_notes(report)
 
 
 def test_stamps_with_a_pause_are_noted(tmp_path):
     stamps = STAMPS + 9.0 * (np.arange(ROWS) > 20)
     report = robocache.ingest(write_with_stamps(tmp_path / "s", "npz", "timestamps", stamps, 10), tmp_path / "cache")
-    assert "mean 3.023" in notes_of(report)["clock beside 'timestamps'"]
+    assert "mean 3.023" in read_notes(report)["clock beside 'timestamps'"]
 
 
 # ---- names of features ----
@@ -588,7 +588,7 @@ def test_pictures_declared_in_another_colour_space_are_noted(attribute, is_noted
 def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_noted, tmp_path):
     (tmp_path / "s").mkdir()
     np.savez(tmp_path / "s/e.npz", fps=10, q=np.zeros(shape), v=np.zeros(shape))
-    assert is_noted == bool(notes_of(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
+    assert is_noted == bool(read_notes(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
 
 
 # ---- 16 bits ----

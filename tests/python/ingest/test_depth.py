@@ -85,7 +85,7 @@ def depth_pixels(side=32):
 def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_path):
     source, stream, options = write(tmp_path, depth_pixels(), **unit)
     robocache.ingest(source, tmp_path / "cache", **options)
-    depth_m = metres_of(tmp_path / "cache", stream)
+    depth_m = read_metres(tmp_path / "cache", stream)
     np.testing.assert_allclose(depth_m[:, 1:], metres, rtol=1e-6)
     if "_FillValue" in unit.get("on_dataset", {}):
         assert np.isnan(depth_m[:, 0, 0]).all()
@@ -93,7 +93,7 @@ def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_pa
         assert (depth_m[:, 0, 0] == 0).all()
 
 
-def metres_of(cache, stream):
+def read_metres(cache, stream):
     """Returns the depth in the first batch of two, ``[2, 32, 32]``."""
     loader = robocache.Loader(cache, batch_size=2, delta_timestamps={stream: None}, device="cpu")
     return np.asarray(next(loader)[stream]).reshape(2, 32, 32)
@@ -108,7 +108,7 @@ def test_integers_declared_as_fill_values_are_no_measurement(write, name, tmp_pa
     report = robocache.ingest(source, tmp_path / "cache", **options)
     assert [note.what for note in report.assumed if f"{name} 65535" in note.reason] == [f"depth of {stream}"]
     expected = np.where(pixels[:2, ..., 0] == STORED, 1.5, 0)
-    np.testing.assert_allclose(metres_of(tmp_path / "cache", stream), expected, rtol=1e-6)
+    np.testing.assert_allclose(read_metres(tmp_path / "cache", stream), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_store, write_npz, write_tfds])
@@ -119,7 +119,7 @@ def test_an_ambiguous_unit_is_refused_by_name(write, scale, tmp_path):
     (reason,) = [note.reason for note in report.assumed if note.what.startswith("depth beside")]
     assert float(re.search("it is ([0-9.]+)", reason)[1]) == pytest.approx(scale)
     with pytest.raises(robocache.Error, match="unit"):
-        metres_of(tmp_path / "cache", stream)
+        read_metres(tmp_path / "cache", stream)
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_store, write_npz, write_tfds])
@@ -150,7 +150,7 @@ def test_images_of_other_quantities_keep_their_numbers(tmp_path):
 def test_float_depth_of_hdf5_is_a_camera_in_metres(dtype, units, tmp_path):
     source, stream, _ = write_hdf5(tmp_path, depth_pixels().astype(dtype), {"units": units} if units else {})
     report = robocache.ingest(source, tmp_path / "cache")
-    depth_m = metres_of(tmp_path / "cache", stream)
+    depth_m = read_metres(tmp_path / "cache", stream)
     np.testing.assert_allclose(depth_m[:, 1:], 1.5 if units else 1500.0, rtol=1e-6)
     reasons = [note.reason for note in report.assumed if note.what == stream]
     assert len(reasons) == (units is None)

@@ -51,7 +51,7 @@ REAL = {
 }
 
 
-def functions_of(module):
+def list_functions(module):
     tree = ast.parse((TESTS / f"{module}.py").read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
@@ -62,7 +62,7 @@ def test_every_folder_of_real_data_has_its_test(real_data):
     assert present == set(REAL)
     for folder, test in REAL.items():
         module, _, name = test.partition("::")
-        assert name in functions_of(module), test
+        assert name in list_functions(module), test
         assert folder.split("/")[1] in (TESTS / f"{module}.py").read_text(), folder
 
 

@@ -33,7 +33,7 @@ def stamp(k):
 
 
 def rows_between(dataset, stream, step=STEP, **window):
-    """The loader's values at 0, 0.31 and 0.77 of each step: ``[ROWS - 1, 3, features]``."""
+    """Returns the loader's values at 0, 0.31 and 0.77 of each step: ``[ROWS - 1, 3, features]``."""
     offsets = [0, 0.31 * step / 1e9, 0.77 * step / 1e9]
     options = {"anchors": stream, "batch_size": ROWS, "shuffle": False, "dtype": "float64"}
     options["default"] = robocache.Window(dtype=options.pop("dtype"))
@@ -41,7 +41,7 @@ def rows_between(dataset, stream, step=STEP, **window):
     return np.asarray(next(iter(loader))[stream])[: ROWS - 1].reshape(ROWS - 1, 3, -1)
 
 
-def held(values):
+def read_held(values):
     return np.repeat(np.asarray(values, np.float64)[:-1, None], 3, axis=1)
 
 
@@ -91,12 +91,16 @@ def test_ros_messages(encoding, tmp_path):
     dataset = ingest_and_open(write_ros(tmp_path, encoding), tmp_path)
     (stream,) = (name for name in dataset.streams if "/" not in name.strip("/"))
     gain = np.float32(LEVEL)
-    columns = {"level": linear(LEVEL), "mode": held(MODES), "armed": held(ARMED), "load": linear(LEVEL / 2)}
-    check(dataset, stream, columns | {"other.gain": linear(gain), "other.step": held(MODES), "other.on": held(ARMED)})
+    columns = {"level": linear(LEVEL), "mode": read_held(MODES), "armed": read_held(ARMED), "load": linear(LEVEL / 2)}
+    check(
+        dataset,
+        stream,
+        columns | {"other.gain": linear(gain), "other.step": read_held(MODES), "other.on": read_held(ARMED)},
+    )
     assert dataset.streams[stream].attributes["methods"] == [[1, 3, "previous"], [5, 7, "previous"]]
     for name, first in (("codes", MODES), ("flags", ARMED)):
         actual = rows_between(dataset, f"{stream}/{name}")
-        np.testing.assert_array_equal(actual[..., 0], held(first))
+        np.testing.assert_array_equal(actual[..., 0], read_held(first))
     requested = rows_between(dataset, stream, method="linear")  # a requested method is used
     np.testing.assert_allclose(requested[..., 1], linear(MODES))
 
@@ -125,10 +129,10 @@ def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
         "data",
         {
             "level": linear(LEVEL),
-            "mode": held(MODES),
-            "armed": held(ARMED),
-            "count": held(MODES),
-            "flag.value": held(ARMED),
+            "mode": read_held(MODES),
+            "armed": read_held(ARMED),
+            "count": read_held(MODES),
+            "flag.value": read_held(ARMED),
         },
     )
     words = {"mode": {"M0": 0, "M1": 1, "M2": 2, "M4": 4}}
@@ -150,7 +154,7 @@ def test_whole_numbers_that_a_json_schema_lists_are_held(mode, tmp_path):
     rows = [{"level": level, "mode": number} for level, number in zip(LEVEL.tolist(), MODES.tolist(), strict=True)]
     rows += [{"level": 0.5}]  # mode is NaN there, after all compared rows
     dataset = ingest_and_open(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
-    check(dataset, "data", {"level": linear(LEVEL), "mode": held(MODES)})
+    check(dataset, "data", {"level": linear(LEVEL), "mode": read_held(MODES)})
 
 
 def test_bools_in_json_and_what_its_schema_declares(tmp_path):
@@ -167,8 +171,8 @@ def test_bools_in_json_and_what_its_schema_declares(tmp_path):
     ]
     rows += [{"level": 0.5, "armed": True}]  # other fields are NaN there, after all compared rows
     dataset = ingest_and_open(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
-    columns = {"level": linear(LEVEL), "armed": held(ARMED), "ready": held(ARMED), "mode": held(MODES)}
-    check(dataset, "data", columns | {"code": held(MODES), "n": linear(MODES), "plain": linear(MODES)})
+    columns = {"level": linear(LEVEL), "armed": read_held(ARMED), "ready": read_held(ARMED), "mode": read_held(MODES)}
+    check(dataset, "data", columns | {"code": read_held(MODES), "n": linear(MODES), "plain": linear(MODES)})
 
 
 def test_lists_in_json_with_gaps(tmp_path):
@@ -176,7 +180,7 @@ def test_lists_in_json_with_gaps(tmp_path):
     rows = [{"codes": [m, 1], "plain": [m, 1], "flags": [m == 0, True]} for m in MODES.tolist()]
     rows += [{"codes": [None, 1], "plain": [None, 1], "flags": [None, True]}]
     dataset = ingest_and_open(write_json(tmp_path / "a.mcap", rows, schema=schema, step=STEP), tmp_path)
-    for name, expected in (("codes", held(MODES)), ("plain", linear(MODES)), ("flags", held(MODES == 0))):
+    for name, expected in (("codes", read_held(MODES)), ("plain", linear(MODES)), ("flags", read_held(MODES == 0))):
         np.testing.assert_allclose(rows_between(dataset, f"data/{name}")[..., 0], expected)
 
 
@@ -228,9 +232,9 @@ def test_px4_logs(tmp_path):
     head = b"ULog\x01\x12\x35\x01" + struct.pack("<Q", 1000) + message("B", bytes(40))
     log.write_bytes(head + b"".join(parts))
     dataset = ingest_and_open(log, tmp_path)
-    columns = {"level": linear(LEVEL), "mode": held(MODES), "armed": held(ARMED), "load": linear(LEVEL)}
-    check(dataset, "mixed", columns | {"codes[0]": held(MODES), "codes[1]": held(-MODES)})
-    check(dataset, "whole", {"mode": held(MODES), "armed": held(ARMED)})
+    columns = {"level": linear(LEVEL), "mode": read_held(MODES), "armed": read_held(ARMED), "load": linear(LEVEL)}
+    check(dataset, "mixed", columns | {"codes[0]": read_held(MODES), "codes[1]": read_held(-MODES)})
+    check(dataset, "whole", {"mode": read_held(MODES), "armed": read_held(ARMED)})
     counters = np.asarray(dataset.streams["mixed/uint64"].values).ravel()
     assert counters.tolist() == [2**60 + mode for mode in MODES.tolist()]
     assert "methods" not in dataset.streams["mixed/uint64"].attributes
@@ -244,7 +248,7 @@ def test_true_and_false_in_csv(tmp_path):
     check(
         ingest_and_open(tmp_path / "log.csv", tmp_path),
         "log",
-        {"level": linear(LEVEL), "armed": held(ARMED), "mode": linear(MODES)},
+        {"level": linear(LEVEL), "armed": read_held(ARMED), "mode": linear(MODES)},
     )
 
 
@@ -329,7 +333,7 @@ def test_many_alternating_columns_load_and_export(tmp_path):
     rows = [[custom.Motor(float(LEVEL[k]) + j, int(MODES[k])) for j in range(80)] for k in range(ROWS)]
     dataset = ingest_and_open(custom.write(tmp_path / "a.mcap", map(custom.Hand, rows), STEP), tmp_path)
     actual = rows_between(dataset, "data")
-    np.testing.assert_array_equal(actual[..., 1::2], np.repeat(held(MODES)[..., None], 80, axis=2))
+    np.testing.assert_array_equal(actual[..., 1::2], np.repeat(read_held(MODES)[..., None], 80, axis=2))
     torques = linear(np.float32(LEVEL))[..., None] + np.arange(80)
     np.testing.assert_allclose(actual[..., ::2], torques, rtol=1e-6, atol=1e-5)
     robocache.export(dataset, tmp_path / "out", to="lerobot", fps=40, streams=["data"])

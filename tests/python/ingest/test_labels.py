@@ -182,7 +182,7 @@ def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
 
 
 def palette_files(indices, bits=8):
-    """PNGs of mode P with one colour for each class."""
+    """Returns PNGs of mode P with one colour for each class."""
     files = []
     for labels in indices:
         picture = Image.fromarray(labels[..., 0]).convert("P")

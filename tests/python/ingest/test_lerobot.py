@@ -35,7 +35,7 @@ FIRST, SECOND = (f"data/chunk-000/episode_{number:06d}.parquet" for number in ra
 
 
 def nominal_ns(frames, fps):
-    """round(k * 1e9 / fps) in integers."""
+    """Returns round(k * 1e9 / fps) in integers."""
     return [round(Fraction(int(k) * 10**9) / Fraction(fps)) for k in frames]
 
 
@@ -856,7 +856,7 @@ def test_sources_with_different_text_indices_are_warned_about(rng, tmp_path, rec
         write_lerobot(tmp_path / name, [Episode(columns, tasks=[task]) for task in tasks], "v3.0")
         sources.append(robocache.Source(ingest_and_open(tmp_path / name, tmp_path / f"cache_{name}")[0]))
 
-    def warnings_of(windows, **options):
+    def read_warnings(windows, **options):
         recwarn.clear()
         loader = robocache.Loader(
             sources, batch_size=4, delta_timestamps={"action": None} | windows, device="cpu", findings=None, **options
@@ -864,11 +864,11 @@ def test_sources_with_different_text_indices_are_warned_about(rng, tmp_path, rec
         next(loader)
         return [str(warning.message) for warning in recwarn if "number texts otherwise" in str(warning.message)]
 
-    messages = warnings_of({"task_index": None})
+    messages = read_warnings({"task_index": None})
     assert len(messages) == is_warned and all(
         "1 is 'place' in one and 'open' in another" in warning for warning in messages
     )
-    assert not warnings_of({"task_index": robocache.Window(texts="indices")})
+    assert not read_warnings({"task_index": robocache.Window(texts="indices")})
     for condition, expected_count in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, is_warned)):
-        messages = warnings_of({}, anchors=robocache.Anchors(where=condition))
+        messages = read_warnings({}, anchors=robocache.Anchors(where=condition))
         assert len(messages) == expected_count and all(text.startswith("anchors.where: ") for text in messages)

@@ -372,7 +372,7 @@ def test_a_missing_mapping_is_refused_despite_skip(tmp_path, capsys):
 # ---- red and blue ----
 
 
-def jpeg_of(pixels):
+def make_jpeg(pixels):
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "JPEG", quality=95)
     return stream.getvalue()
@@ -387,7 +387,7 @@ def test_red_and_blue_are_exchanged_by_a_mapping(stored, names, toy, tmp_path):
         "array": pixels,
         "raw": pixels,
         "png files": [frames.encode(image[None], codec="png").data.tobytes() for image in smooth],
-        "jpeg files": [jpeg_of(image) for image in smooth],
+        "jpeg files": [make_jpeg(image) for image in smooth],
         "encoded": frames.encode(pixels, codec="jpeg"),
     }[stored]
 

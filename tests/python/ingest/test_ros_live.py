@@ -43,7 +43,7 @@ TYPES = [
 
 
 def random_message(rng, name, time_ns, path=""):
-    """A message with random numbers. The length of a sequence or text depends on its path; all have the same frames."""
+    """Returns a message with random numbers. The length of a sequence or text depends on its path; all have the same frames."""
     if name == "std_msgs/msg/Header":
         return header(time_ns, "odom")
     fields = {}
@@ -80,7 +80,7 @@ def random_base(rng, name, path):
     return int(rng.integers(max(limits.min, -9), 9))
 
 
-def field_of(msg, path):
+def get_field(msg, path):
     for name in path.split("."):
         msg = getattr(msg, name)
     return msg
@@ -95,7 +95,7 @@ def ingest_messages(tmp_path, topic, name, messages, big=False, **options):
     loader = robocache.Loader(
         dataset,
         batch_size=1,
-        delta_timestamps={stream: Window([0.0], dtype=dtype_of(dataset.streams[stream])) for stream in streams},
+        delta_timestamps={stream: Window([0.0], dtype=get_dtype(dataset.streams[stream])) for stream in streams},
         anchors=Anchors(stream=streams[0]),
         framework="numpy",
         device="cpu",
@@ -109,7 +109,7 @@ def ingest_messages(tmp_path, topic, name, messages, big=False, **options):
     return loader, rings, {key: key_spec["names"] for key, key_spec in rows.items() if key_spec["names"]}
 
 
-def dtype_of(stream):
+def get_dtype(stream):
     """Returns the window's dtype: numbers keep theirs, frames get the loader's default."""
     return None if stream.kind == "frames" or stream.dtype == "bool" else stream.dtype
 
@@ -154,7 +154,7 @@ def test_rows_equal_those_of_ingest(tmp_path, name, big):
         decoded = ROS2.deserialize_cdr(serialize(name, msg, big), name)
         for key in rings:
             paths = names.get(key) or [key.removeprefix("/t/") if key != "/t" else "data"]
-            expected = np.concatenate([np.atleast_1d(field_of(decoded, path)) for path in paths]).astype(
+            expected = np.concatenate([np.atleast_1d(get_field(decoded, path)) for path in paths]).astype(
                 batch[key].dtype
             )
             is_absent = absent_fields(decoded, paths)

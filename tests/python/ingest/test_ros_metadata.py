@@ -17,7 +17,7 @@ DISTRIBUTIONS = ["foxy", "galactic", "humble", "iron", "jazzy", "kilted"]
 RANGE = "sensor_msgs/msg/Range"
 
 
-def store_of(distro):
+def make_store(distro):
     return get_typestore(Stores[f"ROS2_{distro.upper()}"])
 
 
@@ -97,7 +97,7 @@ def check_ranges(readout, n=6):
 @pytest.mark.parametrize("metadata_in", ["schema", "table", "yaml", "nowhere", "unknown"])
 def test_definitions_depend_on_the_distribution(metadata_in, distro, tmp_path):
     """A type got a field in Iron. Its definition follows the bag's metadata, or without them its messages."""
-    store = store_of(distro)
+    store = make_store(distro)
     topics = {"/sonar": (RANGE, make_ranges(store))}
     kinds = {
         "schema": [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, distro))],
@@ -121,7 +121,7 @@ def test_definitions_depend_on_the_distribution(metadata_in, distro, tmp_path):
 
 def test_every_changed_type_is_read_as_recorded(tmp_path):
     """Numbers round trip for all distributions whose definition is not the newest."""
-    stores = {distro: store_of(distro) for distro in DISTRIBUTIONS}
+    stores = {distro: make_store(distro) for distro in DISTRIBUTIONS}
     changed = [
         (distro, name)
         for distro, store in stores.items()
@@ -140,13 +140,13 @@ def test_every_changed_type_is_read_as_recorded(tmp_path):
 
 def test_a_distribution_that_contradicts_the_messages_is_ignored(tmp_path):
     """A bag copied by tools of a later distribution names the later one."""
-    store = store_of("humble")
+    store = make_store("humble")
     tables = [("schema(schema_version INTEGER PRIMARY KEY, ros_distro TEXT)", (4, "jazzy"))]
     check_ranges(read(write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, make_ranges(store))}, store, tables)))
 
 
 def test_one_damaged_message_does_not_decide_the_definition(tmp_path):
-    store = store_of("humble")
+    store = make_store("humble")
     path = write_bare(tmp_path / "a.db3", {"/sonar": (RANGE, make_ranges(store))}, store)
     with sqlite3.connect(path) as database:  # four more bytes: the length of a later distribution's message
         ((data,),) = database.execute("SELECT data FROM messages WHERE id = 1").fetchall()
@@ -164,7 +164,7 @@ def test_empty_messages_decide_no_definition(distro, held_in_memory, tmp_path, m
     monkeypatch.setattr(rosbag2, "_AT_ONCE", 40)
     monkeypatch.setattr(rosbag2, "_FETCHED", 40)
     monkeypatch.setattr(passes, "_SMALL", 96 << 20 if held_in_memory else 1)
-    store = store_of(distro)
+    store = make_store(distro)
     topics = {
         "/m": ("visualization_msgs/msg/MarkerArray", make_markers(store, empty=4)),
         "/sonar": (RANGE, make_ranges(store)),
@@ -180,7 +180,7 @@ def test_empty_messages_decide_no_definition(distro, held_in_memory, tmp_path, m
 
 def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
     """Galactic added a bool in bytes that are padding in Foxy, so the bytes do not decide."""
-    store, name = store_of("foxy"), "rcl_interfaces/msg/ParameterDescriptor"
+    store, name = make_store("foxy"), "rcl_interfaces/msg/ParameterDescriptor"
     topics = {
         "/p": (name, [(START + k, message(name, store, type=3, name="speed")) for k in range(3)]),
         "/say": strings("x"),
@@ -207,7 +207,7 @@ def test_messages_that_fit_several_distributions_need_an_option(tmp_path):
 @pytest.mark.parametrize("distro", ["humble", "jazzy"])
 @pytest.mark.parametrize("metadata_in", ["yaml", "record", "ROS_DISTRO"])
 def test_types_of_channels_without_a_schema_are_from_the_metadata(metadata_in, distro, with_chunks, tmp_path):
-    store = store_of(distro)
+    store = make_store(distro)
     topics = {"/sonar": (RANGE, make_ranges(store))}
     records = {
         "record": [("rosbag2", {"serialized_metadata": make_metadata(topics, ros_distro=distro)})],
@@ -222,7 +222,7 @@ def test_types_of_channels_without_a_schema_are_from_the_metadata(metadata_in, d
 
 
 def test_a_channel_without_a_type_is_noted(tmp_path):
-    store = store_of("jazzy")
+    store = make_store("jazzy")
     records = [("rosbag2", {"serialized_metadata": "a: [1"})]
     path = write_without_schema(tmp_path / "a.mcap", {"/sonar": (RANGE, make_ranges(store))}, store, records)
     readout = read(path)
@@ -242,7 +242,7 @@ def pack_rows(path):
 
 
 def pack_messages(path, topics, store):
-    """An MCAP file whose messages are in zstd."""
+    """Writes an MCAP file whose messages are in zstd."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         writer = Writer(file)
@@ -263,7 +263,7 @@ def pack_messages(path, topics, store):
 def test_messages_in_zstd_are_read_in_every_storage(kind, in_metadata, is_small, tmp_path, monkeypatch):
     if not is_small:
         monkeypatch.setattr(passes, "_SMALL", 1)
-    store = store_of("jazzy")
+    store = make_store("jazzy")
     topics = {"/sonar": (RANGE, make_ranges(store))}
     if kind == "db3":
         pack_rows(write_bare(tmp_path / "bag/a.db3", topics, store))
@@ -278,7 +278,7 @@ def test_messages_in_zstd_are_read_in_every_storage(kind, in_metadata, is_small,
 
 
 def test_a_damaged_compressed_message_is_named_and_the_rest_kept(tmp_path):
-    store = store_of("jazzy")
+    store = make_store("jazzy")
     path = pack_rows(write_bare(tmp_path / "bag/a.db3", {"/sonar": (RANGE, make_ranges(store))}, store))
     with sqlite3.connect(path) as database:
         database.execute("UPDATE messages SET data = substr(data, 1, 20) WHERE id = 3")

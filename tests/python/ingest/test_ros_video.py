@@ -49,7 +49,7 @@ def encode(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
 
 
 def decode(packets, codec):
-    """The frames, decoded by PyAV."""
+    """Returns the frames, decoded by PyAV."""
     context = av.CodecContext.create(codec, "r")
     frames = [frame for packet in packets for frame in context.decode(av.Packet(packet))] + context.decode(None)
     return np.stack([frame.to_ndarray(format="rgb24") for frame in frames])

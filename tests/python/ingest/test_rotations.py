@@ -275,10 +275,10 @@ def test_columns_of_a_csv_log(header_line, starts, order, quaternions, tmp_path)
 )
 def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, spans):
     names = names.split()
-    assert methods_of("npz", stream, names, shape or (len(names),)) == [[a, b, "previous"] for a, b in spans]
+    assert read_methods("npz", stream, names, shape or (len(names),)) == [[a, b, "previous"] for a, b in spans]
 
 
-def methods_of(format, stream, names, shape):
+def read_methods(format, stream, names, shape):
     """Returns the methods that ingest finds for a stream."""
     rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
     ((_, samples),) = with_rotations([(stream, rows)], Notes(format, {}, "stop"))
@@ -673,7 +673,7 @@ def test_arrays_named_as_position_and_quaternion_are_interpolated_as_poses(quate
 
 
 def test_rotations_declared_only_by_names_are_noted():
-    def assumptions_of(stream, names, width, **attributes):
+    def read_assumptions(stream, names, width, **attributes):
         notes = Notes("csv", {}, "stop")
         rows = Rows(np.arange(2), np.zeros((2, width)), names, attributes=attributes)
         list(with_rotations([(stream, rows), (f"{stream}/b", rows)], notes))
@@ -681,17 +681,17 @@ def test_rotations_declared_only_by_names_are_noted():
 
     both_streams = ["pose", "pose/b"]
     names = ["x", "qx", "qy", "qz", "qw"]
-    assert assumptions_of("pose", names, 5) == [("qx to qw", "a quaternion, by name", both_streams)]
-    assert assumptions_of("pose", names, 5, methods=[[1, 5, "slerp"]]) == []
-    assert assumptions_of("imu_quat", None, 4)[0] == ("imu_quat", "a quaternion, by name", ["imu_quat"])
-    assert assumptions_of("pose", ["rotvec_x", "rotvec_y", "rotvec_z"], 3) == [
+    assert read_assumptions("pose", names, 5) == [("qx to qw", "a quaternion, by name", both_streams)]
+    assert read_assumptions("pose", names, 5, methods=[[1, 5, "slerp"]]) == []
+    assert read_assumptions("imu_quat", None, 4)[0] == ("imu_quat", "a quaternion, by name", ["imu_quat"])
+    assert read_assumptions("pose", ["rotvec_x", "rotvec_y", "rotvec_z"], 3) == [
         ("rotvec_x to rotvec_z", "a rotation vector, Euler angles or a matrix, which is held, by name", both_streams)
     ]
     px4 = {"methods": [[0, 1, "angle"]], "schema": "px4_msgs/msg/VehicleLocalPosition"}
-    assert assumptions_of("pose", ["heading", "x"], 2, **px4) == [
+    assert read_assumptions("pose", ["heading", "x"], 2, **px4) == [
         ("heading", "an angle in radians, by name", both_streams)
     ]
-    assert assumptions_of("pose", ["theta", "x"], 2, methods=[[0, 1, "angle"]], schema="turtlesim/msg/Pose") == []
+    assert read_assumptions("pose", ["theta", "x"], 2, methods=[[0, 1, "angle"]], schema="turtlesim/msg/Pose") == []
 
 
 def test_angles_in_px4_logs(tmp_path):
@@ -804,7 +804,7 @@ def test_angles_in_ros_messages(tmp_path):
     ],
 )
 def test_schemas_and_names(format, stream, names, shape, methods):
-    assert methods_of(format, stream, names, shape) == methods
+    assert read_methods(format, stream, names, shape) == methods
 
 
 @pytest.mark.parametrize(

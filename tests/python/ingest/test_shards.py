@@ -51,7 +51,7 @@ def ingest_in_shards(source, folder, shards, **arguments):
 
 
 def write_logs(folder, episodes=5):
-    """CSV logs; some streams and files are malformed."""
+    """Writes CSV logs; some streams and files are malformed."""
     for number in range(episodes):
         log = folder / f"run_{number}"
         log.mkdir(parents=True)

@@ -150,7 +150,7 @@ def test_many_episodes_in_a_file(tmp_path):
 
 
 def columns_of_one_file(bounds, camera=TOP):
-    """The columns of meta/ for episodes in one file of v3.0; bounds: [(from_timestamp, to_timestamp)]."""
+    """Returns the columns of meta/ for episodes in one file of v3.0; bounds: [(from_timestamp, to_timestamp)]."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     return [
         {

@@ -11,7 +11,7 @@ HEIGHT, WIDTH, BLOCK = 48, 64, 16
 
 
 def picture(number, height=HEIGHT, width=WIDTH):
-    """uint8 [H, W, 3] whose blocks of 16 x 16 show the bits of `number`; they survive any codec."""
+    """Returns uint8 [H, W, 3] whose blocks of 16 x 16 show the bits of `number`; they survive any codec."""
     bits = np.array([number >> bit & 1 for bit in range((height // BLOCK) * (width // BLOCK))], np.uint8)
     grey = np.kron(40 + 170 * bits.reshape(height // BLOCK, width // BLOCK), np.ones((BLOCK, BLOCK), np.uint8))
     shade = np.arange(width, dtype=np.uint8) // 8  # many shades, so that codecs give different pixels
@@ -19,7 +19,7 @@ def picture(number, height=HEIGHT, width=WIDTH):
 
 
 def number_of(image):
-    """The number that a picture of any size shows."""
+    """Returns the number that a picture of any size shows."""
     height, width = image.shape[:2]
     rows, columns = HEIGHT // BLOCK, WIDTH // BLOCK
     cells = image[..., 0].reshape(rows, height // rows, columns, width // columns).mean(axis=(1, 3))

@@ -72,7 +72,7 @@ class Yields(NoteReasons):
         return facts
 
     def only(self):
-        """The streams of the only recording."""
+        """Returns the streams of the only recording."""
         (streams,) = self.episodes.values()
         return streams
 
@@ -88,7 +88,7 @@ def outcome(format, source, **options):
 
 
 def pixels(chunks):
-    """The pixels of a camera's encoded chunks, ``[n, H, W, C]``."""
+    """Returns the pixels of a camera's encoded chunks, ``[n, H, W, C]``."""
     decoded = []
     for chunk in chunks:
         count = chunk.data.nbytes // (int(np.prod(chunk.shape)) * chunk.dtype.itemsize)
@@ -98,7 +98,7 @@ def pixels(chunks):
 
 
 def blobs(chunks):
-    """The stored JPEG or PNG files."""
+    """Returns the stored JPEG or PNG files."""
     return [bytes(chunk.data[start:end]) for chunk in chunks for start, end in pairwise(chunk.offsets.tolist())]
 
 
