@@ -1,10 +1,10 @@
-"""lerobot-train with our dataset instead of its own: the time of a step, including its batch. Needs LeRobot.
+"""lerobot-train with our dataset instead of LeRobot's: the time of a step, including the batch. Needs LeRobot.
 
     python bench/lerobot_train.py --threads 2
 
 The dataset is written by LeRobot: 50 episodes of 200 frames, with 14 features of state, 6 of the environment and 14 of action
 at 50 Hz, without images. The policy is an ACT with 1 layer of 32 features and chunks of 100 actions, trained on the CPU. Each
-contender trains in its own process, without workers and with as many workers as threads; the faster time counts.
+contender trains in a separate process, without workers and with as many workers as threads. Only the faster time counts.
 """
 
 from __future__ import annotations

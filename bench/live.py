@@ -4,9 +4,9 @@
 
 One thread pushes twenty streams at 1 kHz, another pushes cameras at 30 Hz, in real time. Both run without Python, like a ROS
 node (live/topic.hpp); the C compiler `cc` builds them. The policy calls `latest()` and waits for the batch. For 2.5 ms between
-two calls it keeps its core and the device busy, as a policy does, or it sleeps. Its thread is an ordinary one; or, like a
-robot's control thread, it has its own core and, if the system allows it, real-time priority. On a GPU it is compared with a
-copy of as many bytes from pinned memory. The first batches are compared with the Loader's of the same rows, byte for byte.
+two calls the policy keeps its core and the device busy, or sleeps. Its thread is an ordinary thread or, like a robot's control
+thread, has its own core and, if the system allows it, real-time priority. On a GPU, the time is compared with a copy of as many
+bytes from pinned memory. The first batches are compared with the Loader's batches of the same rows, byte for byte.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def make_rings(streams: dict) -> dict[str, Ring]:
     }
 
 
-def compare(streams: dict, loader: robocache.Loader, device: str) -> None:
+def compare_batches(streams: dict, loader: robocache.Loader, device: str) -> None:
     rings = make_rings(streams)
     aligner = Aligner(loader.spec, rings, device=device)
     for name, (stamps, rows) in streams.items():
@@ -257,7 +257,7 @@ class Sensors:
 
     def __init__(self, folder: Path, device: str, frames: tuple[int, int] | None) -> None:
         streams, loader = record_rows(folder / "cache", frames)
-        compare(streams, loader, device)
+        compare_batches(streams, loader, device)
         rings = make_rings(streams)
         self.aligner = Aligner(loader.spec, rings, device=device)
         fast_rings = [ring for name, ring in rings.items() if name.startswith("joint")]

@@ -63,7 +63,7 @@ CASES = {
     ],
 }
 
-# Written before the first measurement: time over the copy's, and on the CPU the ratio to each peer.
+# Written before the first measurement: the time divided by the time of a copy, and on the CPU the ratio to each peer.
 PREDICTED = {
     "cuda": {
         "B64 S4096 T1024 D32": {"times_the_copy": 1.4},
@@ -138,8 +138,8 @@ def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 def run_case(case: Case, device: str, quick: bool, float32: dict, result: dict) -> None:
-    """`float32` is the same case with float32 values, empty if it has not run. On the CPU, the time of 16-bit values is divided
-    by that case's."""
+    """`float32` is the result of the same case with float32 values, or empty. On the CPU, the time of 16-bit values is divided
+    by its time."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
     result["bytes"] = count_moved_bytes(*inputs[0], case.method)

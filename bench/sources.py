@@ -1,4 +1,4 @@
-"""Synthetic recordings of every format, written by the format's own library, and read by it for comparison.
+"""Writes synthetic recordings of every format by the library of the format, which also reads them for comparison.
 
 Each writer writes `rows` rows into an empty folder and returns a :class:`Source`.
 """
@@ -50,10 +50,12 @@ def make_pictures(count: int, height: int, width: int) -> np.ndarray:
     """Returns uint8 [count, height, width, 3]: different pictures of soft patches with a camera's noise."""
     rng = np.random.default_rng(0)
     patches = rng.integers(0, 256, (16, 16, 3), np.uint8)
-    soft = np.kron(patches, np.ones((-(-height // 8), -(-width // 8), 1), np.uint8))
+    large_picture = np.kron(patches, np.ones((-(-height // 8), -(-width // 8), 1), np.uint8))
     noise = rng.integers(0, 6, (height, width, 3), np.uint8)
     rows, columns = (rng.integers(0, size + 1, count) for size in (height, width))
-    crops = (soft[row : row + height, column : column + width] for row, column in zip(rows, columns, strict=True))
+    crops = (
+        large_picture[row : row + height, column : column + width] for row, column in zip(rows, columns, strict=True)
+    )
     return np.stack([np.where(crop > 249, crop, crop + noise) for crop in crops])
 
 

@@ -24,8 +24,8 @@ def make_picture_path(result: dict) -> Path:
 def digest(result: dict) -> str:
     """Returns a hash of all drawn numbers. The picture stores it, so that :func:`is_current` recognises an outdated picture."""
     keys = "rows", "columns", "ratios", "shapes"
-    drawn = [[case["name"], *(case[key] for key in keys if key in case)] for case in result["cases"]]
-    return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()
+    drawn_numbers = [[case["name"], *(case[key] for key in keys if key in case)] for case in result["cases"]]
+    return hashlib.sha256(json.dumps(drawn_numbers).encode()).hexdigest()
 
 
 def is_current(result: dict) -> bool:

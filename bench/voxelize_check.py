@@ -42,8 +42,8 @@ class DenseCheck:
 
     def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
         """Returns the largest allowed difference of a mean, [X, Y, Z, 1]. Our error is half of a given quantum, or 2^(k - 62)
-        of the largest value, where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp). Theirs is
-        `their_roundings` of the largest value. Rounding to float32 is added."""
+        of the largest value, where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp). Their error is
+        `their_roundings` of the largest value. The bound includes the rounding to float32."""
         our_error = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
         return our_error + their_roundings * self.largest
 
@@ -53,15 +53,15 @@ class DenseCheck:
             our_grid, their_grid = (x[mode] if isinstance(x, dict) else x for x in (ours, theirs))
             their_grid = torch.as_tensor(their_grid).to(self.device)
             if mode in EXACT:
-                wrong = our_grid != their_grid
+                is_wrong = our_grid != their_grid
             else:
                 error = (our_grid.double() - their_grid.double()).abs()
                 limit = bound + our_grid.double().abs() * 2.0**-24
-                wrong = ~(error <= limit)
-                worst = max(worst, float(torch.where(wrong | (error == 0), 0, error / limit).max()))
-            if wrong.ndim == 4:
-                wrong = wrong.any(-1)
-            if (count := int(wrong.sum())) > max_wrong:
+                is_wrong = ~(error <= limit)
+                worst = max(worst, float(torch.where(is_wrong | (error == 0), 0, error / limit).max()))
+            if is_wrong.ndim == 4:
+                is_wrong = is_wrong.any(-1)
+            if (count := int(is_wrong.sum())) > max_wrong:
                 raise AssertionError(f"{mode} differs from robocache in {count} voxels, {max_wrong} may")
         return {"largest_error_over_bound": worst}
 
@@ -96,9 +96,9 @@ def check_centroids(
     cells = [number_voxels(x, origin, voxel_m)[0] for x in (our_centroids, their_centroids)]
     _, rows, other_rows = np.intersect1d(*cells, return_indices=True)
     errors = np.abs(our_centroids[rows] - their_centroids[other_rows]).max(1) / bound
-    wrong = (len(our_centroids) - len(rows)) + (len(their_centroids) - len(rows)) + int((errors > 1).sum())
-    if wrong > max_wrong:
-        raise AssertionError(f"differs from robocache in {wrong} voxels, {max_wrong} may")
+    wrong_count = (len(our_centroids) - len(rows)) + (len(their_centroids) - len(rows)) + int((errors > 1).sum())
+    if wrong_count > max_wrong:
+        raise AssertionError(f"differs from robocache in {wrong_count} voxels, {max_wrong} may")
     return {"largest_error_over_bound": float(errors[errors <= 1].max(initial=0))}
 
 

@@ -32,7 +32,7 @@ PACKAGE = Path("python/robocache")
 
 
 def find_imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, str]]:
-    """Yields the line and the module of each import from the package itself."""
+    """Yields the line and the module of each import of a module of robocache."""
     package = (
         ["robocache", *module.split(".")] if path.name == "__init__.py" else ["robocache", *module.split(".")][:-1]
     )
@@ -54,10 +54,10 @@ def find_imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[i
         for name in names:
             if name.split(".")[0] != "robocache":
                 continue
-            inner = name.removeprefix("robocache").removeprefix(".")
-            if inner not in modules:  # the name of an object in a module
-                inner = inner.rpartition(".")[0]
-            yield node.lineno, inner or "__init__"
+            imported_module = name.removeprefix("robocache").removeprefix(".")
+            if imported_module not in modules:  # the name of an object in a module
+                imported_module = imported_module.rpartition(".")[0]
+            yield node.lineno, imported_module or "__init__"
 
 
 def find_mistakes(files: dict[str, Path]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def find_mistakes(files: dict[str, Path]) -> Iterator[str]:
 
 
 def find_circles(imported: dict[str, dict[str, int]]) -> Iterator[list[str]]:
-    """Yields the modules of a circle for each import that closes one."""
+    """Yields the modules of a circle for each import that closes a circle."""
     visited: set[str] = set()
     path: list[str] = []
 

@@ -17,7 +17,7 @@ import pytest
 CLONE_NEWNET = 0x40000000
 
 
-def nft(command):
+def run_nft(command):
     completed = subprocess.run(["nft", command], capture_output=True, text=True, check=False)
     if completed.returncode != 0:
         raise OSError(errno.ENOTSUP, f"nft: {completed.stderr.strip()}")
@@ -25,7 +25,7 @@ def nft(command):
 
 
 class LossyNetwork:
-    """A network namespace whose loopback loses a share of the datagrams. It ends with its last process and socket."""
+    """A network namespace whose loopback loses a share of the datagrams. The namespace ends with its last process and socket."""
 
     def __init__(self, share):
         self.share, self.network, self.libc = share, None, ctypes.CDLL(None, use_errno=True)
@@ -58,19 +58,21 @@ class LossyNetwork:
         flags, set_flags = 0x1 | 0x40 | 0x1000, 0x8914  # IFF_UP, IFF_RUNNING and IFF_MULTICAST; SIOCSIFFLAGS
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", flags))
-        nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")
+        run_nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")
 
     def lose(self, ports):
         """Loses datagrams to a port, or to ports such as "7400-7999"."""
         share = round(1000 * self.share)
-        self.run(lambda: nft(f"add rule ip loss input udp dport {ports} numgen random mod 1000 < {share} counter drop"))
+        self.run(
+            lambda: run_nft(f"add rule ip loss input udp dport {ports} numgen random mod 1000 < {share} counter drop")
+        )
 
     def dropped(self):
-        return int(re.search(r"counter packets (\d+)", self.run(lambda: nft("list ruleset"))).group(1))
+        return int(re.search(r"counter packets (\d+)", self.run(lambda: run_nft("list ruleset"))).group(1))
 
 
 def lossy_network(share):
-    """Makes a LossyNetwork; skips the test with a warning if that is not possible."""
+    """Makes a LossyNetwork, or skips the test with a warning if the machine allows none."""
     try:
         if shutil.which("nft") is None:
             raise OSError(errno.ENOENT, "nft is not installed (apt-get install nftables)")

@@ -1,11 +1,11 @@
-// libjpeg-turbo alone, as in a program of its own: decodes JPEG files to RGB, on the calling thread.
+// Decodes JPEG files to RGB by libjpeg-turbo, on the calling thread.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include <jpeglib.h>
 
-// Decodes frames [begin, end) to `out`, uint8 [.., height, width, 3]. Returns how many had this size.
+// Decodes frames [begin, end) to `out`, uint8 [.., height, width, 3]. Returns the number of frames with this size.
 int64_t decode(const uint8_t* blobs, const int64_t* offsets, int64_t begin, int64_t end, int32_t height, int32_t width,
                uint8_t* out) {
   struct jpeg_error_mgr errors;
@@ -24,8 +24,8 @@ int64_t decode(const uint8_t* blobs, const int64_t* offsets, int64_t begin, int6
     while (file.output_scanline < file.output_height) {
       JSAMPROW rows[8];
       for (int k = 0; k < 8; ++k) rows[k] = frame + pitch * (file.output_scanline + (size_t)k);
-      const JDIMENSION left = file.output_height - file.output_scanline;
-      jpeg_read_scanlines(&file, rows, left < 8 ? left : 8);
+      const JDIMENSION remaining = file.output_height - file.output_scanline;
+      jpeg_read_scanlines(&file, rows, remaining < 8 ? remaining : 8);
     }
     jpeg_finish_decompress(&file);
     ++decoded;

@@ -25,14 +25,14 @@ def cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
     """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
     x, y, z = torch.floor((points[:, :3] - grid.minimum) / grid.voxel_size).unbind(1)
     nx, ny, nz = grid.shape
-    inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
-    return ((x.long() * ny + y.long()) * nz + z.long()).masked_fill_(~inside, nx * ny * nz)
+    is_inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
+    return ((x.long() * ny + y.long()) * nz + z.long()).masked_fill_(~is_inside, nx * ny * nz)
 
 
 def count(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     grid = torch.zeros(math.prod(grid_size) + 1, dtype=torch.int32, device=cell.device)
-    one = torch.ones((), dtype=torch.int32, device=cell.device)
-    return grid.scatter_add_(0, cell, one.expand(len(cell)))[:-1].view(grid_size)
+    increment = torch.ones((), dtype=torch.int32, device=cell.device)
+    return grid.scatter_add_(0, cell, increment.expand(len(cell)))[:-1].view(grid_size)
 
 
 def occupancy(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
@@ -56,12 +56,12 @@ def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> tor
 
 def hard(points: torch.Tensor, grid: Grid, max_points: int) -> tuple[torch.Tensor, ...]:
     """Returns the voxels in the order of their first points, with at most `max_points` points of each: coords [M, 3] as x, y, z,
-    points [M, max_points, 3 + F] padded with zeros, counts [M]. It waits for the device, since M depends on the data."""
+    points [M, max_points, 3 + F] padded with zeros, counts [M]. This call waits for the device, since M depends on the data."""
     cell = cells(points, grid)
-    inside = cell < math.prod(grid.shape)
-    points, cell = points[inside], cell[inside]
-    ordered, order = torch.sort(cell, stable=True)
-    occupied, counts = torch.unique_consecutive(ordered, return_counts=True)
+    is_inside = cell < math.prod(grid.shape)
+    points, cell = points[is_inside], cell[is_inside]
+    sorted_cells, order = torch.sort(cell, stable=True)
+    occupied, counts = torch.unique_consecutive(sorted_cells, return_counts=True)
     start = counts.cumsum(0) - counts
     by_first_point = torch.argsort(order[start])
     rank = torch.empty_like(by_first_point)
@@ -78,7 +78,7 @@ def hard(points: torch.Tensor, grid: Grid, max_points: int) -> tuple[torch.Tenso
 
 
 def centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:
-    """Returns the mean of each voxel's points, [M, 3], in the order of the voxels' indices. It waits for the device, since M
+    """Returns the mean of each voxel's points, [M, 3], in the order of the voxels' indices. The call waits for the device, since M
     depends on the data."""
     coords = torch.floor((points - origin) / voxel_size).long()
     coords -= coords.amin(0)

@@ -1,7 +1,7 @@
 """64-bit ARM under qemu: the shipped wheel gives the stored results of x86-64; the C++ tests pass; Python's `cache`,
 `ops` and `loader` tests pass.
 
-`./dev release` runs it, after `./dev wheel`. It takes an hour.
+`./dev release` runs these tests, after `./dev wheel`. They take an hour.
 """
 
 import json
@@ -82,7 +82,7 @@ def test_self_test(python, tmp_path):
 
 
 def test_a_changed_result_is_found(python, tmp_path):
-    """One of the results that were stored on x86-64 is changed."""
+    """The test changes a result that was stored on x86-64."""
     program, environment = python
     shutil.copytree(Path(environment["PYTHONPATH"]) / "robocache", tmp_path / "robocache")
     results = tmp_path / "robocache/self_test.json"

@@ -1,4 +1,4 @@
-"""An ingest in shards gives the bytes of a single one, even if processes are killed."""
+"""An ingest in shards gives the bytes of a single ingest, even if processes are killed."""
 
 import contextlib
 import json
@@ -87,7 +87,7 @@ def test_a_plan_within_its_source_is_not_read(tmp_path):
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
-    """With damage: a file that opens but cannot be read, an episode that is not listed, one of another type."""
+    """The dataset has a file that opens but cannot be read, an episode that is not listed, and an episode of another type."""
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (7, 1, 12, 3, 5, 2)), version, per_file=2)
     file = sorted((source / "data").rglob("*.parquet"))[1]
     content = bytearray(file.read_bytes())
@@ -111,7 +111,7 @@ def test_shards_of_a_real_dataset_with_video_a_mapping_and_offsets(real_data, tm
 
 @pytest.mark.parametrize("format", ["droid", "aloha"])
 def test_shards_open_only_the_files_of_their_episodes(format, rng, tmp_path, monkeypatch):
-    """With an invalid file, files that are not read, and video."""
+    """The source also has an invalid file, files that no reader opens, and video."""
     from hdf5_files import SERIALS, make_aloha, make_droid, write_aloha, write_droid
     from robocache.ingest.hdf5 import aloha, datasets, droid
     from video_files import write_video
@@ -259,7 +259,7 @@ def test_a_shard_reads_only_its_own_streams(toys, tmp_path):
 
 
 def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
-    """A single process skips the second recording; a shard does not know the streams of the others."""
+    """A single process skips the second recording; a shard does not know the streams of other shards."""
 
     def read(options, notes):
         notes.total = 3
@@ -351,9 +351,9 @@ def test_files_that_are_no_plan_are_refused_by_name(text, tmp_path):
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a FIFO"), (os.mkdir, "a folder")])
 def test_a_plan_that_is_no_regular_file_is_refused_at_once(make, kind, tmp_path):
     make(tmp_path / "plan.json")
-    with pytest.raises(robocache.FileError, match=f"plan.json: expected a regular file, got {kind}") as assert_refused:
+    with pytest.raises(robocache.FileError, match=f"plan.json: expected a regular file, got {kind}") as caught:
         load_plan(tmp_path)
-    assert not isinstance(assert_refused.value, SourceError)
+    assert not isinstance(caught.value, SourceError)
 
 
 @pytest.mark.parametrize("name", ["values.npy", "time_ns.npy"])
