@@ -14,11 +14,11 @@ def integrate(grid, weights, depth, pose, camera, carving, grid_min, voxel_size,
     dx, dy, dz = axes[0][:, None, None], axes[1][:, None], axes[2]
     x, y, z = (pose[0, i] * dx + pose[1, i] * dy + pose[2, i] * dz for i in range(3))
     column, row = torch.round(fx * x / z + cx), torch.round(fy * y / z + cy)
-    inside = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    pixel = torch.where(inside, row * width + column, 0).long()
+    is_inside = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    pixel = torch.where(is_inside, row * width + column, 0).long()
     depth_of_voxel = depth.reshape(-1)[pixel]
     sdf = (depth_of_voxel - z) * torch.sqrt(x * x + y * y + z * z) / z
-    measured = inside & (depth_of_voxel > 0) & torch.isfinite(depth_of_voxel) & (sdf >= -truncation)
+    measured = is_inside & (depth_of_voxel > 0) & torch.isfinite(depth_of_voxel) & (sdf >= -truncation)
     if not carving:
         measured = measured & (sdf <= truncation)
     old_weights = weights

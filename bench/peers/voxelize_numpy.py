@@ -12,9 +12,9 @@ def coordinates(points: np.ndarray, grid_min: tuple, voxel_size: tuple) -> np.nd
 def cells(points: np.ndarray, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> np.ndarray:
     """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
     coords = coordinates(points, grid_min, voxel_size)
-    inside = ((coords >= 0) & (coords < np.asarray(grid_size))).all(1)
-    x, y, z = np.where(inside[:, None], coords, 0).astype(np.int64).T
-    return np.where(inside, (x * grid_size[1] + y) * grid_size[2] + z, np.prod(grid_size))
+    is_inside = ((coords >= 0) & (coords < np.asarray(grid_size))).all(1)
+    x, y, z = np.where(is_inside[:, None], coords, 0).astype(np.int64).T
+    return np.where(is_inside, (x * grid_size[1] + y) * grid_size[2] + z, np.prod(grid_size))
 
 
 def count_by_add_at(cell: np.ndarray, grid_size: tuple) -> np.ndarray:

@@ -38,8 +38,8 @@ def resized_nearest(frame, height, width):
 def letterboxed(frame, height, width):
     """openpi's resize_with_pad in exact fractions: (the box's first row, first column, height, width)."""
     ratio = max(Fraction(frame.shape[1], width), Fraction(frame.shape[0], height))
-    inside = max(1, int(frame.shape[0] / ratio)), max(1, int(frame.shape[1] / ratio))
-    return (height - inside[0]) // 2, (width - inside[1]) // 2, *inside
+    is_inside = max(1, int(frame.shape[0] / ratio)), max(1, int(frame.shape[1] / ratio))
+    return (height - is_inside[0]) // 2, (width - is_inside[1]) // 2, *is_inside
 
 
 def luma(frame):

@@ -40,9 +40,9 @@ def random_targets(rng, times, count):
     batch, samples = times.shape
     lowest, highest = times[:, :1], times[:, -1:]
     span = (highest - lowest).astype(np.float64)
-    inside = lowest + (rng.uniform(-0.2, 1.2, (batch, count)) * span).astype(times.dtype)
+    is_inside = lowest + (rng.uniform(-0.2, 1.2, (batch, count)) * span).astype(times.dtype)
     hits = np.take_along_axis(times, rng.integers(0, samples, (batch, count)), axis=1)
-    targets = np.where(rng.random((batch, count)) < 0.3, hits, inside).astype(times.dtype)
+    targets = np.where(rng.random((batch, count)) < 0.3, hits, is_inside).astype(times.dtype)
     if times.dtype.kind == "f":
         is_special = rng.random((batch, count)) < 0.06
         targets[is_special] = rng.choice(np.array([np.nan, np.inf, -np.inf], times.dtype), is_special.sum())

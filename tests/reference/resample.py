@@ -165,7 +165,7 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
             out[k], valid[k] = values[right], True
             continue
 
-        inside = left >= 0 and right < n
+        is_inside = left >= 0 and right < n
         bracket = None
         if causal:
             if left < 0:
@@ -173,7 +173,7 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
                 continue
             used = left
             judged_length = difference(t, times[left], clock)
-        elif inside:
+        elif is_inside:
             judged_length = difference(times[right], times[left], clock)
             to_left, to_right = difference(t, times[left], clock), difference(times[right], t, clock)
             if method not in STEPS:
@@ -189,10 +189,10 @@ def _resample_row(values, times, targets, *, method, extrapolate, max_gap, causa
                 gap = difference(times[start + 1], times[start], clock)
                 bracket = (k, start, weight(difference(t, times[start], clock), gap, clock, work))
 
-        is_valid = inside
-        if inside and limit["max_gap"] is not None:
+        is_valid = is_inside
+        if is_inside and limit["max_gap"] is not None:
             is_valid = is_valid and judged_length <= limit["max_gap"]
-        if inside and limit["tolerance"] is not None:
+        if is_inside and limit["tolerance"] is not None:
             age = difference(t, times[used], clock) if used == left else difference(times[used], t, clock)
             is_valid = is_valid and age <= limit["tolerance"]
         valid[k] = is_valid
@@ -280,11 +280,11 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
         curve = Akima1DInterpolator(x, filled, extrapolate=True)
     else:
         curve = CubicSpline(x, filled, bc_type=bc_type)
-    inside = (w >= 0) & (w <= 1)
+    is_inside = (w >= 0) & (w <= 1)
     h = x[left + 1] - x[left]
     end = np.where(w < 0, 0, n - 1)
     straight = filled[end] + curve(x[end], 1) * (t - x[end])
-    exact = np.where(inside, curve(t), straight)
+    exact = np.where(is_inside, curve(t), straight)
 
     # Slopes times the bracket's length, with Akima's two virtual ones at each end.
     m = np.diff(filled) / np.diff(x)
@@ -321,8 +321,8 @@ def _one_curve(x, y, t, left, w, method, bc_type, u):
         error_before = h * error[left] + 5 * u * size
         error_after = h * error[left + 1] + 5 * u * size
     rest = 1 - w
-    factor_before = np.where(inside, w * rest * rest, np.where(w < 0, -w, 0))
-    factor_after = np.where(inside, w * w * rest, np.where(w > 1, -rest, 0))
+    factor_before = np.where(is_inside, w * rest * rest, np.where(w < 0, -w, 0))
+    factor_after = np.where(is_inside, w * w * rest, np.where(w > 1, -rest, 0))
     bound = (
         factor_before * error_before
         + factor_after * error_after

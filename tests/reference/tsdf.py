@@ -89,11 +89,11 @@ def _along_ray(rotation, origin, p, total):
         return no_voxel, np.zeros(no_voxel.shape)
     d = [x / length for x in ray]
     enters, leaves = np.zeros(no_voxel.shape), np.full(no_voxel.shape, np.inf)
-    inside = ~no_voxel
+    is_inside = ~no_voxel
     for axis in range(3):
         near, far = total.lower_plane[axis], total.upper_plane[axis]
         if d[axis] == 0:
-            inside &= (near <= origin[axis]) & (origin[axis] < far)
+            is_inside &= (near <= origin[axis]) & (origin[axis] < far)
             continue
         if d[axis] < 0:
             near, far = far, near
@@ -101,7 +101,7 @@ def _along_ray(rotation, origin, p, total):
             enters = np.maximum(enters, (near - origin[axis]) / d[axis])
             leaves = np.minimum(leaves, (far - origin[axis]) / d[axis])
     along = [(total.centre[axis] - origin[axis]) * d[axis] for axis in range(3)]
-    return inside & (enters < leaves), length - ((along[0] + along[1]) + along[2])
+    return is_inside & (enters < leaves), length - ((along[0] + along[1]) + along[2])
 
 
 def _on_image(rotation, origin, depth, camera, total):

@@ -28,8 +28,8 @@ def cells(points, grid_min, voxel_size, grid_size):
     dtype = points.dtype
     with np.errstate(all="ignore"):
         cell = np.floor((points - np.asarray(grid_min, dtype)) / np.broadcast_to(np.asarray(voxel_size, dtype), 3))
-        inside = (np.isfinite(cell) & (cell >= 0) & (cell < np.asarray(grid_size, np.float64))).all(axis=1)
-        return np.where(inside[:, None], cell, 0).astype(np.int64), inside
+        is_inside = (np.isfinite(cell) & (cell >= 0) & (cell < np.asarray(grid_size, np.float64))).all(axis=1)
+        return np.where(is_inside[:, None], cell, 0).astype(np.int64), is_inside
 
 
 def exponent_above(x):
@@ -116,9 +116,9 @@ def reduce_features(features, mode, quantum=None):
 
 def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=0, quantum=None):
     """Returns ({mode: array}, dropped) of one cloud."""
-    cell_of, inside = cells(points, grid_min, voxel_size, grid_size)
+    cell_of, is_inside = cells(points, grid_min, voxel_size, grid_size)
     rows_of = {}
-    for row in np.flatnonzero(inside):
+    for row in np.flatnonzero(is_inside):
         rows_of.setdefault(tuple(cell_of[row]), []).append(row)
     result = {mode: _empty(mode, features, grid_size, fill) for mode in modes}
     for cell, rows in rows_of.items():
@@ -132,7 +132,7 @@ def voxelize_one(points, features, grid_min, voxel_size, grid_size, modes, fill=
                 out[cell] = len(rows)
             else:
                 out[cell] = reduce_features(features[rows], mode, quantum)
-    return result, np.int64(np.count_nonzero(~inside))
+    return result, np.int64(np.count_nonzero(~is_inside))
 
 
 def _empty(mode, features, grid_size, fill):

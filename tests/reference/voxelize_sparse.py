@@ -78,10 +78,10 @@ def voxelize_sparse(
         grid = np.round((high - low) / np.broadcast_to(np.asarray(voxel_size, np.float64), 3))
         origin = low
     cells = cells_of(all_points, voxel_size, origin)
-    inside = holds(cells)
+    is_inside = holds(cells)
     if grid is not None:
-        inside &= ((cells >= 0) & (cells < grid) & (all_points[:, :3] < high.astype(all_points.dtype))).all(axis=1)
-    cells = np.where(inside[:, None], cells, 0).astype(np.int64).tolist()
+        is_inside &= ((cells >= 0) & (cells < grid) & (all_points[:, :3] < high.astype(all_points.dtype))).all(axis=1)
+    cells = np.where(is_inside[:, None], cells, 0).astype(np.int64).tolist()
 
     voxels = {}  # (cloud, x, y, z) -> rows, in order of their first rows
     ranges = split_rows(points, lengths, batch_offsets)
@@ -90,7 +90,7 @@ def voxelize_sparse(
         for row in rows:
             key = (cloud, *cells[row])
             is_full = max_voxels is not None and len(voxels) - before == max_voxels
-            if inside[row] and (key in voxels or not is_full):
+            if is_inside[row] and (key in voxels or not is_full):
                 voxels.setdefault(key, []).append(row)
 
     keys = list(voxels)[:capacity]

@@ -162,11 +162,11 @@ def skipped_reasons(notes):
     return {omission.what: omission.reason for omission in notes.skipped}
 
 
-def assert_refused(source, *words, **options):
+def assert_refused(source, *message_part, **options):
     """Asserts that reading raises a FileError with these words."""
     with pytest.raises(robocache.FileError) as caught:
         read_all(source, **options)
-    for word in words:
+    for word in message_part:
         assert word in str(caught.value), str(caught.value)
     return str(caught.value)
 

@@ -215,7 +215,7 @@ def zipped(**members):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message_part"),
     [
         (None, "No such file"),
         (b"", "zip"),
@@ -231,15 +231,15 @@ def zipped(**members):
         (pickle.dumps({}), "zip"),
     ],
 )
-def test_steps_that_cannot_be_read(content, words, tmp_path):
+def test_steps_that_cannot_be_read(content, message_part, tmp_path):
     write_calvin(tmp_path / "d", [[0, 1], [2, 4]])
     file = tmp_path / "d" / "episode_0000003.npz"
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    assert_refused(tmp_path / "d", "episode_0000003.npz", words)
+    assert_refused(tmp_path / "d", "episode_0000003.npz", message_part)
     yields = Yields("calvin", tmp_path / "d", on_error="skip")
-    array_suffix = ": actions" if "[8]" in words else ""
+    array_suffix = ": actions" if "[8]" in message_part else ""
     assert f"d: episode 1: steps 3{array_suffix}" in yields.skipped
     streams = yields.episodes["d: episode 1"]
     assert streams["actions"][0].tolist() == [0, 66_666_667] and streams["actions"][1][:, 0].tolist() == [2, 4]
@@ -282,7 +282,7 @@ def test_a_zip_bomb_is_not_decompressed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    ("table", "message_part"),
     [
         (np.array([[0, 1, 2]]), "[episodes, 2]"),
         (np.array([[0.0, 1.0]]), "[episodes, 2]"),
@@ -293,10 +293,10 @@ def test_a_zip_bomb_is_not_decompressed(tmp_path):
         (np.array([[0, 10**17]]), "episode_0000004.npz"),
     ],
 )
-def test_invalid_tables_are_refused(table, words, tmp_path):
+def test_invalid_tables_are_refused(table, message_part, tmp_path):
     write_calvin(tmp_path / "d", [[0, 3]])
     np.save(tmp_path / "d" / "ep_start_end_ids.npy", table)
-    assert_refused(tmp_path / "d", "ep_start_end_ids.npy" if "npz" not in words else "", words)
+    assert_refused(tmp_path / "d", "ep_start_end_ids.npy" if "npz" not in message_part else "", message_part)
 
 
 def test_a_split_without_steps_or_a_table_is_refused(tmp_path):

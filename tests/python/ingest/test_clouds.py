@@ -331,13 +331,13 @@ def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
     assert Yields("clouds", tmp_path).left_out == {}
     stamps.write_text("0.000000e+00\n1.036224e-01\n")
     assert read_times(tmp_path)[0] == [0, 103622400]
-    for text, words in (
+    for text, message_part in (
         ("1\n", "expected 2 stamps, one for each cloud, got 1"),
         ("1\nx\n", "line 2: expected a date"),
         ("1\n1e11\n", "fit int64"),
     ):
         stamps.write_text(text)
-        assert words in outcome("clouds", tmp_path)
+        assert message_part in outcome("clouds", tmp_path)
 
 
 def test_a_rate_is_given_or_required(rng, tmp_path):
@@ -513,8 +513,8 @@ def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
     for row, points in enumerate(clouds):
         expected = np.zeros((20, 20, 20), bool)
         cells = np.floor((np.stack([points[axis] for axis in "xyz"], axis=1) + 100) / 10).astype(int)
-        inside = ((cells >= 0) & (cells < 20)).all(axis=1)
-        expected[tuple(cells[inside].T)] = True
+        is_inside = ((cells >= 0) & (cells < 20)).all(axis=1)
+        expected[tuple(cells[is_inside].T)] = True
         assert np.array_equal(robocache.voxelize_pointcloud(np.asarray(rows[row])[:, :3], **grid), expected)
     batch = robocache.voxelize_pointcloud(rows.values[:, :3], batch_offsets=rows.offsets, **grid)
     assert batch.shape == (3, 20, 20, 20)
@@ -524,7 +524,7 @@ def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message_part"),
     [
         ("a.ply", b"", "ends with end_header, got ''"),
         ("a.ply", b"plx\nend_header\n", "expected 'ply'"),
@@ -556,9 +556,9 @@ def test_clouds_of_a_cache_are_voxelized(rng, tmp_path):
         ("a.ply", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     ],
 )  # fmt: skip
-def test_damaged_files_are_refused(name, content, words, tmp_path):
+def test_damaged_files_are_refused(name, content, message_part, tmp_path):
     (tmp_path / name).write_bytes(content)
-    assert words in outcome("clouds", tmp_path / name)
+    assert message_part in outcome("clouds", tmp_path / name)
 
 
 def test_huge_declared_sizes_are_refused_at_once(tmp_path):
@@ -580,17 +580,17 @@ def test_huge_declared_sizes_are_refused_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("offset", "struct_format", "number", "words"),
+    ("offset", "struct_format", "number", "message_part"),
     [(100, "<I", 2**30, "byte 94"), (94, "<H", 60000, "byte 94"), (235, "<QI", (400, 2**31), "byte 235"), (0, "4s", b"FASL", "expected 'LASF'")],
 )  # fmt: skip
-def test_impossible_las_records_are_refused_at_once(offset, struct_format, number, words, tmp_path):
+def test_impossible_las_records_are_refused_at_once(offset, struct_format, number, message_part, tmp_path):
     las = laspy.LasData(laspy.LasHeader(point_format=6, version="1.4"))
     las.X = np.arange(100)
     las.write(str(tmp_path / "a.las"))
     content = bytearray((tmp_path / "a.las").read_bytes())
     struct.pack_into(struct_format, content, offset, *(number if isinstance(number, tuple) else (number,)))
     (tmp_path / "a.las").write_bytes(content)
-    assert words in outcome("clouds", tmp_path / "a.las")
+    assert message_part in outcome("clouds", tmp_path / "a.las")
 
 
 def test_a_wrong_table_of_chunks_is_refused(real_data, tmp_path):

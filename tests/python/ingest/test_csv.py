@@ -36,10 +36,10 @@ def ingest_lines(tmp_path, *lines, **options):
     return time_ns.tolist(), np.asarray(values)
 
 
-def refuse_csv(tmp_path, lines, *words, stream="imu", **options):
+def refuse_csv(tmp_path, lines, *message_part, stream="imu", **options):
     """Asserts that a log of these lines is refused with these words and the file's name; returns the error."""
     source = write_lines(tmp_path / f"log/{stream}.csv", *lines)
-    return assert_refused(source.parent, tmp_path / "cache", f"{stream}.csv", *words, **options)
+    return assert_refused(source.parent, tmp_path / "cache", f"{stream}.csv", *message_part, **options)
 
 
 def read_unit(cache):
@@ -242,7 +242,7 @@ def test_an_ambiguous_unit_is_refused(stamps, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "stamps", "words"),
+    ("header", "stamps", "message_part"),
     [
         ("timeSec", ["0", "1000", "2000"], "names s, but in steps of 1000 s"),
         ("time_s", ["0", "20", "40"], "names s"),
@@ -254,9 +254,9 @@ def test_an_ambiguous_unit_is_refused(stamps, tmp_path):
         ("Ticks since boot", ["0", "1000", "2000"], "is in 'ticks'"),
     ],
 )
-def test_a_unit_in_a_name_that_contradicts_the_steps_is_refused(header, stamps, words, tmp_path):
+def test_a_unit_in_a_name_that_contradicts_the_steps_is_refused(header, stamps, message_part, tmp_path):
     lines = [f"{header},x", *(f"{t},1" for t in stamps)]
-    refuse_csv(tmp_path, lines, header, words, "time_unit")
+    refuse_csv(tmp_path, lines, header, message_part, "time_unit")
     assert ingest_lines(tmp_path, *lines, time_unit="ms")[0] == [round(Fraction(t) * 10**6) for t in stamps]
 
 
@@ -314,7 +314,7 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cells", "words"),
+    ("cells", "message_part"),
     [
         (["2024-01-01T00:00:00", "2024-01-01T00:00:01Z"], ["line 3", "without a zone", "01Z"]),
         (["2024-01-01T00:00:00Z", "2024-01-01T00:00:01"], ["line 3", "with a zone"]),
@@ -331,8 +331,8 @@ def test_stamps_in_iso_8601_are_exact(first, second, ns, header, tmp_path):
         (["12:00:01.5", "12:00:02"], ["line 2", "12:00:01.5"]),
     ],
 )
-def test_stamps_of_mixed_iso_forms_are_refused(cells, words, tmp_path):
-    refuse_csv(tmp_path, ["t,a", *(f"{cell},1" for cell in cells)], *words)
+def test_stamps_of_mixed_iso_forms_are_refused(cells, message_part, tmp_path):
+    refuse_csv(tmp_path, ["t,a", *(f"{cell},1" for cell in cells)], *message_part)
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ def test_comments_before_the_header(comments, header, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "message_part"),
     [
         (["t,a", "0.0,1", "later,2"], ["line 6", "later"]),
         (["t,a", "0.0,1", "0.5,2,3"], ["Row #6"]),
@@ -625,8 +625,8 @@ def test_comments_before_the_header(comments, header, tmp_path):
         ([], ["no rows"]),
     ],
 )
-def test_a_bad_cell_after_comments_is_named_by_its_line(lines, words, tmp_path):
-    refuse_csv(tmp_path, ["# one", "# two", "# three", *lines], *words)
+def test_a_bad_cell_after_comments_is_named_by_its_line(lines, message_part, tmp_path):
+    refuse_csv(tmp_path, ["# one", "# two", "# three", *lines], *message_part)
 
 
 def test_a_file_is_scanned_once_for_all_its_empty_columns(tmp_path, monkeypatch):
@@ -661,7 +661,7 @@ def test_an_empty_column_has_the_type_of_its_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "message_part"),
     [
         ([], ["empty"]),
         (["t,a"], ["no rows"]),
@@ -671,15 +671,15 @@ def test_an_empty_column_has_the_type_of_its_name(tmp_path):
         (["version https://git-lfs.github.com/spec/v1", "oid sha256:41250ae0"], ["git lfs pull"]),
     ],
 )
-def test_a_file_that_cannot_be_read(lines, words, tmp_path):
+def test_a_file_that_cannot_be_read(lines, message_part, tmp_path):
     write_lines(tmp_path / "log/good.csv", "0.0,1", "0.1,2")
-    refuse_csv(tmp_path, lines, *words, time_unit="s")
+    refuse_csv(tmp_path, lines, *message_part, time_unit="s")
     report = assert_skipped(tmp_path / "log", tmp_path / "cache", "imu.csv", time_unit="s")
     assert report.rows == {"good": 2}
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("bad", "message_part"),
     [
         ("0.3,2,3", ["Row #4", "Expected 2 columns, got 3"]),
         ("0.3", ["Row #4", "Expected 2 columns, got 1"]),
@@ -691,11 +691,11 @@ def test_a_file_that_cannot_be_read(lines, words, tmp_path):
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\n0.4,4\n0.5,5\n", ""])
-def test_an_unreadable_row_is_left_out_by_its_line(end, bad, words, tmp_path):
+def test_an_unreadable_row_is_left_out_by_its_line(end, bad, message_part, tmp_path):
     source = tmp_path / "log/imu.csv"
     source.parent.mkdir()
     source.write_text(f"t,a\n0.1,1\n0.2,2\n{bad}{end}")
-    assert_refused(source, tmp_path / "cache", "imu.csv", *words, time_unit="s")
+    assert_refused(source, tmp_path / "cache", "imu.csv", *message_part, time_unit="s")
     assert_skipped(source, tmp_path / "cache", "imu.csv: line 4", time_unit="s")
     time_ns, values = robocache.open(tmp_path / "cache").episode(0)["imu"]
     rows = [1, 2, *([4, 5] if "5" in end else [])]
@@ -1009,10 +1009,12 @@ def test_integer_stamps_equal_those_of_the_general_parser(stamps, unit):
     assert read() == expected
 
 
-@pytest.mark.parametrize(("bad", "words"), [("-5", "-5, below 0"), ("1500000000", "1500000000, more than a second")])
-def test_an_invalid_part_of_a_second_is_named(bad, words, tmp_path):
+@pytest.mark.parametrize(
+    ("bad", "message_part"), [("-5", "-5, below 0"), ("1500000000", "1500000000, more than a second")]
+)
+def test_an_invalid_part_of_a_second_is_named(bad, message_part, tmp_path):
     lines = ["secs,nsecs,a", "1,0,1", f"1,{bad},2", "2,3,3"]
-    message = str(refuse_csv(tmp_path, lines, "'secs' and 'nsecs' look like one stamp", words, "time_column"))
+    message = str(refuse_csv(tmp_path, lines, "'secs' and 'nsecs' look like one stamp", message_part, "time_column"))
     assert "below 0, more" not in message
 
 

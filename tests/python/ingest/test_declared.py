@@ -50,7 +50,7 @@ STEP_COUNTS = np.r_[:25, :15]
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "words"),
+    ("name", "values", "message_part"),
     [
         ("dones", EPISODE_ENDS, "set in 1 rows before others (row 19)"),
         ("timeouts", EPISODE_ENDS.astype("float32"), "set in 1 rows before others (row 19)"),
@@ -85,10 +85,10 @@ STEP_COUNTS = np.r_[:25, :15]
         ("seq_lens", np.array([10, 10, 20]), "tells of 3"),
     ],
 )
-def test_declared_episodes_and_lengths_are_noted(name, values, words, tmp_path):
+def test_declared_episodes_and_lengths_are_noted(name, values, message_part, tmp_path):
     report = ingest_npz(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache")
     ((what, reason),) = read_notes(report).items()
-    assert repr(name) in what and words in reason
+    assert repr(name) in what and message_part in reason
 
 
 @pytest.mark.parametrize(
@@ -528,9 +528,9 @@ def test_declarations_of_the_second_recording_alone_are_applied_or_noted(attribu
 
 @pytest.mark.parametrize("second", ["same", "without", "other"])
 def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
-    words = {"OPEN": 0, "CLOSED": 1}
-    types = {"same": words, "without": None, "other": {"CLOSED": 0, "OPEN": 1}}
-    for number, enumeration in enumerate((words, types[second])):
+    message_part = {"OPEN": 0, "CLOSED": 1}
+    types = {"same": message_part, "without": None, "other": {"CLOSED": 0, "OPEN": 1}}
+    for number, enumeration in enumerate((message_part, types[second])):
         dtype = np.dtype(np.uint8) if enumeration is None else h5py.enum_dtype(enumeration, basetype=np.uint8)
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
@@ -545,8 +545,8 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
         return
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
     stream = robocache.open(tmp_path / "cache")["observations/gripper"]
-    assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": words}
-    assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
+    assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": message_part}
+    assert stream.attributes == {"words": message_part} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
     assert any("its words" in note.what for note in report.assumed) == (second == "without")
     left_out = reasons(report.left_out)
     assert left_out["first: words"] == left_out["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
@@ -596,7 +596,7 @@ def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_noted, t
 
 @pytest.mark.parametrize("form", ["npz", "hdf5"])
 @pytest.mark.parametrize(
-    ("name", "side", "kind", "words"),
+    ("name", "side", "kind", "message_part"),
     [
         ("depth", 8, "frames", "depth by its name, without a known unit"),
         ("ir_image", 40, "frames", "an image, not depth"),
@@ -604,7 +604,7 @@ def test_arrays_whose_second_dimension_may_be_steps_are_noted(shape, is_noted, t
         ("segmentation", 8, "frames", None),
     ],
 )
-def test_16_bit_arrays_are_depth_by_name_else_images_or_numbers(form, name, side, kind, words, rng, tmp_path):
+def test_16_bit_arrays_are_depth_by_name_else_images_or_numbers(form, name, side, kind, message_part, rng, tmp_path):
     pixels, rows = rng.integers(0, 65535, (12, side, side, 1), np.uint16), np.zeros((12, 2))
     if form == "npz":
         np.savez(tmp_path / "e.npz", state=rows, action=rows, **{name: pixels})
@@ -618,7 +618,9 @@ def test_16_bit_arrays_are_depth_by_name_else_images_or_numbers(form, name, side
     if kind == "numbers":
         np.testing.assert_array_equal(stream.values, pixels)
     stream_reasons = [note.reason for note in report.assumed if note.what == stream.name]
-    assert len(stream_reasons) == (words is not None) and all(words in reason for reason in stream_reasons)
+    assert len(stream_reasons) == (message_part is not None) and all(
+        message_part in reason for reason in stream_reasons
+    )
 
 
 def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):

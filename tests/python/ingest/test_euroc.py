@@ -198,7 +198,7 @@ def test_an_image_outside_its_folder_is_refused(picture, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message_part"),
     [
         ("", "expected keys and values"),
         ("- 1\n", "expected keys and values"),
@@ -214,9 +214,9 @@ def test_an_image_outside_its_folder_is_refused(picture, tmp_path):
         ("\x00", "ReaderError"),
     ],
 )
-def test_a_calibration_that_cannot_be_read_is_refused_or_named(text, words, tmp_path):
+def test_a_calibration_that_cannot_be_read_is_refused_or_named(text, message_part, tmp_path):
     write_sensor(tmp_path / "mav0/pose0", text, POSES)
-    assert words in outcome("euroc", tmp_path)
+    assert message_part in outcome("euroc", tmp_path)
     yields = Yields("euroc", tmp_path, on_error="skip")
     assert list(yields.skipped) == ["mav0/pose0/sensor.yaml"]
     assert len(yields.only()["pose0"][0]) == 1

@@ -153,8 +153,8 @@ def test_special_files_as_videos(make, rng, tmp_path, in_time):
     videos.mkdir(parents=True)
     make(videos / "episode_000000.mp4")
     (videos / "episode_000001.mp4").write_bytes(b"frames" * 50)
-    words = "no episode_000000.mp4" if make is make_folder else SPECIAL_FILES[make]
-    in_time(lambda: assert_refused(source, tmp_path / "cache", words))
+    message_part = "no episode_000000.mp4" if make is make_folder else SPECIAL_FILES[make]
+    in_time(lambda: assert_refused(source, tmp_path / "cache", message_part))
     report = in_time(lambda: assert_skipped(source, tmp_path / "cache", f"episode 0: {key}", f"episode 1: {key}"))
     assert report.rows == dict.fromkeys(report.rows, 7) and key not in report.rows
     report = in_time(lambda: robocache.ingest(source, tmp_path / "cache2", video=False))

@@ -379,7 +379,7 @@ def test_without_kept_episodes_the_error_has_the_most_frequent_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "message_part"),
     [
         ({"colour": 1}, robocache.ArgumentError, "colour: not an option of format 'toy'"),
         ({"unit": "h"}, robocache.ArgumentError, "unit: expected one of m, mm or None, got 'h'"),
@@ -391,10 +391,10 @@ def test_without_kept_episodes_the_error_has_the_most_frequent_reason(tmp_path):
         ({"rate_hz": "fast"}, robocache.ArgumentTypeError, "rate_hz: expected float or int, got 'fast'"),
     ],
 )
-def test_options_are_checked(options, error, words, toy):
+def test_options_are_checked(options, error, message_part, toy):
     with pytest.raises(error) as caught:
         toy(lambda options, notes: iter(()), **options)
-    assert str(caught.value) == words
+    assert str(caught.value) == message_part
 
 
 def test_numpy_numbers_and_texts_are_accepted(tmp_path):

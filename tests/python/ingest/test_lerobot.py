@@ -584,7 +584,7 @@ def test_a_data_file_that_cannot_be_read(damage, message, rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "words"),
+    ("column", "values", "message_part"),
     [
         ("frame_index", [0, 1, 1, 3], ["frame_index", "row 2"]),
         ("frame_index", [0, 2, 1, 3], ["frame_index", "row 2", "1 after 2"]),
@@ -602,10 +602,10 @@ def test_a_data_file_that_cannot_be_read(damage, message, rng, tmp_path):
         ("frame_index", [0, 1, 2, 2**62], ["int64 nanoseconds"]),
     ],
 )
-def test_an_episode_that_cannot_be_read(column, values, words, rng, tmp_path):
+def test_an_episode_that_cannot_be_read(column, values, message_part, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4, 5)))
     rewrite(source / SECOND, with_column(column, values))
-    assert_refused(source, tmp_path / "cache", SECOND, *words)
+    assert_refused(source, tmp_path / "cache", SECOND, *message_part)
     assert_skipped(source, tmp_path / "cache", "episode 1")
     dataset = robocache.open(tmp_path / "cache")
     assert dataset.episodes["source_episode_index"].to_pylist() == [0, 2]

@@ -151,14 +151,16 @@ def test_a_record_of_impossible_size_is_skipped_alone(opcode, kind, length, tmp_
         file.write(content[: chunk_ends[2]] + struct.pack("<BQ", opcode, length))
         file.seek(length, 1)
         file.write(content[chunk_ends[2] :])
-    words = f"byte {chunk_ends[2]}: expected a {kind} of {40 if opcode == 6 else 22} to 268435456 bytes, got {length}"
-    with pytest.raises(SourceError, match=words):
+    message_part = (
+        f"byte {chunk_ends[2]}: expected a {kind} of {40 if opcode == 6 else 22} to 268435456 bytes, got {length}"
+    )
+    with pytest.raises(SourceError, match=message_part):
         read(path)
     readout = read(path, on_error="skip")
     assert readout.only["/imu"].time_ns == [START + k * 5 * MS for k in range(300)]
     assert (
         list(readout.skipped) == [f"a.mcap: {kind} at byte {chunk_ends[2]}"]
-        and words in readout.skipped[f"a.mcap: {kind} at byte {chunk_ends[2]}"]
+        and message_part in readout.skipped[f"a.mcap: {kind} at byte {chunk_ends[2]}"]
     )
 
 

@@ -111,7 +111,7 @@ def test_the_rate_is_declared_or_required(rng, tmp_path):
     assert read({"rate_hz": 4}, mocap_framerate=4.0)[1] == 250_000_000
     assert read(dt=0.005, decimation=4) == read(sim_dt=np.array([0.001]), control_decimation=20) == read(dt=0.02)
     assert read(timestep=0.002, frame_skip=np.int64(5))[1] == read(control_freq=100)[1] == 10_000_000
-    for options, arrays, words in (
+    for options, arrays, message_part in (
         ({}, {}, r"a.npz: it has no array fps or dt .*--rate-hz"),
         ({"rate_hz": 5}, {"fps": 4}, "they contradict each other"),
         ({}, {"fps": 4, "dt": 0.5}, "they contradict each other"),
@@ -122,7 +122,7 @@ def test_the_rate_is_declared_or_required(rng, tmp_path):
         ({}, {"fps": 0}, "fps: expected a number above 0, got 0"),
         ({}, {"fps": np.nan}, f"^{path}: fps: expected a number above 0, got nan"),
     ):
-        with pytest.raises(robocache.FileError, match=words):
+        with pytest.raises(robocache.FileError, match=message_part):
             read(options, **arrays)
 
 

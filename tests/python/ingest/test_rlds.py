@@ -279,8 +279,8 @@ def test_names_of_classes_are_kept(tmp_path):
     numbers = np.array([0, 2, 1, 0])
     episode = toy_example(1, steps__phase=numbers, steps__other=numbers, scene=np.array([1]))
     folder = write_toy(tmp_path / "toy", episode, features=features)
-    for name, words in {"steps-phase": "reach grasp lift", "state": "reach", "scene": "kitchen office"}.items():
-        (folder / f"{name}.labels.txt").write_text("".join(f"{word}\n" for word in words.split()))
+    for name, message_part in {"steps-phase": "reach grasp lift", "state": "reach", "scene": "kitchen office"}.items():
+        (folder / f"{name}.labels.txt").write_text("".join(f"{word}\n" for word in message_part.split()))
     yields = Yields("rlds", folder, rate_hz=10)
     assert yields.facts["phase"]["attributes"] == {"words": {"reach": 0, "grasp": 1, "lift": 2}}
     assert yields[0]["phase"][1].tolist() == numbers.tolist()
@@ -348,14 +348,14 @@ def test_missing_shards_and_records_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damaged", "episodes", "words"),
+    ("damaged", "episodes", "message_part"),
     [
         ("the first length", [], "checksum of its length"),
         ("the second payload", [0, 2], "checksum of its"),
         ("the last checksum", [0, 1], "checksum of its"),
     ],
 )
-def test_checksums(damaged, episodes, words, tmp_path):
+def test_checksums(damaged, episodes, message_part, tmp_path):
     records = [example(toy_example(value)) for value in range(3)]
     folder = write_rlds(tmp_path / "toy", {"train": [records]}, toy_features())
     (shard,) = folder.glob("*tfrecord*")
@@ -363,7 +363,7 @@ def test_checksums(damaged, episodes, words, tmp_path):
     offsets = {"the first length": 0, "the second payload": len(record(records[0])) + 40, "the last checksum": -2}
     content[offsets[damaged]] ^= 4
     shard.write_bytes(content)
-    assert_refused(folder, str(shard), "byte", words)
+    assert_refused(folder, str(shard), "byte", message_part)
     yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
     assert [int(streams["action"][1][0, 0]) for streams in yields.episodes.values()] == episodes
     assert yields.skipped
@@ -381,7 +381,7 @@ def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "message_part"),
     [
         ({"steps__action": np.zeros(7, np.float32)}, "steps/action: 7 values are no rows of [2]"),
         ({"steps__action": np.zeros(6, np.float32)}, "steps, but"),
@@ -403,7 +403,7 @@ def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
         ({"steps__list__ragged_row_lengths_0": np.array([-1, 5, 0, 0])}, "steps/list: 4 values"),
     ],
 )
-def test_records_that_contradict_the_declaration(changed, words, tmp_path):
+def test_records_that_contradict_the_declaration(changed, message_part, tmp_path):
     extra_lists = {
         "steps__small": np.zeros(4, np.int64),
         "steps__zip": [zlib.compress(bytes(4))] * 4,
@@ -419,7 +419,7 @@ def test_records_that_contradict_the_declaration(changed, words, tmp_path):
     )
     intact, contradictory = toy_example(1, **extra_lists), toy_example(2, **(extra_lists | changed))
     folder = write_toy(tmp_path / "toy", intact, contradictory, features=features)
-    assert_refused(folder, "toy-train.tfrecord-00000-of-00001: record 1", words)
+    assert_refused(folder, "toy-train.tfrecord-00000-of-00001: record 1", message_part)
     yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
     assert yields.skipped and "toy-train.tfrecord-00000-of-00001: record 0" in yields.episodes
     (name,) = changed
@@ -431,7 +431,7 @@ def test_records_that_contradict_the_declaration(changed, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "words"),
+    ("key", "values", "message_part"),
     [
         ("episode_metadata/file_path", None, "declared in features.json, but not in the record"),
         ("episode_metadata/pose", np.array([1, 2]), "declared as numbers of float32, but stored as int64"),
@@ -439,7 +439,7 @@ def test_records_that_contradict_the_declaration(changed, words, tmp_path):
         ("steps/language_instruction", None, "declared in features.json, but not in the record"),
     ],
 )
-def test_an_invalid_field_of_an_episode_loses_that_field_alone(key, values, words, tmp_path):
+def test_an_invalid_field_of_an_episode_loses_that_field_alone(key, values, message_part, tmp_path):
     """A declared `episode_id` that no record holds must not hide every step."""
     name = key.removeprefix("steps/")
     changed = {key.replace("/", "__"): values}
@@ -447,11 +447,11 @@ def test_an_invalid_field_of_an_episode_loses_that_field_alone(key, values, word
         tmp_path / "toy", *(toy_example(value, **changed) for value in (1, 2)), toy_example(3), features=toy_features()
     )
     shard = "toy-train.tfrecord-00000-of-00001"
-    assert_refused(folder, f"{shard}: record 0", key, words)
+    assert_refused(folder, f"{shard}: record 0", key, message_part)
     dataset, _ = ingest_and_open(folder, tmp_path / "cache", rate_hz=5, on_error="skip", progress=None)
     yields = Yields("rlds", folder, on_error="skip", rate_hz=5)
     assert list(yields.skipped) == [f"{shard}: record {number}: {key}" for number in (0, 1)]
-    assert all(words in reason for reason in yields.skipped.values())
+    assert all(message_part in reason for reason in yields.skipped.values())
     columns = dataset.episodes.to_pylist()
     assert [column["source_record"] for column in columns] == [0, 1, 2]
     if key.startswith("steps/"):
@@ -488,7 +488,7 @@ def test_a_faulty_first_record_hides_no_other(fault, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "message_part"),
     [
         (b"\x0b\x0c", "no field is of kind 3"),
         (b"\x0a\xff\xff\xff\xff\x0f", "expected 4294967295 bytes, 0 are left"),
@@ -508,13 +508,13 @@ def test_a_faulty_first_record_hides_no_other(fault, tmp_path):
         ),
     ],
 )
-def test_payloads_that_are_not_an_example(payload, words, tmp_path):
+def test_payloads_that_are_not_an_example(payload, message_part, tmp_path):
     folder = write_rlds(tmp_path / "toy", {"train": [[payload]]}, toy_features())
-    assert_refused(folder, "record 0", words)
+    assert_refused(folder, "record 0", message_part)
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "message_part"),
     [
         ("features.json", b"{", "features.json: JSONDecodeError"),
         ("features.json", b"[" * 100_000, "features.json"),
@@ -526,10 +526,10 @@ def test_payloads_that_are_not_an_example(payload, words, tmp_path):
         ("dataset_info.json", b'{"splits": [{"name": 1}]}', "dataset_info.json"),
     ],
 )
-def test_unreadable_descriptions(file, content, words, tmp_path):
+def test_unreadable_descriptions(file, content, message_part, tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / file).write_bytes(content)
-    assert_refused(folder, file, words)
+    assert_refused(folder, file, message_part)
 
 
 def test_two_datasets_are_refused(tmp_path):

@@ -754,8 +754,8 @@ def rvl(depth):
             previous = value
         index = others
     nibbles += [0] * (-len(nibbles) % 8)
-    words = [int("".join(f"{n:x}" for n in nibbles[i : i + 8]), 16) for i in range(0, len(nibbles), 8)]
-    return struct.pack("<II", depth.shape[1], depth.shape[0]) + struct.pack(f"<{len(words)}I", *words)
+    message_part = [int("".join(f"{n:x}" for n in nibbles[i : i + 8]), 16) for i in range(0, len(nibbles), 8)]
+    return struct.pack("<II", depth.shape[1], depth.shape[0]) + struct.pack(f"<{len(message_part)}I", *message_part)
 
 
 def make_quantised_depth(rng):
@@ -966,8 +966,8 @@ def test_foxgloves_clouds(encoding, with_enum_names, rng, tmp_path):
         data = points.tobytes() + b"odd" * (k == 3)
         if encoding == "json":
             fields = [dict(zip(("name", "offset", "type"), field, strict=True)) for field in FOXGLOVE_FIELDS]
-            words = PointCloud.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
-            word_of = {value.number: word for word, value in words.items()}
+            message_part = PointCloud.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
+            word_of = {value.number: word for word, value in message_part.items()}
             fields = [field | {"type": word_of[field["type"]]} for field in fields] if with_enum_names else fields
             pose = {"position": {"x": k + 0.5, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": 0, "w": 1}}
             thing = {"timestamp": STAMP, "frame_id": "lidar", "pose": pose, "point_stride": stride, "fields": fields}

@@ -87,7 +87,7 @@ def test_faults_name_the_compressed_file(tmp_path):
     """One file is cut off, one is no zstd, one decompresses to no database; the others are read."""
     first, second = write_packed(tmp_path / "bag")
     original = second.read_bytes()
-    for content, words in (
+    for content, message_part in (
         (original[: len(original) // 2], "cut off: "),
         (b"SQLite format 3\0", "zstd|Unknown|frame"),
         (b"", ": "),
@@ -95,7 +95,7 @@ def test_faults_name_the_compressed_file(tmp_path):
         (zstandard.compress(bytes(200 << 20)), "damaged"),
     ):
         second.write_bytes(content)
-        with pytest.raises(SourceError, match=words) as caught:
+        with pytest.raises(SourceError, match=message_part) as caught:
             Yields("rosbag2", tmp_path / "bag")
         assert str(caught.value).startswith(str(second)), caught.value
         yields = Yields("rosbag2", tmp_path / "bag", on_error="skip")

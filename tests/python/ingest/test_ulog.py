@@ -269,7 +269,7 @@ def test_a_message_cut_by_an_appended_section_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message_part"),
     [
         (bytes(40), "byte 129: no message before byte 180"),
         (data(9, 1, "ff", 1, 2), "byte 129: data of message 9, which nothing announced"),
@@ -281,14 +281,14 @@ def test_a_message_cut_by_an_appended_section_is_named(tmp_path):
         (message("P", b""), "no message of type 'P'"),
     ],
 )
-def test_damage_is_refused_or_skipped_by_name(damage, words, tmp_path):
+def test_damage_is_refused_or_skipped_by_name(damage, message_part, tmp_path):
     sync = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
     log = write_log(tmp_path, XY, data(0, 1, "ff", 1, 2), damage, sync, data(0, 2, "ff", 3, 4))
-    assert words in outcome("ulog", log)
+    assert message_part in outcome("ulog", log)
     yields = Yields("ulog", log, on_error="skip")
     assert yields.only()["xy"][1].tolist() == [[1, 2], [3, 4]]
     ((what, reason),) = yields.skipped.items()
-    assert what == "log.ulg: 1 message" and words in reason
+    assert what == "log.ulg: 1 message" and message_part in reason
 
 
 def test_messages_of_a_later_version_are_left_out_by_name(tmp_path):
@@ -301,7 +301,7 @@ def test_formats_of_huge_messages_are_refused_at_once(tmp_path):
     deep = [format_message(f"f{k}:uint64_t timestamp;f{k + 1}[65535] x;") for k in range(20)]
     hollow = [format_message(f"h{k}:h{k + 1}[65535] x;") for k in range(20)]
     started = time.process_time()
-    for formats, name, words in (
+    for formats, name, message_part in (
         ([*deep, format_message("f20:uint64_t timestamp;")], "f0", "expected at most 65535 bytes a row"),
         ([*hollow, format_message("h20:")], "h0", "no fields"),
         ([format_message("loop:uint64_t timestamp;loop x;")], "loop", "or itself"),
@@ -312,7 +312,7 @@ def test_formats_of_huge_messages_are_refused_at_once(tmp_path):
         ),
         ([format_message("still:float x;")], "still", "expected a field uint64_t timestamp"),
     ):
-        assert words in outcome("ulog", write_log(tmp_path, *formats, announce(0, name)))
+        assert message_part in outcome("ulog", write_log(tmp_path, *formats, announce(0, name)))
     assert time.process_time() - started < 2
 
 

@@ -225,21 +225,21 @@ def write_wrongly_merged(root, starts, frames_in_last_file=11):
 
 
 @pytest.mark.parametrize(
-    ("starts", "frames_in_last_file", "words"),
+    ("starts", "frames_in_last_file", "message_part"),
     [
         ([0.0, 0.5, 1.1, 1.8], 11, "its last frame is at 1.0000 s, the last row of its episodes at 2.1000 s"),
         ([0.0, 0.5, 1.1, 1.8], 20, "its last frame is at 1.9000 s, the last row of its episodes at 2.1000 s"),
         ([0.0, 0.5, 0.0, 0.7], 11, "2 episodes begin at 0 s"),
     ],
 )
-def test_a_file_too_short_for_its_episodes_gives_no_frames(starts, frames_in_last_file, words, tmp_path):
+def test_a_file_too_short_for_its_episodes_gives_no_frames(starts, frames_in_last_file, message_part, tmp_path):
     """After a faulty merge all episodes point to the last file. Rows that find a frame there would get another episode's frame."""
     source = write_wrongly_merged(tmp_path / "source", starts, frames_in_last_file)
-    assert_refused(source, tmp_path / "cache", "file-001.mp4", words)
+    assert_refused(source, tmp_path / "cache", "file-001.mp4", message_part)
     for options in ({}, {"frames": "by-index"}):
         names = skip_reasons(source, tmp_path / f"cache{len(options)}", **options)
         assert list(names) == [f"episode {episode}: {TOP}" for episode in range(4)]
-        assert all("file-001.mp4" in reason and words in reason for reason in names.values())
+        assert all("file-001.mp4" in reason and message_part in reason for reason in names.values())
 
 
 def test_an_unused_video_file_is_named(tmp_path):
@@ -528,7 +528,7 @@ def test_video_of_depth_is_millimetres(info, scale, pixels, rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("info", "pixels", "words"),
+    ("info", "pixels", "message_part"),
     [
         ({"is_depth_map": True}, "yuv420p", "frames are in yuv420p: expected codes of 12 bits"),
         ({"is_depth_map": True, "video.depth_max": 80.0}, "gray12le", "depth_max"),
@@ -537,7 +537,7 @@ def test_video_of_depth_is_millimetres(info, scale, pixels, rng, tmp_path):
         ({"is_depth_map": True, "video.use_log": 2}, "gray12le", "use_log: expected true or false"),
     ],
 )
-def test_depth_with_unknown_parameters_is_left_out_by_name(info, pixels, words, tmp_path):
+def test_depth_with_unknown_parameters_is_left_out_by_name(info, pixels, message_part, tmp_path):
     source = write_set(tmp_path / "source")
     info_fields = json.loads((source / "meta/info.json").read_text())
     info_fields["features"][TOP]["info"] = info
@@ -546,7 +546,7 @@ def test_depth_with_unknown_parameters_is_left_out_by_name(info, pixels, words, 
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert (report.skipped, TOP in report.rows, report.rows["action"]) == ([], False, 21)
     (reason,) = [omission.reason for omission in report.left_out if omission.what == TOP]
-    assert re.search(words, reason) and reason.startswith("depth, as info.json says; ")
+    assert re.search(message_part, reason) and reason.startswith("depth, as info.json says; ")
 
 
 @pytest.mark.parametrize(("pixels", "bits"), [("gray12le", 12), ("yuv420p12le", 12), ("yuv444p10le", 10)])
@@ -633,7 +633,7 @@ def test_images_of_other_types_are_no_depth(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message_part"),
     {
         "no file": (lambda file: file.unlink(), "no episode_000001.mp4"),
         "a dangling symlink": (
@@ -651,13 +651,13 @@ def test_images_of_other_types_are_no_depth(tmp_path):
     }.values(),
     ids=lambda value: None if callable(value) else value[:20],
 )
-def test_an_unreadable_video_leaves_its_episode_without_the_camera(damage, words, tmp_path):
+def test_an_unreadable_video_leaves_its_episode_without_the_camera(damage, message_part, tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
     damage(video_path(source, 1))
-    assert_refused(source, tmp_path / "cache", words)
+    assert_refused(source, tmp_path / "cache", message_part)
     names = skip_reasons(source, tmp_path / "cache")
     assert list(names) == [f"episode 1: {TOP}"]
-    assert words in names[f"episode 1: {TOP}"]
+    assert message_part in names[f"episode 1: {TOP}"]
     assert [len(shown) for shown, _ in read_shown(tmp_path / "cache")] == [7, 0, 9]
     assert robocache.open(tmp_path / "cache").streams["action"].rows == 21
 
@@ -678,8 +678,8 @@ def rename_codec(file):
 def test_a_file_shorter_than_its_rows(tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
     write_video(video_path(source, 2), numbers(2, 6))
-    words = "9 rows and 6 frames: no frame within 16.67 ms of 3 of the rows, the first row 6 at 0.2000 s"
-    assert_refused(source, tmp_path / "cache", "episode_000002.mp4", words)
+    message_part = "9 rows and 6 frames: no frame within 16.67 ms of 3 of the rows, the first row 6 at 0.2000 s"
+    assert_refused(source, tmp_path / "cache", "episode_000002.mp4", message_part)
     names = skip_reasons(source, tmp_path / "cache")
     assert list(names) == [f"episode 2: {TOP}: rows 6-8"]
     assert read_shown(tmp_path / "cache")[2] == (numbers(2, 6), nominal_ns(range(6)))

@@ -271,7 +271,7 @@ def change_description(store, key, **facts):
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("facts", "message_part"),
     [
         ({"zarr_format": 3}, "expected zarr_format 2, got 3"),
         ({"shape": [18, 2]}, "18 rows, of which meta/episode_ends gives 17"),
@@ -293,10 +293,10 @@ def change_description(store, key, **facts):
         ({"compressor": None}, "bytes in the chunk"),
     ],
 )
-def test_wrong_descriptions(facts, words, tmp_path):
+def test_wrong_descriptions(facts, message_part, tmp_path):
     store = write_store(tmp_path / "s", compressor=numcodecs.Blosc())
     change_description(store, "data/action", **facts)
-    assert_refused(store, "data/action", words)
+    assert_refused(store, "data/action", message_part)
     assert Yields("zarr", store, on_error="skip", rate_hz=10).skipped
 
 
@@ -321,7 +321,7 @@ def test_left_out_arrays_are_named(facts, reason, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ends", "words"),
+    ("ends", "message_part"),
     [
         ([3, 2, 17], "row 1: 2 is before"),
         ([-1, 17], "row 0"),
@@ -332,8 +332,8 @@ def test_left_out_arrays_are_named(facts, reason, tmp_path):
         (np.array([2**63 + 5], np.uint64), "expected numbers of rows"),
     ],
 )
-def test_wrong_episode_ends(ends, words, tmp_path):
-    assert_refused(write_store(tmp_path / "s", ends=ends), words)
+def test_wrong_episode_ends(ends, message_part, tmp_path):
+    assert_refused(write_store(tmp_path / "s", ends=ends), message_part)
 
 
 def test_zarr_v3_is_refused_by_name(tmp_path):
@@ -343,7 +343,7 @@ def test_zarr_v3_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("member", "words"),
+    ("member", "message_part"),
     [
         ("/etc/x", "inside the archive"),
         ("a/../../x", "inside the archive"),
@@ -352,13 +352,13 @@ def test_zarr_v3_is_refused_by_name(tmp_path):
         (zipfile.ZipInfo("data/link"), "symlink"),
     ],
 )
-def test_zip_members_with_paths_outside(member, words, tmp_path):
+def test_zip_members_with_paths_outside(member, message_part, tmp_path):
     file = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip")
     if isinstance(member, zipfile.ZipInfo):
         member.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr(member, "/etc/passwd")
-    assert_refused(file, "s.zarr.zip", words)
+    assert_refused(file, "s.zarr.zip", message_part)
 
 
 def test_files_that_are_no_zip(tmp_path):
