@@ -151,9 +151,9 @@ def integrate_by_open3d(scene: Scene) -> torch.Tensor:
     case = scene.case
     if "open3d" not in scene.volumes:
         scene.volumes["open3d"] = (
-            tsdf_open3d.volume(case.cells, case.voxel_m, case.corner, case.truncation_m),
-            tsdf_open3d.images(scene.array),
-            tsdf_open3d.camera(scene.array.shape, CAMERA),
+            tsdf_open3d.make_volume(case.cells, case.voxel_m, case.corner, case.truncation_m),
+            tsdf_open3d.make_images(scene.array),
+            tsdf_open3d.make_camera(scene.array.shape, CAMERA),
             np.linalg.inv(scene.pose),
         )
     volume, *view = scene.volumes["open3d"]
@@ -184,7 +184,7 @@ def check_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
     if not isinstance(theirs, torch.Tensor):
         from peers import tsdf_open3d
 
-        theirs = torch.from_numpy(tsdf_open3d.distances(theirs, case.cells, case.truncation_m))
+        theirs = torch.from_numpy(tsdf_open3d.read_distances(theirs, case.cells, case.truncation_m))
     error = (ours.double() - theirs.double()).abs() / case.truncation_m
     seen_voxels = int(((ours != 0) | (theirs != 0)).sum())
     share_off = int((error > 1 / 500).sum()) / seen_voxels

@@ -222,10 +222,10 @@ class Cloud:
         if case.job == "hard":  # in the form that detectors read: x, y, z, intensity
             self.points = torch.cat([self.points, self.features], 1)
         if case.job == "dense":
-            self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
-            self.cell = voxelize_torch.cells(self.points, self.grid)
+            self.grid = voxelize_torch.make_grid(self.points, case.corner, case.voxel_m, case.size)
+            self.cell = voxelize_torch.compute_cells(self.points, self.grid)
         if case.job == "hard":
-            self.grid = voxelize_torch.grid_on(self.points, case.corner, case.voxel_m, case.size)
+            self.grid = voxelize_torch.make_grid(self.points, case.corner, case.voxel_m, case.size)
         if case.job == "downsample":  # Open3D's voxels have this corner
             low = self.points.amin(0).double() - case.voxel_m[0] / 2
             self.origin = tuple(low.tolist())
@@ -243,7 +243,7 @@ class Cloud:
     def open3d(self) -> object:
         from peers import voxelize_open3d
 
-        return voxelize_open3d.cloud(self.array)
+        return voxelize_open3d.make_cloud(self.array)
 
     @property
     def points_near_faces(self) -> int:
@@ -281,12 +281,12 @@ def make_our_call(case: Case) -> Callable[[Cloud], object]:
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], object]]:
     if case.job == "hard":
-        calls = {"torch eager": lambda cloud: voxelize_torch.hard(cloud.points, cloud.grid, case.max_points)}
+        calls = {"torch eager": lambda cloud: voxelize_torch.gather_hard_voxels(cloud.points, cloud.grid, case.max_points)}
         if device == "cpu":
             calls["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.max_points)
         return calls
     if case.job == "downsample":
-        calls = {"torch eager": lambda cloud: voxelize_torch.centroids(cloud.points, *cloud.bounds)}
+        calls = {"torch eager": lambda cloud: voxelize_torch.compute_centroids(cloud.points, *cloud.bounds)}
         if device == "cpu":
             calls["numpy"] = lambda cloud: voxelize_numpy.centroids(cloud.array, cloud.origin, case.voxel_m[0])
             if importlib.util.find_spec("open3d"):
@@ -298,7 +298,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
     def reduce_by_modes(
         points: torch.Tensor, features: torch.Tensor, grid: voxelize_torch.Grid
     ) -> dict[str, torch.Tensor]:
-        cell = voxelize_torch.cells(points, grid)
+        cell = voxelize_torch.compute_cells(points, grid)
         return {mode: TORCH[mode](cell, features, grid.shape) for mode in case.modes}
 
     calls = {"torch eager": lambda cloud: reduce_by_modes(cloud.points, cloud.features, cloud.grid)}
@@ -315,9 +315,9 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
 # For each mode: (cells, features, grid's size) -> grid.
 TORCH = {
     "count": lambda cell, features, size: voxelize_torch.count(cell, size),
-    "occupancy": lambda cell, features, size: voxelize_torch.occupancy(cell, size),
-    "mean": voxelize_torch.mean,
-    "max": voxelize_torch.maximum,
+    "occupancy": lambda cell, features, size: voxelize_torch.fill_occupancy(cell, size),
+    "mean": voxelize_torch.compute_mean,
+    "max": voxelize_torch.compute_maximum,
 }
 NUMPY = {
     "count": {
@@ -337,7 +337,7 @@ def run_numpy(case: Case, reduce: Callable, cloud: Cloud) -> dict[str, np.ndarra
 def open3d_centroids(cloud: Cloud) -> np.ndarray:
     from peers import voxelize_open3d
 
-    return voxelize_open3d.centroids(cloud.open3d, cloud.case.voxel_m[0])
+    return voxelize_open3d.compute_centroids(cloud.open3d, cloud.case.voxel_m[0])
 
 
 def checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable[[object, object], dict]]:

@@ -17,11 +17,11 @@ class Grid:
     shape: tuple[int, int, int]
 
 
-def grid_on(points: torch.Tensor, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> Grid:
+def make_grid(points: torch.Tensor, grid_min: tuple, voxel_size: tuple, grid_size: tuple) -> Grid:
     return Grid(points.new_tensor(grid_min), points.new_tensor(voxel_size), tuple(grid_size))
 
 
-def cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
+def compute_cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
     """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
     x, y, z = torch.floor((points[:, :3] - grid.minimum) / grid.voxel_size).unbind(1)
     nx, ny, nz = grid.shape
@@ -35,29 +35,29 @@ def count(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     return grid.scatter_add_(0, cell, increment.expand(len(cell)))[:-1].view(grid_size)
 
 
-def occupancy(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+def fill_occupancy(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     grid = torch.zeros(math.prod(grid_size) + 1, dtype=torch.bool, device=cell.device)
     return grid.scatter_(0, cell, True)[:-1].view(grid_size)
 
 
-def mean(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+def compute_mean(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     """Returns [X, Y, Z, F], 0 in voxels without points."""
     grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
     sums = grid.index_add_(0, cell, features)[:-1].view(*grid_size, -1)
     return sums / count(cell, grid_size).clamp(min=1)[..., None]
 
 
-def maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+def compute_maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     """Returns [X, Y, Z, F], 0 in voxels without points."""
     grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
     index = cell[:, None].expand_as(features)
     return grid.scatter_reduce_(0, index, features, "amax", include_self=False)[:-1].view(*grid_size, -1)
 
 
-def hard(points: torch.Tensor, grid: Grid, max_points: int) -> tuple[torch.Tensor, ...]:
+def gather_hard_voxels(points: torch.Tensor, grid: Grid, max_points: int) -> tuple[torch.Tensor, ...]:
     """Returns the voxels in the order of their first points, with at most `max_points` points of each: coords [M, 3] as x, y, z,
     points [M, max_points, 3 + F] padded with zeros, counts [M]. This call waits for the device, since M depends on the data."""
-    cell = cells(points, grid)
+    cell = compute_cells(points, grid)
     is_inside = cell < math.prod(grid.shape)
     points, cell = points[is_inside], cell[is_inside]
     sorted_cells, order = torch.sort(cell, stable=True)
@@ -77,7 +77,7 @@ def hard(points: torch.Tensor, grid: Grid, max_points: int) -> tuple[torch.Tenso
     return coords, gathered, counts[by_first_point].clamp(max=max_points)
 
 
-def centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:
+def compute_centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: torch.Tensor) -> torch.Tensor:
     """Returns the mean of each voxel's points, [M, 3], in the order of the voxels' indices. The call waits for the device, since M
     depends on the data."""
     coords = torch.floor((points - origin) / voxel_size).long()
