@@ -281,7 +281,9 @@ def make_our_call(case: Case) -> Callable[[Cloud], object]:
 
 def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], object]]:
     if case.job == "hard":
-        calls = {"torch eager": lambda cloud: voxelize_torch.gather_hard_voxels(cloud.points, cloud.grid, case.max_points)}
+        calls = {
+            "torch eager": lambda cloud: voxelize_torch.gather_hard_voxels(cloud.points, cloud.grid, case.max_points)
+        }
         if device == "cpu":
             calls["numpy"] = lambda cloud: voxelize_numpy.hard(cloud.array, *case.grid.values(), case.max_points)
         return calls

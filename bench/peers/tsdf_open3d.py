@@ -26,6 +26,6 @@ def make_camera(shape: tuple, numbers: tuple) -> "open3d.camera.PinholeCameraInt
     return open3d.camera.PinholeCameraIntrinsic(shape[1], shape[0], *numbers)
 
 
-def read_distances(make_volume, cells: int, truncation: float) -> np.ndarray:
+def read_distances(volume, cells: int, truncation: float) -> np.ndarray:
     """Returns [cells, cells, cells] in metres. Open3D stores distances divided by the truncation."""
-    return np.asarray(make_volume.extract_volume_tsdf())[:, 0].reshape(cells, cells, cells) * truncation
+    return np.asarray(volume.extract_volume_tsdf())[:, 0].reshape(cells, cells, cells) * truncation
