@@ -73,7 +73,7 @@ def split_into_ranges(rows: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def lerobot(folder: Path, rows: int) -> Source:
-    """Writes 32 float32 per row, episodes of 1024 rows, 100 episodes per file."""
+    """32 float32 per row, episodes of 1024 rows, 100 episodes per file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,7 +115,7 @@ def lerobot(folder: Path, rows: int) -> Source:
 
 
 def csv(folder: Path, rows: int) -> Source:
-    """Writes 12 columns of 9 digits at 1 kHz, in files of 100,000 rows."""
+    """12 columns of 9 digits at 1 kHz, in files of 100,000 rows."""
     import pyarrow as pa
     import pyarrow.csv
 
@@ -133,7 +133,7 @@ def csv(folder: Path, rows: int) -> Source:
 
 
 def euroc(folder: Path, rows: int) -> Source:
-    """Writes an IMU at 200 Hz and a camera at 20 Hz, whose images are PNGs of 752 x 480."""
+    """An IMU at 200 Hz and a camera at 20 Hz, whose images are PNGs of 752 x 480."""
     import pyarrow.csv
 
     imu, camera = folder / "mav0/imu0", folder / "mav0/cam0"
@@ -199,20 +199,20 @@ def write_robomimic(folder: Path, rows: int, arrays: dict[str, np.ndarray], **op
 
 
 def robomimic(folder: Path, rows: int) -> Source:
-    """Writes 7 actions and 57 numbers of observation, demos of 400 rows."""
+    """7 actions and 57 numbers of observation, demos of 400 rows."""
     values = make_values(rows, 64)
     return write_robomimic(folder, rows, {"actions": values[:, :7], "obs/object": values[:, 7:]})
 
 
 def robomimic_frames(folder: Path, rows: int) -> Source:
-    """Writes raw pixels of 84 x 84, stored raw."""
+    """Raw pixels of 84 x 84, stored raw."""
     frames = make_pictures(400, 84, 84)[np.arange(rows) % 400]
     arrays = {"actions": make_values(rows, 7), "obs/agentview_image": frames}
     return write_robomimic(folder, rows, arrays, image_codec="raw")
 
 
 def aloha(folder: Path, rows: int) -> Source:
-    """Writes JPEGs of 480 x 640, padded to one length, stored unchanged; episodes of 400 rows."""
+    """JPEGs of 480 x 640, padded to one length, stored unchanged; episodes of 400 rows."""
     import h5py
 
     jpegs = make_jpegs(min(24, rows), 480, 640)
@@ -232,7 +232,7 @@ def aloha(folder: Path, rows: int) -> Source:
 
 
 def droid(folder: Path, rows: int) -> Source:
-    """Writes the 32 datasets of trajectory.h5, one chunk per row as DROID's recorder writes them; episodes of 400 rows."""
+    """The 32 datasets of trajectory.h5, one chunk per row as DROID's recorder writes them; episodes of 400 rows."""
     import h5py
 
     files = []
@@ -276,19 +276,19 @@ def write_zarr(folder: Path, rows: int, arrays: dict[str, np.ndarray], **options
 
 
 def zarr_numbers(folder: Path, rows: int) -> Source:
-    """Writes 7 actions and 57 numbers of state, in chunks of 1 MB."""
+    """7 actions and 57 numbers of state, in chunks of 1 MB."""
     values = make_values(rows, 64)
     return write_zarr(folder, rows, {"action": values[:, :7], "state": values[:, 7:]})
 
 
 def zarr_frames(folder: Path, rows: int) -> Source:
-    """Writes raw pixels of 96 x 96, in chunks of 1 MB, stored raw."""
+    """Raw pixels of 96 x 96, in chunks of 1 MB, stored raw."""
     frames = make_pictures(400, 96, 96)[np.arange(rows) % 400]
     return write_zarr(folder, rows, {"action": make_values(rows, 2), "img": frames}, image_codec="raw")
 
 
 def calvin(folder: Path, rows: int) -> Source:
-    """Writes one .npz per step, with depth and raw pixels of 200 x 200 and 84 x 84, stored raw."""
+    """One .npz per step, with depth and raw pixels of 200 x 200 and 84 x 84, stored raw."""
     split = folder / "training"
     split.mkdir()
     np.save(split / "ep_start_end_ids.npy", np.array([[0, rows - 1]]))
@@ -312,7 +312,7 @@ def calvin(folder: Path, rows: int) -> Source:
 
 
 def npz(folder: Path, rows: int) -> Source:
-    """Writes one file for each motion of 1000 steps: 29 joints and 14 bodies in float32."""
+    """One file for each motion of 1000 steps: 29 joints and 14 bodies in float32."""
     joints, bodies = make_values(rows, 29), make_values(rows, 42).reshape(-1, 14, 3)
     for begin, end in split_into_ranges(rows, 1000):
         motion = {"joint_pos": joints[begin:end], "joint_vel": joints[begin:end], "body_pos": bodies[begin:end]}
@@ -428,7 +428,7 @@ def tensor_feature(dtype: str, *shape: int) -> dict:
 
 
 def rlds(folder: Path, rows: int) -> Source:
-    """Writes 64 float32 per step, episodes of 400 steps."""
+    """64 float32 per step, episodes of 400 steps."""
     values = make_values(rows, 64)
 
     def steps(begin: int, end: int) -> dict:
@@ -440,7 +440,7 @@ def rlds(folder: Path, rows: int) -> Source:
 
 
 def rlds_frames(folder: Path, rows: int) -> Source:
-    """Writes JPEGs of 256 x 256, stored unchanged, episodes of 100 steps."""
+    """JPEGs of 256 x 256, stored unchanged, episodes of 100 steps."""
     values, jpegs = make_values(rows, 7), make_jpegs(min(100, rows), 256, 256)
     image = {"shape": {"dimensions": ["256", "256", "3"]}, "dtype": "uint8", "encodingFormat": "jpeg"}
     features = {
@@ -527,7 +527,7 @@ def write_mcap(path: Path, topic: str, name: str, messages: Iterator[tuple[int, 
 
 
 def mcap(folder: Path, rows: int) -> Source:
-    """Writes sensor_msgs/Imu, 316 bytes per message."""
+    """sensor_msgs/Imu, 316 bytes per message."""
     from mcap.reader import make_reader
 
     name, store = "sensor_msgs/msg/Imu", typestore()
@@ -547,7 +547,7 @@ def mcap_clouds(folder: Path, rows: int) -> Source:
 
 
 def mcap_jpeg(folder: Path, rows: int) -> Source:
-    """Writes JPEGs of 720 x 1280, stored unchanged."""
+    """JPEGs of 720 x 1280, stored unchanged."""
     return write_mcap(folder / "camera.mcap", "/camera", "sensor_msgs/msg/CompressedImage", jpeg_messages(rows))
 
 
@@ -572,21 +572,21 @@ def write_bag(writer: Any, reader: Callable[[], Any], ros: int, rows: int) -> So
 
 
 def rosbag2(folder: Path, rows: int) -> Source:
-    """Writes sensor_msgs/Imu in SQLite."""
+    """sensor_msgs/Imu in SQLite."""
     from rosbags.rosbag2 import Reader, Writer
 
     return write_bag(Writer(folder / "bag", version=9), lambda: Reader(folder / "bag"), 2, rows)
 
 
 def rosbag1(folder: Path, rows: int) -> Source:
-    """Writes sensor_msgs/Imu, in uncompressed chunks."""
+    """sensor_msgs/Imu, in uncompressed chunks."""
     from rosbags.rosbag1 import Reader, Writer
 
     return write_bag(Writer(folder / "imu.bag"), lambda: Reader(folder / "imu.bag"), 1, rows)
 
 
 def ulog(folder: Path, rows: int) -> Source:
-    """Writes a topic of 12 floats, 61 bytes per message. This function writes the bytes itself, since no library writes ULog."""
+    """A topic of 12 floats, 61 bytes per message. It is written here, since no library writes ULog."""
     from pyulog import ULog
 
     def ulog_message(kind: bytes, content: bytes) -> bytes:
@@ -612,7 +612,7 @@ def ulog(folder: Path, rows: int) -> Source:
 
 
 def clouds(folder: Path, rows: int) -> Source:
-    """Writes KITTI's .bin of 100,000 points."""
+    """KITTI's .bin of 100,000 points."""
     points = make_values(100_000, 4)
     (folder / "velodyne").mkdir()
     for row in range(rows):
@@ -625,7 +625,7 @@ def clouds(folder: Path, rows: int) -> Source:
 
 
 def clouds_las(folder: Path, rows: int) -> Source:
-    """Writes LAS of 500,000 points with time and colour."""
+    """LAS of 500,000 points with time and colour."""
     import laspy
 
     cloud = laspy.create(point_format=3, file_version="1.2")
