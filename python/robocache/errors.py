@@ -22,7 +22,8 @@ class ArgumentError(Error, ValueError):
 class MissingStreamError(ArgumentError, KeyError):
     """A dataset has no stream of this name; the message lists its streams."""
 
-    __str__ = Exception.__str__  # KeyError.__str__ would put the message in quotes
+    def __str__(self) -> str:
+        return printable(shortened(Exception.__str__(self)), keep="\n")  # KeyError.__str__ would put it in quotes
 
 
 @register_error("robocache.ArgumentTypeError")

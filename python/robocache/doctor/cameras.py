@@ -47,7 +47,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
             spread = float(finite.max()) - float(finite.min()) if finite.size else 0.0
             if spread <= (BLANK_RANGE if pixels.dtype == np.uint8 else 0):
                 blank.append((row, float(finite.mean()) if finite.size else 0.0))
-        if len(end_values) == 2 * len({0, camera.rows - 1}) and end_values[0] == end_values[-1]:
+        if len(end_values) == 2 * len({0, camera.rows - 1}) and min(end_values) == max(end_values):
             survey.blank.add(camera.name)
         if blank and not is_labels(camera.name, camera.attributes):  # a valid empty mask has one label
             row, level = blank[0]

@@ -82,7 +82,7 @@ def _counts(report: Report) -> str:
     rows = sum(stream["rows"] for stream in report.streams)
     seconds = max((stream["duration_s"] for stream in report.streams), default=0.0)
     facts = [
-        (f"{number:,}", _many(number, severity)[len(str(number)) :].strip(), severity)
+        (f"{number:,}", _many(number, severity).split()[1], severity)
         for severity, number in report.counts.items()
     ]
     facts += [(f"{report.episodes:,}", "episodes", "plain"), (f"{len(report.streams):,}", "streams", "plain")]

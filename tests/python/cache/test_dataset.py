@@ -92,8 +92,8 @@ def test_a_dataset_gives_its_streams_by_name(path):
         ds[0]
     with pytest.raises(robocache.ArgumentTypeError, match="stream: "):
         ds[:]
-    error = pickle.loads(pickle.dumps(robocache.MissingStreamError("as it is")))
-    assert (type(error), str(error)) == (robocache.MissingStreamError, "as it is")
+    error = pickle.loads(pickle.dumps(robocache.MissingStreamError("as it is, \x1b[2J escaped")))
+    assert (type(error), str(error)) == (robocache.MissingStreamError, "as it is, \\x1b[2J escaped")
 
 
 def test_a_dataset_is_not_iterable(path):

@@ -232,6 +232,12 @@ def test_the_page_is_complete_and_loads_nothing(cache):
     assert all('role="img"' in svg and "<title>" in svg for svg in re.findall(r"<svg.*?</svg>", text, re.S))
 
 
+def test_the_page_counts_thousands(cache):
+    report = robocache.doctor(cache)
+    report.counts["error"] = 1234
+    assert "<b>1,234</b>errors" in report.html()
+
+
 def test_the_page_shows_some_frames_of_each_camera(rng, tmp_path):
     levels = np.linspace(40, 220, 30).astype(np.uint8)
     frames = np.broadcast_to(levels[:, None, None, None], (30, 300, 400, 3)).copy()
