@@ -82,8 +82,7 @@ def _counts(report: Report) -> str:
     rows = sum(stream["rows"] for stream in report.streams)
     seconds = max((stream["duration_s"] for stream in report.streams), default=0.0)
     facts = [
-        (f"{number:,}", _many(number, severity).split()[1], severity)
-        for severity, number in report.counts.items()
+        (f"{number:,}", _many(number, severity).split()[1], severity) for severity, number in report.counts.items()
     ]
     facts += [(f"{report.episodes:,}", "episodes", "plain"), (f"{len(report.streams):,}", "streams", "plain")]
     facts += [(f"{rows:,}", "rows", "plain"), (_duration(seconds), "recorded", "plain")]

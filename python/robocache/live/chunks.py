@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _lib, errors
 from .._check import number, whole
+from ..actions.rotations import rotation_width
 from ..spec import Spec
 
 _chunks_open = _lib.function("chunks_open")
@@ -27,14 +28,14 @@ class Chunks:
 
     Each step of a chunk has a stamp: the anchor's plus its offset. A step holds from its stamp to the next step's. The last
     step holds for as long as the step before it. Steps that ended before the chunk arrived are skipped. One thread may put
-    chunks while another asks for actions.
+    chunks while another asks for actions. Of more than 1,024 chunks the earliest is forgotten.
 
     Args:
         mode: ``"newest"``: the action of the newest chunk that has one at the moment. ``"ensemble"``: the mean over all chunks
             that have one, weighted by exp(-`decay` i), i = 0 for the oldest (ACT, Zhao et al., 2023). ``"cross-fade"``: a
             straight line from the earlier action to the newest chunk's, over `fade_s` seconds from the first moment asked for
-            after the chunk arrived. The last two modes mix numbers; quaternions and angles, which the spec's methods or
-            conversions name, go the shorter way round.
+            after the chunk arrived. The last two modes mix numbers; angles and rotations, which the spec's methods or
+            conversions name, go the shorter way round, so that a mixture of rotations is a rotation.
         decay: how much less a newer chunk weighs, the m of ACT.
         fade_s: the duration of a cross-fade, in seconds.
         spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's raw output and uses the spec's offsets.
@@ -167,20 +168,21 @@ class Chunks:
         return self._spec.unnormalize(self._key, output)
 
 
-def _turns(fields: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """Returns the features of recorded rows that are angles and quaternions: ``(begin, end, "angle" or "slerp")`` for each."""
-    turns: set[tuple[int, int, str]] = set()
+def _turns(fields: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Returns the angles and rotations in recorded rows: for each its first feature, and ``"angle"`` or its rotation form."""
+    turns: dict[int, str] = {}
     for begin, end, method in fields["rows"]["methods"] if fields["rows"] else ():
-        width = {"angle": 1, "slerp": 4}.get(method)
-        if width is not None:
-            turns |= {(feature, feature + width, method) for feature in range(begin, end, width)}
+        width, form = {"angle": (1, "angle"), "slerp": (4, "quat_xyzw")}.get(method, (0, ""))
+        if form:
+            turns |= dict.fromkeys(range(begin, end, width), form)
     steps = fields["convert"]["steps"] if fields["convert"] else ()
     for step in steps[:1]:  # later conversions count converted features
-        turns |= {(feature, feature + 1, "angle") for feature in step["angles"]}
-        if not step["rotation"].startswith("quat"):
-            continue
+        turns |= dict.fromkeys(step["angles"], "angle")
+        width = rotation_width("rotation", step["rotation"])
         begins = [step["begin"]] if step["step"] == "rotate" else []
-        if step["step"] in ("se3", "mixed", "base_frame"):  # poses of 7 features
-            begins = step["features"][3::7]
-        turns |= {(feature, feature + 4, "slerp") for feature in begins}
-    return sorted(turns)
+        if step["step"] in ("se3", "mixed", "base_frame"):
+            begins = step["features"][3 :: 3 + width]
+        for begin in begins:  # one rotation replaces three angles
+            turns = {feature: form for feature, form in turns.items() if not begin <= feature < begin + width}
+            turns[begin] = step["rotation"]
+    return sorted(turns.items())

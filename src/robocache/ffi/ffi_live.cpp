@@ -233,14 +233,15 @@ ROBOCACHE_FFI(aligner_stalest, args, result) {
   }
 }
 
-// (mode, decay, fade_s, [begin, end, method] ...) -> chunks
+// (mode, decay, fade_s, [begin, "angle" or the form of a rotation] ...) -> chunks
 ROBOCACHE_FFI(chunks_open, args, result) {
   ChunkOptions options{.mode = value_of<ChunkMode>(args.string(0, "mode"), "mode"),
                        .decay = args.real(1, "decay"),
                        .fade_ns = 1e9 * args.real(2, "fade_s")};
-  for (int i = 3; i < args.count(); i += 3) {
-    options.turns.push_back({args.integer(i, "turns"), args.integer(i + 1, "turns"),
-                             value_of<InterpolationMethod>(args.string(i + 2, "turns"), "turns")});
+  for (int i = 3; i < args.count(); i += 2) {
+    ChunkTurn& turn = options.turns.emplace_back(ChunkTurn{.begin = args.integer(i, "turns")});
+    const std::string_view form = args.string(i + 1, "turns");
+    if (form != "angle") turn.rotation = rotation_form(form, "turns");
   }
   result.set_object(ChunksHandle{std::make_shared<Chunks>(std::move(options))});
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -16,24 +17,38 @@ Chunks::Chunks(ChunkOptions options) : options_(std::move(options)) {
   if (!std::isfinite(options_.decay)) refuse("decay: expected a finite number, got ", options_.decay);
 }
 
+namespace {
+
+// Converts numbers of one form of rotations to another. Returns false if they are no rotation. Lengths do not matter.
+bool convert(const RotationForm& source, const double* x, const RotationForm& target, double* y) {
+  double padded[kMostRotation] = {};
+  double converted[kMostRotation];
+  std::copy_n(x, source.width, padded);
+  const bool is_rotation = convert_rotation(source, target, padded, std::numeric_limits<double>::infinity(), converted);
+  std::copy_n(converted, target.width, y);
+  return is_rotation;
+}
+
+}  // namespace
+
 void Chunks::mix_turns(std::vector<double>& action, const double* target, double share) const {
-  for (const FeatureBlock& block : options_.turns) {
-    double* const from = action.data();
-    if (block.method == InterpolationMethod::kAngle) {
-      for (int64_t k = block.begin; k < block.end; ++k) {
-        from[k] = Angle::value(CurveWeights<double>{.along = share}, 1, 1, {from[k], target[k]});
-      }
+  static const RotationForm quaternion = rotation_form("quat_xyzw", "turns");
+  for (const ChunkTurn& turn : options_.turns) {
+    double* const from = action.data() + turn.begin;
+    const double* const towards = target + turn.begin;
+    if (!turn.rotation) {
+      from[0] = Angle::value(CurveWeights<double>{.along = share}, 1, 1, {from[0], towards[0]});
       continue;
     }
-    for (int64_t k = block.begin; k < block.end; k += Slerp::kFeatures) {
-      double a[4];
-      double b[4];
-      double mixed[4];
-      std::copy_n(from + k, 4, a);
-      std::copy_n(target + k, 4, b);
-      slerp(a, b, share, 1 - share, mixed);
-      std::copy_n(mixed, 4, from + k);
+    double a[4];
+    double b[4];
+    double mixed[4];
+    if (!convert(*turn.rotation, from, quaternion, a) || !convert(*turn.rotation, towards, quaternion, b)) {
+      std::copy_n(towards, turn.width(), from);  // nothing to mix
+      continue;
     }
+    slerp(a, b, share, 1 - share, mixed);
+    convert(quaternion, mixed, *turn.rotation, from);
   }
 }
 
@@ -55,13 +70,16 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
   if (features_ != 0 && features != features_) {
     refuse("actions: expected ", features_, " features, got ", features);
   }
-  if (!options_.turns.empty() && options_.turns.back().end > features) {
-    refuse("actions: expected at least ", options_.turns.back().end, " features, got ", features);
+  for (const ChunkTurn& turn : options_.turns) {
+    if (turn.begin + turn.width() > features) {
+      refuse("actions: expected at least ", turn.begin + turn.width(), " features, got ", features);
+    }
   }
   features_ = features;
   const auto first_later =
       std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& other) { return other.time_ns.front(); });
   chunks_.insert(first_later, std::move(chunk));
+  if (chunks_.size() > kMostChunks) chunks_.pop_front();
 }
 
 bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
@@ -110,8 +128,8 @@ bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
   if (options_.mode == ChunkMode::kEnsemble) {
     for (double& number : action) number /= weights;
   }
-  for (const FeatureBlock& block : options_.turns) {
-    std::copy(mixed_turns_.begin() + block.begin, mixed_turns_.begin() + block.end, action.begin() + block.begin);
+  for (const ChunkTurn& turn : options_.turns) {
+    std::copy_n(mixed_turns_.begin() + turn.begin, turn.width(), action.begin() + turn.begin);
   }
   return true;
 }

@@ -17,8 +17,8 @@
 #include <span>
 #include <vector>
 
+#include "robocache/actions/rotation.hpp"
 #include "robocache/core/enum_names.hpp"
-#include "robocache/interpolation/blocks.hpp"
 
 namespace robocache {
 
@@ -36,11 +36,19 @@ enum class ChunkMode : uint8_t {
 template <>
 inline constexpr std::string_view kNames<ChunkMode>[] = {"newest", "ensemble", "cross-fade"};
 
+// Features that are mixed along the shorter arc, so that a mixture of rotations is a rotation.
+struct ChunkTurn {
+  int64_t begin = 0;
+  std::optional<RotationForm> rotation = {};  // none: one feature, an angle in radians
+
+  int64_t width() const { return rotation ? rotation->width : 1; }
+};
+
 struct ChunkOptions {
   ChunkMode mode = ChunkMode::kNewest;
   double decay = 0.01;
   double fade_ns = 1e8;
-  std::vector<FeatureBlock> turns = {};  // blocks of kAngle and kSlerp, which are mixed along the shorter arc
+  std::vector<ChunkTurn> turns = {};  // without overlap
 };
 
 // Several threads may use it at once: the policy's thread puts chunks while the control loop reads actions.
@@ -48,7 +56,9 @@ class Chunks {
  public:
   explicit Chunks(ChunkOptions options);  // throws ArgumentError
 
-  // Takes a chunk of T >= 1 steps: ascending stamps, and [T, D] finite numbers. Throws ArgumentError.
+  // Takes a chunk of T >= 1 steps: ascending stamps, and [T, D] finite numbers. Of more than kMostChunks, which only pile
+  // up where at() is not called, the earliest is forgotten. Throws ArgumentError.
+  static constexpr size_t kMostChunks = 1024;
   void put(std::span<const int64_t> time_ns, std::span<const double> actions);
 
   // Writes the action [D] at a moment. Returns false if no chunk has one; starved() counts such calls. Moments must

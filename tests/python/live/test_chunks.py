@@ -142,6 +142,79 @@ def test_rotations_and_angles_are_mixed_the_shorter_way(tmp_path, rng, mode, dec
     assert action[7] == pytest.approx(np.radians(-179))
 
 
+@pytest.mark.parametrize("mode", ["ensemble", "cross-fade"])
+@pytest.mark.parametrize(
+    "form", ["rotvec", "euler_xyz", "euler_ZYX", "matrix", "rot6d_rows", "rot6d_columns", "quat_wxyz"]
+)
+@pytest.mark.parametrize("conversion", ["se3", "rotate"])
+def test_a_mixture_of_rotations_of_any_form_is_a_rotation(tmp_path, mode, form, conversion):
+    """The plain means of numbers near half a turn are other rotations, or none."""
+    scipy = pytest.importorskip("scipy.spatial.transform")
+
+    def numbers(rotation):
+        matrix = rotation.as_matrix()
+        if form.startswith("euler"):
+            return rotation.as_euler(form.removeprefix("euler_"))
+        flat = {"rot6d_rows": matrix[:2].ravel(), "rot6d_columns": matrix[:, :2].T.ravel(), "matrix": matrix.ravel()}
+        return {"rotvec": rotation.as_rotvec(), "quat_wxyz": rotation.as_quat()[[3, 0, 1, 2]], **flat}[form]
+
+    def rotation_of(values):
+        if form.startswith("euler"):
+            return scipy.Rotation.from_euler(form.removeprefix("euler_"), values)
+        if form in ("rotvec", "quat_wxyz"):
+            return (
+                scipy.Rotation.from_rotvec(values)
+                if form == "rotvec"
+                else scipy.Rotation.from_quat(values[[1, 2, 3, 0]])
+            )
+        rows = values.reshape(-1, 3)[:2] if form != "rot6d_columns" else values.reshape(2, 3)
+        matrix = np.stack([*rows, np.cross(*rows)])
+        np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-12)
+        if form == "matrix":
+            np.testing.assert_allclose(values[6:], matrix[2], atol=1e-12)
+        return scipy.Rotation.from_matrix(matrix if form != "rot6d_columns" else matrix.T)
+
+    turns = scipy.Rotation.from_rotvec([[0, 0, np.pi - 0.1], [0, 0, -np.pi + 0.3]])  # 0.4 apart
+    axis = scipy.Rotation.from_rotvec([0.3, -0.2, 0.1])
+    rows = np.array([[1.0, 2, 3, *numbers(axis * turn)] for turn in turns])
+    rows[1, :3] = [3, 2, 1]
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        for key in ("state", "action"):
+            episode.append(key, np.arange(60) * 20 * MS, np.repeat(rows, 30, 0))
+    convert = {
+        "se3": [robocache.actions.Relative("se3", rotation=form)],
+        "rotate": [robocache.actions.Rotate(3, form, "rotvec" if form != "rotvec" else "matrix")],
+    }[conversion]
+    held = {"method": [(slice(3, rows.shape[1]), "previous")]}
+    spec = robocache.Loader(
+        tmp_path / "cache",
+        batch_size=1,
+        delta_timestamps={
+            "state": Window(method="previous"),
+            "action": Window.steps(
+                50, horizon=2, convert=convert, **held, **({"base": "state"} if conversion == "se3" else {})
+            ),
+        },
+        device="cpu",
+    ).spec
+    chunks = Chunks(mode, decay=0.0, fade_s=0.1, spec=spec, key="action")
+    chunks.put(0, [0, 1.0], rows[[0, 0]])
+    np.testing.assert_array_equal(chunks.at(0), rows[0])
+    chunks.put(10 * MS, [0, 1.0], rows[[1, 1]])
+    chunks.at(20 * MS)
+    action = chunks.at(70 * MS)  # the middle of the fade
+    np.testing.assert_allclose(action[:3], [2, 2, 2])
+    half = axis * scipy.Rotation.from_rotvec([0, 0, np.pi + 0.1])
+    assert (rotation_of(action[3:]).inv() * half).magnitude() < 1e-7
+
+
+def test_chunks_that_nobody_asks_for_are_forgotten():
+    chunks = Chunks("ensemble", decay=0.0)
+    for k in range(1500):
+        chunks.put(k, [0.0, 1.0], np.full((2, 1), float(k)))
+    assert chunks.at(2000) == np.arange(1500 - 1024, 1500).mean()
+
+
 def test_remaining_and_frozen_steps():
     chunks = Chunks()
     assert chunks.at(5) is None and chunks.starved == 1 and chunks.covered_until_ns is None and chunks.frozen(9) == 0

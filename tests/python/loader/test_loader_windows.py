@@ -347,7 +347,7 @@ def test_rule_34_drawn_anchors_equal_brute_force(dataset, recording, device, anc
     expected = expected_anchors(recording, ticks, WINDOWS, edges=edges, drop_n_last=drop_n_last)
     options |= {"edges": edges, "drop_n_last": drop_n_last, "delta_timestamps": WINDOWS, "device": device}
     if not expected:
-        with pytest.raises(robocache.ArgumentError, match=r"anchor: .*edges, drop_n_last.* leave"):
+        with pytest.raises(robocache.ArgumentError, match=r"anchor: .*edges, drop_n_last"):
             small_loader(dataset, shuffle=False, **options)
         return
     loader = small_loader(dataset, shuffle=False, **options)
