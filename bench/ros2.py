@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ import robocache
 from robocache import Window
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "python" / "ros2"))
-from processes import HERE, Ros, ask, is_installed
+from processes import HERE, Ros, ask, is_installed, line_of
 
 KEY, NAMES = "/joint_states/position", list("abcdefg")
 DEPTH = 100
@@ -66,14 +67,17 @@ def begin_policy(ros: Ros, contender: str, spec: Path, busy: bool):
 def run_case(environment: Path, folder: Path, spec: Path, busy: bool, seconds: int, case: dict) -> None:
     case["figures"] = {}
     for contender in ("robocache", "rclpy"):
-        ros = Ros(environment, 1 + os.getpid() % 100)
+        ros = Ros(environment)
         try:
             policy = begin_policy(ros, contender, spec, busy)
             topics = {
                 "/joint_states": {"kind": "joints", "hz": 500, "count": 500 * seconds, "names": NAMES},
                 "/camera": {"kind": "image", "hz": 30, "count": 30 * seconds, "size": [480, 640]},
             }
-            ros.publish(folder / "sent.npz", topics).wait(120 + 2 * seconds)
+            publisher = ros.publish(folder / "sent.npz", topics)
+            time.sleep(seconds)  # without asking for reports: the policy's Python is idle, or busy
+            line_of(publisher)
+            time.sleep(1)  # reliable messages may still be resent
             report = ask(policy, report=True)["report"]
         finally:
             ros.end()

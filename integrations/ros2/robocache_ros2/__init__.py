@@ -188,13 +188,22 @@ class Node:
             time.sleep(0.005)
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """Returns for each topic its counts and last refusal, the number of ``publishers`` and of those that are ``matched``, and
-        ``latency_p50_ms`` and ``latency_p99_ms``, from stamp to row, of the last 1,000 messages."""
+        """Returns for each topic its counts and last refusal, the rows that its rings dropped, ``rows_too_late`` and ``rows_refused``, the
+        number of ``publishers`` and of those that are ``matched``, and ``latency_p50_ms`` and ``latency_p99_ms``, from stamp to
+        row, of the last 1,000 messages."""
         reports: dict[str, dict[str, Any]] = {}
         for number, (name, topic) in enumerate(self.topics.items()):
             counts = (ctypes.c_int64 * 2)()
             self._call("publishers", number, counts)
-            reports[name] = {**topic.counts, "publishers": counts[0], "matched": counts[1], "refusal": topic.refusal}
+            rings = [ring.counts for ring in topic.rings.values()]
+            dropped = {f"rows_{why}": sum(ring[why] for ring in rings) for why in ("too_late", "refused")}
+            reports[name] = {
+                **topic.counts,
+                **dropped,
+                "publishers": counts[0],
+                "matched": counts[1],
+                "refusal": topic.refusal,
+            }
             if len(latencies := topic.latencies_ns[-_LATEST:]):
                 for percent in (50, 99):
                     reports[name][f"latency_p{percent}_ms"] = float(np.percentile(latencies, percent)) / 1e6
@@ -332,12 +341,13 @@ def diagnostics(
     """Returns a DiagnosticArray with a status for each topic.
 
     The status is an error if the thread has ended or if all messages since the last report were refused, stale if there were none, and
-    a warning if some were refused or lost.
+    a warning if some were refused or lost, or rows were dropped for their stamps.
     """
     types = store.types
     statuses = []
     for topic, facts in report.items():
-        new = {count: facts[count] - before.get(topic, {}).get(count, 0) for count in ("received", "refused", "lost")}
+        counts = ("received", "refused", "lost", "rows_too_late", "rows_refused")
+        new = {count: facts[count] - before.get(topic, {}).get(count, 0) for count in counts}
         if broken:
             level, text = 2, f"the thread has ended: {broken}"
         elif not new["received"]:
@@ -345,7 +355,8 @@ def diagnostics(
         elif new["refused"]:
             level, text = 1 + (new["refused"] == new["received"]), f"{new['refused']} refused: {facts['refusal']}"
         else:
-            level, text = int(new["lost"] > 0), f"{new['lost']} lost" if new["lost"] else "all taken"
+            problems = [f"{new[count]} {count.replace('_', ' ')}" for count in counts[2:] if new[count]]
+            level, text = int(bool(problems)), ", ".join(problems) or "all taken"
         values = [types["diagnostic_msgs/msg/KeyValue"](key, str(value)) for key, value in facts.items()]
         statuses.append(types["diagnostic_msgs/msg/DiagnosticStatus"](level, f"{name}: {topic}", text, "", values))
     stamp = types["builtin_interfaces/msg/Time"](*divmod(time.time_ns(), 10**9))

@@ -1,6 +1,7 @@
 """Publishes joint states with Cyclone DDS, without ROS: cyclone.py COUNT DOMAIN OUT.
 
-Message k has the positions k, k + 1, ... The stamps are written to OUT.
+Message k has the positions k, k + 1, ... When there is a subscription, it writes "ready" and waits for a line. The stamps are written to
+OUT; then it writes "sent", and ends when its input does.
 """
 
 import sys
@@ -47,7 +48,8 @@ def main():
     end = time.monotonic() + 60
     while writer.get_matched_subscriptions() == [] and time.monotonic() < end:
         time.sleep(0.02)
-    time.sleep(0.5)
+    print("ready", flush=True)
+    sys.stdin.readline()
     for k in range(count):
         stamps.append(time.time_ns())
         writer.write(
@@ -61,7 +63,8 @@ def main():
         )
         time.sleep(0.002)
     np.save(out, np.array(stamps))
-    time.sleep(1)
+    print("sent", flush=True)
+    sys.stdin.read()
 
 
 main()

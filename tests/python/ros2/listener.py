@@ -10,7 +10,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 def main():
     rclpy.init(args=[])
     node = rclpy.create_node("listener")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     complete = {}
 
     def take(message):

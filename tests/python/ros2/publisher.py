@@ -1,6 +1,7 @@
 """Publishes topics with rclpy. Its argument is JSON: {"topics": {name: {"kind": "joints" or "image", "hz", "count", ...}}, "out": file}.
 
-It waits until each topic has a subscription, and writes the stamps and values of each topic to `out`.
+When each topic has a subscription, or is "alone", it writes "ready" and waits for a line. When it has sent all messages and written
+stamps and values by topic to `out`, it writes "sent", and ends when its input does.
 """
 
 import json
@@ -30,13 +31,17 @@ def images(rng, spec, k):
     return message, pixels[0]
 
 
-def publish(node, topic, spec, done):
-    make, kind = (joints, JointState) if spec["kind"] == "joints" else (images, Image)
+def publisher_of(node, topic, spec):
+    kind = JointState if spec["kind"] == "joints" else Image
     reliability = ReliabilityPolicy.RELIABLE if spec.get("reliable", True) else ReliabilityPolicy.BEST_EFFORT
-    publisher = node.create_publisher(kind, topic, QoSProfile(depth=1000, reliability=reliability))
+    publisher = node.create_publisher(kind, topic, QoSProfile(depth=spec.get("depth", 1000), reliability=reliability))
     while publisher.get_subscription_count() == 0 and not spec.get("alone"):
         time.sleep(0.01)
-    time.sleep(0.5)  # until the subscription knows the publisher, too
+    return publisher
+
+
+def publish(publisher, topic, spec, done):
+    make = joints if spec["kind"] == "joints" else images
     rng = np.random.default_rng(spec.get("seed", 0))
     stamps, values = [], []
     begin = time.monotonic()
@@ -45,8 +50,8 @@ def publish(node, topic, spec, done):
         if spec["hz"]:
             time.sleep(max(0.0, begin + k / spec["hz"] - time.monotonic()))
         elif min(k, spec["count"] - 1 - k) < 10:
-            time.sleep(0.05)  # a burst begins and ends slowly, so that its first and last messages are not lost
-        stamp = time.time_ns()
+            time.sleep(0.05)  # slow at both ends of a burst, so that its first and last messages are not lost
+        stamp = time.time_ns() + round(1e9 * spec.get("ahead_s", 0))
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp, 10**9)
         publisher.publish(message)
         stamps.append(stamp)
@@ -59,8 +64,12 @@ def main():
     rclpy.init(args=[])
     node = rclpy.create_node("publisher")
     done = {}
+    publishers = {topic: publisher_of(node, topic, spec) for topic, spec in request["topics"].items()}
+    print("ready", flush=True)
+    sys.stdin.readline()
     threads = [
-        threading.Thread(target=publish, args=(node, topic, spec, done)) for topic, spec in request["topics"].items()
+        threading.Thread(target=publish, args=(publishers[topic], topic, spec, done))
+        for topic, spec in request["topics"].items()
     ]
     for thread in threads:
         thread.start()
@@ -70,7 +79,8 @@ def main():
     for topic, (stamps, values) in done.items():
         arrays |= {f"{topic} stamps": stamps, f"{topic} values": values}
     np.savez(request["out"], **arrays)
-    time.sleep(request.get("linger_s", 1.0))  # lost messages of a reliable topic are sent again
+    print("sent", flush=True)
+    sys.stdin.read()  # meanwhile lost messages are resent
     node.destroy_node()
     rclpy.shutdown()
 

@@ -1,6 +1,7 @@
-"""Publishes a recording with rclpy, with the timing of live/republish.py, when each topic has a subscription.
+"""Publishes a recording with rclpy, with the timing of live/republish.py.
 
-The argument is that of live/republish.py with two more keys: "types", those of the topics, and "reliable".
+The argument is that of live/republish.py with two more keys: "types", those of the topics, and "reliable". When each topic has a
+subscription, it writes "ready" and waits for a line. At the end it writes the numbers of messages as JSON, and ends when its input does.
 """
 
 import importlib
@@ -26,10 +27,11 @@ def main():
     for topic, name in zip(request["topics"], request["types"], strict=True):
         package, _, kind = name.split("/")
         message_type = getattr(importlib.import_module(f"{package}.msg"), kind)
-        publishers.append(node.create_publisher(message_type, topic, QoSProfile(depth=1000, reliability=reliability)))
+        publishers.append(node.create_publisher(message_type, topic, QoSProfile(depth=10_000, reliability=reliability)))
     while any(publisher.get_subscription_count() == 0 for publisher in publishers):
         time.sleep(0.01)
-    time.sleep(0.5)  # until the subscriptions know the publishers, too
+    print("ready", flush=True)
+    sys.stdin.readline()
     sent = [0] * len(publishers)
 
     def send(topic, message):
@@ -38,7 +40,7 @@ def main():
 
     play(request, send)
     print(json.dumps(sent), flush=True)
-    time.sleep(1.0)  # lost messages of a reliable topic are sent again
+    sys.stdin.read()  # meanwhile lost messages are resent
     node.destroy_node()
     rclpy.shutdown()
 

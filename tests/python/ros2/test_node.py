@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lossy_network import lossy_network
-from processes import HERE, Ros, ask, is_installed
+from processes import HERE, PATIENCE_S, Ros, ask, is_installed, line_of, until
 
 import robocache
 from robocache import Window
@@ -32,7 +32,7 @@ def folder():
 
 @pytest.fixture
 def ros(folder):
-    ros = Ros(folder, 1 + os.getpid() % 100)
+    ros = Ros(folder)
     yield ros
     ros.end()
 
@@ -54,6 +54,11 @@ def spec(tmp_path_factory):
     return path
 
 
+def has_all(counts):
+    """Whether a report accounts for each of these numbers of messages."""
+    return lambda report: all(report[key]["received"] + report[key]["lost"] >= sent for key, sent in counts.items())
+
+
 def joint_stream(**more):
     return {
         "topic": "/joint_states",
@@ -69,12 +74,12 @@ def test_rows_equal_the_published_messages(ros, spec, tmp_path):
     camera = {"topic": "/camera", "type": IMAGE, "span_s": 60.0, "reliability": "reliable", "depth": 200}
     policy, _ = ros.policy(spec / "both.json", {KEY: joint_stream(), "/camera": camera})
     topics = {
-        "/joint_states": {"kind": "joints", "hz": 500, "count": 1500, "names": NAMES},
+        "/joint_states": {"kind": "joints", "hz": 500, "count": 1500, "names": NAMES, "depth": 1500},
         "/camera": {"kind": "image", "hz": 30, "count": 90, "size": [480, 640], "seed": 1},
     }
-    publisher = ros.publish(tmp_path / "sent.npz", topics)
-    assert "error" not in ask(policy, wait=30)
-    assert publisher.wait(60) == 0
+    publisher = ros.publish(tmp_path / "sent.npz", topics, policy)
+    ros.finish(publisher, policy, has_all({topic: options["count"] for topic, options in topics.items()}))
+    assert "error" not in ask(policy, wait=1)
     sent = np.load(tmp_path / "sent.npz")
     files = {}
     for key, topic in ((KEY, "/joint_states"), ("/camera", "/camera")):
@@ -89,7 +94,7 @@ def test_rows_equal_the_published_messages(ros, spec, tmp_path):
     pictures = rows["/camera"].reshape(-1, 3, 480, 640)  # the channels come first, as from a loader
     np.testing.assert_array_equal(pictures[:, :, 0].transpose(0, 2, 1), sent["/camera values"][:-1])
     policy.stdin.close()
-    assert policy.wait(20) == 0, policy.stderr.read()
+    assert policy.wait(PATIENCE_S) == 0, policy.stderr.read()
 
 
 def test_two_keys_of_one_field_have_their_own_joints(ros, tmp_path):
@@ -105,9 +110,9 @@ def test_two_keys_of_one_field_have_their_own_joints(ros, tmp_path):
     robocache.Loader(tmp_path / "cache", delta_timestamps=windows, **options).save_spec(tmp_path / "spec.json")
     policy, answer = ros.policy(tmp_path / "spec.json", dict.fromkeys(arms, joint_stream()))
     assert isinstance(answer, dict), answer
-    ros.publish(
-        tmp_path / "sent.npz", {"/joint_states": {"kind": "joints", "hz": 200, "count": 100, "names": list("abcd")}}
-    ).wait(60)
+    topics = {"/joint_states": {"kind": "joints", "hz": 200, "count": 100, "names": list("abcd")}}
+    publisher = ros.publish(tmp_path / "sent.npz", topics, policy)
+    ros.finish(publisher, policy, has_all({"/joint_states": 100, "/joint_states (right)": 100}))
     sent = np.load(tmp_path / "sent.npz")
     np.save(tmp_path / "stamps.npy", sent["/joint_states stamps"][:-1])
     answer = ask(policy, rows=dict.fromkeys(arms, str(tmp_path / "stamps.npy")), out=str(tmp_path / "rows.npz"))
@@ -122,8 +127,9 @@ def test_every_loss_is_counted(ros, spec, tmp_path):
     policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream(reliability="best_effort", depth=1)})
     count = 20_000
     topics = {"/joint_states": {"kind": "joints", "hz": 0, "count": count, "names": NAMES, "reliable": False}}
-    assert ros.publish(tmp_path / "sent.npz", topics).wait(60) == 0
-    report = ask(policy, report=True)["report"]["/joint_states"]
+    publisher = ros.publish(tmp_path / "sent.npz", topics, policy)
+    answer = ros.finish(publisher, policy, has_all({"/joint_states": count}))
+    report = answer["report"]["/joint_states"]
     assert report["received"] + report["lost"] == count, report
     assert report["lost"] > 0 and report["taken"] == report["received"]
 
@@ -161,7 +167,7 @@ def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
     loader, original = gathered(tmp_path / "original")
     loader.save_spec(tmp_path / "spec.json")
     streams = {
-        key: {"topic": key, "type": name, "span_s": 200.0, "lateness_s": 0.12, "depth": 1000,
+        key: {"topic": key, "type": name, "span_s": 200.0, "lateness_s": 0.12, "depth": 10_000,
               "reliability": "best_effort" if lost else "reliable"}
         for key, (name, _) in PLAYED.items()
     }  # fmt: skip
@@ -175,9 +181,11 @@ def test_a_replayed_recording(ros, real_data, tmp_path, speed, seconds, lost):
         "bag": str(bag / "rosbag2_test_0.db3"), "topics": list(PLAYED), "types": [name for name, _ in PLAYED.values()],
         "reliable": not lost, "speed": speed, "begin_s": 1.0, "seconds": seconds, "seed": 3, "late_s": 0.02, "much_late": 0.04,
         "doubled": 0.02, "set_back": 5,
-    })  # fmt: skip
-    assert publisher.wait(60) == 0
-    sent = dict(zip(PLAYED, json.loads(publisher.stdout.read()), strict=True))
+    }, policy)  # fmt: skip
+    sent = dict(zip(PLAYED, json.loads(line_of(publisher)), strict=True))
+    until(policy, has_all({key: number - 5 * bool(lost) for key, number in sent.items()}))
+    publisher.stdin.close()
+    assert publisher.wait(PATIENCE_S) == 0
     np.save(tmp_path / "moments.npy", np.array(sorted(original)))
     answer = ask(policy, moments=str(tmp_path / "moments.npy"), out=str(tmp_path / "batches.npz"))
     _, recorded = gathered(tmp_path / "recorded")
@@ -229,10 +237,8 @@ def test_cyclone_dds_publishes_to_the_node(ros, folder, spec, tmp_path):
     policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream()})
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CYCLONEDDS_URI": ON_LOOPBACK}
     python = str(folder / "cyclone" / "bin" / "python")
-    child = ros.start(
-        [python, str(HERE / "cyclone.py"), "500", ros.env["ROS_DOMAIN_ID"], str(tmp_path / "sent.npy")], env
-    )
-    assert child.wait(90) == 0
+    command = [python, str(HERE / "cyclone.py"), "500", ros.env["ROS_DOMAIN_ID"], str(tmp_path / "sent.npy")]
+    ros.finish(ros.let_go(command, env, policy), policy, has_all({"/joint_states": 500}))
     stamps = np.load(tmp_path / "sent.npy")
     np.save(tmp_path / "stamps.npy", stamps[:-1])
     answer = ask(policy, rows={KEY: str(tmp_path / "stamps.npy")}, out=str(tmp_path / "rows.npz"))
@@ -259,28 +265,40 @@ def test_a_stream_without_rows_has_a_reason(ros, spec, tmp_path, more, published
     policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream(**more)})
     if published is not None:
         topics = {"/joint_states": {"kind": "joints", "hz": 50, "count": 200, **published}}
-        ros.publish(tmp_path / "sent.npz", topics)
-        ask(policy, wait=4)
+        ros.publish(tmp_path / "sent.npz", topics, None if published.get("alone") else policy)
+        until(policy, lambda report: all(topic["publishers"] for topic in report.values()))
+        if not published.get("alone"):
+            until(policy, lambda report: all(topic["refused"] for topic in report.values()))
     error = ask(policy, wait=1)["error"]
     assert error.startswith("StaleError: rings: expected a row of each within 1")
     assert re.search(why, error), error
 
 
+def test_rows_refused_for_their_stamps_are_reported(ros, spec, tmp_path):
+    policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream()})
+    topics = {"/joint_states": {"kind": "joints", "hz": 20, "count": 2000, "names": NAMES, "ahead_s": 100}}
+    listener = ros.listen()
+    ros.publish(tmp_path / "sent.npz", topics, policy)
+    level, message, values = json.loads(listener.communicate(timeout=PATIENCE_S)[0])["robocache: /joint_states"]
+    assert level == 1 and re.fullmatch(r"\d+ rows refused", message), message
+    assert values["rows_refused"] == values["taken"] != "0"
+    assert "of whose rows the ring has {'pushed': " in ask(policy, wait=0.1)["error"]
+
+
 def test_parameters_and_diagnostics(ros, spec, tmp_path):
     (tmp_path / "arm.yaml").write_text(
         f"robocache:\n  ros__parameters:\n    spec: {spec / 'joints.json'}\n    streams: ['{KEY}']\n    '{KEY}':\n"
-        f"      topic: /joint_states\n      type: {JOINTS}\n      field: position\n      lateness_s: 0.006\n      depth: 500\n"
+        f"      topic: /joint_states\n      type: {JOINTS}\n      field: position\n      lateness_s: 0.006\n      depth: 2000\n      reliability: reliable\n"
     )
     args = ["--ros-args", "--params-file", str(tmp_path / "arm.yaml"), "-r", "/joint_states:=/arm/joint_states"]
     policy, answer = ros.policy(None, None, *args)
     assert isinstance(answer, dict), answer
     assert answer["parameters"][f"{KEY}.lateness_s"] == 0.006 and answer["parameters"]["streams"] == [KEY], answer
     listener = ros.listen()
-    ros.publish(
-        tmp_path / "sent.npz", {"/arm/joint_states": {"kind": "joints", "hz": 100, "count": 1000, "names": NAMES}}
-    )
+    topics = {"/arm/joint_states": {"kind": "joints", "hz": 20, "count": 2000, "names": NAMES}}
+    ros.publish(tmp_path / "sent.npz", topics, policy)
     assert "error" not in ask(policy, wait=30)
-    level, message, values = json.loads(listener.communicate(timeout=60)[0])["robocache: /joint_states"]
+    level, message, values = json.loads(listener.communicate(timeout=PATIENCE_S)[0])["robocache: /joint_states"]
     assert (level, message) == (0, "all taken") and values["lost"] == "0" and float(values["latency_p50_ms"]) > 0
 
 
