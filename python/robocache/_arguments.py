@@ -141,7 +141,7 @@ def make_parser() -> argparse.ArgumentParser:
         "plan",
         "cut an ingest into shards that any process converts",
         "robocache plan dataset work --shards 64",
-        "robocache convert work --shard 0    # and so on, on any machine with dataset and work",
+        "robocache convert work --shard 0    # then --shard 1, ... on any machine",
         "robocache merge work cache",
     )
     subparser.add_argument("source", help="as for robocache ingest")

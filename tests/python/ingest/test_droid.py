@@ -87,7 +87,7 @@ def times_and_numbers(stream):
     [
         ([3, 1, 4, 1, 5, 9], "", None),
         (range(6), "-stereo", None),  # both eyes side by side are a stream of their own
-        (range(5), "", ("observation/image/ext1: last rows", "one less")),
+        (range(5), "", ("observation/image/ext1: last rows", "one frame less")),
         (range(8), "", ("a: observation/image/ext1: frames", "2 are no row's")),
     ],
 )
