@@ -15,7 +15,7 @@ _REFRESH_S = 0.1
 
 
 def notebook_bar() -> Callable[[int, int, str], None]:
-    """Shows a progress bar for an ingest below a notebook's cell."""
+    """Shows an empty progress bar below a notebook's cell, and returns the function that updates it."""
     from IPython.display import HTML, display
 
     shown: Any = display(HTML(""), display_id=True)
@@ -24,7 +24,7 @@ def notebook_bar() -> Callable[[int, int, str], None]:
     def show_progress(done: int, total: int, what: str) -> None:
         nonlocal last_s
         now_s = time.monotonic()
-        if now_s - last_s >= _REFRESH_S:
+        if done == total or now_s - last_s >= _REFRESH_S:
             last_s = now_s
             shown.update(
                 HTML(f'<progress value="{done}" max="{max(total, 1)}"></progress> {done}/{total} {_text(what)}')

@@ -128,7 +128,7 @@ class Skew:
                     f"  {count(key.too_late, 'row')} came later than the ring's lateness_s and are in no window: make it longer"
                 )
         if self.outputs:
-            lines.append(f"not compared, since they are the policy's output: {', '.join(self.outputs)}")
+            lines.append(f"not compared, since they are the policy's output or not recorded: {', '.join(self.outputs)}")
         return "\n".join(lines)
 
 
@@ -180,6 +180,7 @@ def skew(
     for episode in range(len(opened)):
         rows = {key: _read_rows(opened, stream, key in cameras, episode) for key, stream in streams.items()}
         if any(len(x.time_ns) == 0 for x in rows.values()):
+            left_out += len(opened.episode(episode)[MOMENTS][0]) if has_moments else 0
             continue
         if has_moments:
             got_ns, moment_ns = (np.array(array) for array in opened.episode(episode)[MOMENTS])

@@ -24,8 +24,6 @@ ActionOp op_of(const ActionConversion& conversion, int64_t features, std::string
   op.step = conversion.step;
   op.source = rotation_form(conversion.rotation, argument);
   op.target = rotation_form(conversion.target, argument);
-  op.begin = static_cast<int32_t>(conversion.begin);
-  op.end = static_cast<int32_t>(conversion.end);
   check_features(conversion.features, features, argument);
   check_features(conversion.angles, features, argument);
   op.count = static_cast<int32_t>(conversion.features.size());
@@ -46,11 +44,15 @@ ActionOp op_of(const ActionConversion& conversion, int64_t features, std::string
   }
   op.scale_metres = conversion.scale_metres;
   op.scale_radians = conversion.scale_radians;
-  if (op.step == ActionStep::kRotate) op.end = op.begin + op.source.width;
-  if (!is_relative(op.step) && !(0 <= conversion.begin && conversion.begin < op.end && op.end <= features)) {
-    refuse(argument, ": expected a range of features below ", std::to_string(features), ", got ",
-           std::to_string(conversion.begin), " to ", std::to_string(op.end));
+  const bool begins_in_row = 0 <= conversion.begin && conversion.begin < features;
+  const int64_t end =
+      op.step == ActionStep::kRotate && begins_in_row ? conversion.begin + op.source.width : conversion.end;
+  if (!is_relative(op.step) && !(begins_in_row && conversion.begin < end && end <= features)) {
+    refuse(argument, ": expected a range of features below ", std::to_string(features), ", got one from ",
+           std::to_string(conversion.begin));
   }
+  op.begin = static_cast<int32_t>(conversion.begin);
+  op.end = static_cast<int32_t>(end);
   if (conversion.from_first == conversion.from_last || conversion.to_first == conversion.to_last) {
     refuse(argument, ": expected ranges of two numbers that differ, got the same twice");
   }

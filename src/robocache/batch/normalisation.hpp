@@ -59,7 +59,7 @@ std::string normalize_name(const Normalize& normalize);
 // Returns 0.02 for "q02", 0.995 for "q99.5", and nothing for a field of statistics that is no quantile.
 std::optional<double> quantile_of(std::string_view field);
 
-// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. With kCenter, a spread of
+// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. With the others, a spread of
 // at most 2^-24 (float64 2^-53) of the mean or the lower end also counts as none: rounding the statistics of a constant
 // can leave that much.
 enum class Constant : uint8_t {
@@ -115,7 +115,7 @@ struct Scaling {
 struct ScaledFeature {
   Affine affine = {};
 
-  // The affine returns x or x - centre although the statistics ask for another scale, or give none.
+  // The scale is 1 because the work type cannot hold that of the statistics, or because they give none.
   bool lacks_scale = false;
 
   // The spread of the feature (a std, or half the distance of two ends) if it is above 0 but below `min_spread`, so that

@@ -68,8 +68,8 @@ void ImageBatch::run(const ImageDraw& first, const TensorView& out, void* worksp
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = rows != nullptr ? rows[i] : i;
       const void* const frame = row < 0 ? nullptr : static_cast<const char*>(frames_.data) + row * frame_bytes;
-      const ImageDraw draw{first.seed, first.epoch, first.sample + i / steps_};
-      transform_.run(frame, draw, i % steps_, static_cast<char*>(out.data) + i * transform_.bytes());
+      transform_.run(frame, first.behind(i / steps_), i % steps_,
+                     static_cast<char*>(out.data) + i * transform_.bytes());
     }
   });
 }

@@ -237,6 +237,7 @@ def test_conversions_are_part_of_a_spec(arm):
         (("speed",), 1, r"convert.speed: no such field"),
         (("steps",), [], r"convert.steps: expected at least one"),
         (("steps", 0, "features"), [7], "convert.steps"),
+        (("steps", 1, "end"), 2**32 + 5, r"convert.steps.*a range of features below 7, got one from"),
         (("steps", 0, "step"), "jump", r"steps\[0\].step: expected 'joints'"),
         (("base",), "none", r"convert.base: expected a key of the spec, got 'none'"),
         (("base_features",), [0], r"convert.base_features: expected 7 features of 'joint'"),
