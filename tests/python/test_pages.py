@@ -361,13 +361,14 @@ def test_live_topics(names):
         writer.stream(key, names=["a", "b"])
         with writer.episode() as episode:
             episode.append(key, names["time_ns"][:9], np.zeros((9, 2)))
-    names["spec"] = robocache.Loader("arm", batch_size=1, delta_timestamps={key: None}, device="cpu").spec
+    spec = robocache.Loader("arm", batch_size=1, delta_timestamps={key: None}, device="cpu").spec
     stamp = types["builtin_interfaces/msg/Time"](1, 0)
     state = types["sensor_msgs/msg/JointState"](
         types["std_msgs/msg/Header"](stamp, ""), ["b", "a"], np.array([2.0, 1.0]), np.empty(0), np.empty(0)
     )
     message = bytes(store.serialize_cdr(state, "sensor_msgs/msg/JointState"))
     rings = {key: robocache.live.Ring((2,), "float64", span_s=5.0)}
-    names |= {"rings": rings, "live": robocache.live, "message": message, "number": 1}
+    aligner = robocache.live.Aligner(spec, rings)
+    names |= {"aligner": aligner, "rings": rings, "live": robocache.live, "message": message, "number": 1}
     run("live", 'key = "/joint_states', names)
     assert names["topic"].counts["taken"] == 1 and rings[key].newest_ns == 10**9
