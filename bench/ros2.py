@@ -109,7 +109,7 @@ def main() -> int:
     options = parser.parse_args()
     environment = Path(os.environ.get("ROBOCACHE_ROS2", ""))
     if not is_installed(environment):
-        print("ROBOCACHE_ROS2: expected a folder environment by tests/python/ros2/environment.sh", file=sys.stderr)
+        print("ROBOCACHE_ROS2: expected a folder made by tests/python/ros2/environment.sh", file=sys.stderr)
         return 1
     report = Report("ros2", options, PREDICTED, AIMS)
     with temporary_folder() as folder:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     reason="NOT RUN: licences are read as Debian has them; apt-get install zlib1g-dev",
 )
 
-# The smallest library that passes: the exports, the symbols of libc and tvm-ffi, and the notes of the real ones.
+# The smallest library that passes: it has an export, calls libc and tvm-ffi, and lists what it was linked with, as the real ones do.
 LIBRARY = r"""
 #include <math.h>
 #include <string.h>

@@ -108,9 +108,13 @@ class Skew:
                 )
             else:
                 lines.append(f"{stream}: {count(key.windows, 'window')}, none differs from training's")
-            side = "before their stamps, which are ahead" if key.delay_ms < 0 else "after their stamps"
+            side = (
+                "before their stamps: its clock is ahead of that of the arrivals"
+                if key.delay_ms < 0
+                else "after their stamps"
+            )
             lines.append(
-                f" delay: its rows come {abs(key.delay_ms):.1f} ms {side} (median; {key.longest_delay_ms:.1f} ms at 99 %)"
+                f"  delay: its rows come {abs(key.delay_ms):.1f} ms {side} (median; {key.longest_delay_ms:.1f} ms at 99 %)"
             )
             for span in key.spans[:_SPANS_SHOWN]:
                 lines.append(
@@ -120,7 +124,7 @@ class Skew:
                 lines.append(f"  where: {len(key.spans) - _SPANS_SHOWN} more parts")
             if key.differ:
                 lines.append(
-                    " why: training has rows that had not arrived when the policy got the window; aligner.latest() returns the "
+                    "  why: training has rows that had not arrived when the policy got the window; aligner.latest() returns the "
                     "newest moment that has them all"
                 )
             if key.too_late:
@@ -148,14 +152,14 @@ def skew(
     """Compares the windows that a policy saw with those of a Loader on the recording, moment by moment.
 
     Rows are replayed by their arrivals. For each moment two windows are made: from the rows that had arrived by then, and from
-    all rows. The second window has the bits of training. Frames are compared by their indices, not by their pixels.
+    all rows. The second window equals the Loader's bit for bit. Frames are compared by their indices, not by their pixels.
 
     Args:
         recorded: a cache that a :class:`Recorder` wrote, or its path. A key's stream has the name of the key, or else of the
             spec's stream.
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
-        moments: how many moments to draw if no moments of a policy are recorded (:meth:`Recorder.saw`): the moments of a
-            policy that takes the present moment.
+        moments: how many moments to draw at random if none are recorded (:meth:`Recorder.saw`). They are compared as if the
+            policy took the present moment.
 
     Raises:
         ArgumentError: no key of the spec is recorded, a stream has no arrivals, rows have another shape or dtype than the spec's, or
@@ -290,7 +294,7 @@ def _read_rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: i
 
 
 def _check_clock(path: str, episode: int, got_ns: np.ndarray, rows: Mapping[str, _Rows]) -> None:
-    """Refuses moments by another clock, by which either all rows or none would have arrived, so no window would differ."""
+    """Refuses moments of another clock: against them all rows would seem to have arrived, or none."""
     arrivals = np.concatenate([x.arrival_ns for x in rows.values()])
     apart_ns = np.maximum(got_ns - arrivals.max(), arrivals.min() - got_ns)
     if len(got_ns) and apart_ns.min() > 60 * 10**9:

@@ -108,7 +108,8 @@ ActionOps action_ops(const std::vector<ActionConversion>& conversions, int64_t f
   for (const ActionConversion& conversion : conversions) {
     if (result.out_features > kMostActionFeatures) break;
     if (is_relative(conversion.step) && !result.ops.empty()) {
-      refuse(argument, ": expected '", name_of(conversion.step), "' first, since the state is as recorded");
+      refuse(argument, ": expected '", name_of(conversion.step),
+             "' as the first conversion, since it subtracts the state as recorded");
     }
     result.has_base = result.has_base || is_relative(conversion.step);
     result.ops.push_back(op_of(conversion, result.out_features, argument));

@@ -59,8 +59,8 @@ std::string normalize_name(const Normalize& normalize);
 // Returns 0.02 for "q02", 0.995 for "q99.5", and nothing for a field of statistics that is no quantile.
 std::optional<double> quantile_of(std::string_view field);
 
-// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. With the others, a spread of
-// at most 2^-24 (float64 2^-53) of the mean or the lower end also counts as none: rounding the statistics of a constant
+// The treatment of a feature without spread: its std, or the distance of its two ends, is 0. With kLeRobot and kOpenPi, a
+// spread of at most 2^-24 (float64 2^-53) of the mean or the lower end also counts as none: rounding the statistics of a constant
 // can leave that much.
 enum class Constant : uint8_t {
   kCenter,   // x - centre
@@ -82,7 +82,7 @@ struct Affine {
   double centre = 0;
 };
 
-// NormStats::values of statistics of the rows as recorded.
+// The text of NormStats::values if the statistics are of the rows as recorded.
 inline constexpr std::string_view kRecorded = "recorded values";
 
 // Statistics of one key. Each field has a number for each feature, row-major. Fields are mean, std, min, max, count and
@@ -145,12 +145,12 @@ void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::st
 std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
                             const Normalize& normalize, Constant constant, double min_spread, std::string_view name);
 
-// Returns the scale and shift of every feature of a stream of `dtype`, in its work type, in memory that a kernel reads;
-// null if there are no affines.
 struct AffineTables {
   const void* scale = nullptr;
   const void* shift = nullptr;
 };
+// Returns the scale and shift of every feature of a stream of `dtype`, in its work type, in memory that a kernel reads;
+// null if there are no affines.
 AffineTables affine_tables(std::span<const Affine> affines, DType dtype, DeviceTables& tables);
 
 }  // namespace robocache

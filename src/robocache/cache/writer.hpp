@@ -97,8 +97,8 @@ class Writer {
   // Ends the episode. Metadata given here replaces that of begin_episode.
   void end_episode(std::optional<std::string_view> metadata_json = {});
 
-  // Removes all rows of the open episode, and the streams that began in it. The writer stays usable. If a part of the
-  // episode is committed, the episode ends and keeps its rows.
+  // Removes all rows of the open episode, and the streams that began in it. The writer stays usable. After a commit()
+  // within the episode nothing is removed: it ends with all its rows.
   void abort_episode();
 
   // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. `provenance_json`

@@ -26,8 +26,8 @@ class ImageBatch {
   // Needed on a CUDA device; 0 on the CPU.
   int64_t workspace_bytes() const { return frames_.device.is_cuda() ? transform_.workspace_bytes(count_ * steps_) : 0; }
 
-  // Sample b of B has the draw first.sample + b. `out` is contiguous and does not overlap an input; `workspace` has
-  // workspace_bytes(). Throws ArgumentError, ArgumentTypeError, DeviceError.
+  // `first` is the random draw of sample 0; sample b takes first.behind(b). `out` is contiguous and does not overlap an
+  // input; `workspace` has workspace_bytes(). Throws ArgumentError, ArgumentTypeError, DeviceError.
   void run(const ImageDraw& first, const TensorView& out, void* workspace, CudaStream stream) const;
 
  private:

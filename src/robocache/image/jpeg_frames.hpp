@@ -21,10 +21,10 @@ struct JpegFrames {
   // end of the last one.
   std::vector<uint32_t> segments;
   std::vector<JpegFrame> frames;
-  std::vector<JpegTables> tables;  // distinct ones
-  std::vector<uint16_t> long_entries;
-  int32_t most_segments = 0;  // of any frame
-  int64_t plane_bytes = 0;    // temporary memory for decoding one frame; a multiple of 256
+  std::vector<JpegTables> tables;      // distinct ones
+  std::vector<uint16_t> long_entries;  // of codes longer than kJpegFirstBits, see JpegHuffman
+  int32_t most_segments = 0;           // of any frame
+  int64_t plane_bytes = 0;             // temporary memory for decoding one frame; a multiple of 256
 };
 
 // Prepares frame i from the file blobs[offsets[rows[i]], offsets[rows[i] + 1]), on all threads.
@@ -38,17 +38,17 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);
 
-// Appends the frames of `piece`, but not their words: the caller stores these after the first `words` words. Equal
-// tables are kept once. All frames have one size.
-void append_frames(JpegFrames& all, JpegFrames piece, int64_t words);
+// Appends the frames of `piece`, but not their words: the caller stores these from word `first_word` on. Equal tables
+// are kept once. All frames have one size.
+void append_frames(JpegFrames& all, JpegFrames piece, int64_t first_word);
 
-// The frames of one batch, prepared in one piece of memory, which takes one copy to a device. It is an array of
-// JpegFrame, then the other members of JpegFrames at these offsets.
+// The frames of one batch in one block, so that one copy brings them to a device. The block begins with an array of
+// JpegFrame; the other members of JpegFrames follow at these offsets.
 struct PackedJpegs {
   int64_t words, segments, tables, long_entries;
   int64_t bytes;  // of everything
   int32_t most_segments;
-  bool one_table;
+  bool one_table;  // all frames have the same tables
 };
 
 // Returns the most memory for `count` frames of a shape whose files have at most `largest` bytes.

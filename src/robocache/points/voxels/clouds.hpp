@@ -25,8 +25,8 @@ struct Clouds {
   DType offsets_dtype;
 };
 
-// Returns the number of rows in all arrays. Row r of cloud b has the index b * rows + r. A ragged batch counts rows
-// directly.
+// Returns the number of rows of all clouds. Row r of cloud b has the index b * rows + r; in a ragged batch, its index in
+// the array.
 ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
   return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
 }
@@ -36,8 +36,8 @@ struct RowRange {
   int64_t end;
 };
 
-// Returns the rows of cloud b that are points: counted from 0, or, in a ragged batch, from the start of the array. Only
-// the CPU calls this, because lengths and offsets must have been checked.
+// Returns the rows of cloud b that are points, as indices in the cloud; in a ragged batch, in the array. Only the CPU
+// calls this, because lengths and offsets must have been checked.
 inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   if (clouds.offsets != nullptr) {
     return {integer_at(clouds.offsets, clouds.offsets_dtype, b),
