@@ -237,7 +237,7 @@ class _Layout:
 
 # The file of a row's image, or the error if the row names none.
 Image = Path | SourceError
-# What read_log returns. Each assumption, in the last item, is a pair: what it is about, and the reason.
+# The result of read_log. Each assumption, in the last item, is a pair: its subject, and the reason.
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows], list[tuple[str, str]]]
 
 

@@ -512,7 +512,7 @@ def _formats(leaves: Mapping[str, Leaf], batch: Batch) -> list[str]:
     return batch.texts(leaves["format"] if "format" in leaves else leaves["encoding"])
 
 
-# What a message declares of its pixels, and their bytes: height, width, step, is_bigendian, encoding, size.
+# A message's declaration of its pixels, and their number of bytes: height, width, step, is_bigendian, encoding, size.
 _Raw = tuple[int, int, int, int, str, int]
 
 

@@ -49,7 +49,7 @@ struct VoxelReduction {
   bool by_grid;                // the cell of cloud b is b * X * Y * Z + voxel_cell in `grid`; else cell_of_row holds it
   int32_t output_count;
   VoxelOutput outputs[kVoxelModes];
-  // What mean, min, max, first and last hold in a cell without points. Other modes hold 0 there.
+  // The value of a cell without points, for mean, min, max, first and last. Other modes give 0.
   double fill;
   int64_t fill_integer;      // `fill` for integer outputs
   int32_t quantum_exponent;  // sums count multiples of 2^quantum_exponent, or kOwnQuantum
