@@ -64,6 +64,7 @@ struct ConvertActionsParams {
   const int32_t* base_features;  // [features]: for each, the feature of the base's row; null: no base
   // WindowSegment::subtracted, if the only conversion subtracts the base in float32; else null.
   const int32_t* subtracted;
+  bool poses_only;  // on CUDA: the only conversion is of poses in float32, and flips mirror nothing
   // y = fma(x, scale, shift) in the work type, or null. Each source has scale_rows rows of out_features numbers: with
   // scale_per_step one row for each step, else kTileRows equal rows.
   const void* scale;

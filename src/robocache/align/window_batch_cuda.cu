@@ -41,7 +41,8 @@ struct alignas(16) PlainEntry {
     float single_weight;
     double double_weight;
   };
-  bool padded;  // the step is padding; set only if the kernel converts
+  bool padded;       // the step is padding; set only if the kernel converts
+  uint16_t segment;  // of the step, in its group; set only if the kernel does all conversions
 };
 constexpr int kOneRow = -1;
 constexpr int kNoRow = -2;
@@ -529,6 +530,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
     const Pick<double, int> picked =
         fill_entry<kCurves, kSpecial>(s, moment_rows, rows, times, delta_rows, entries[step.pick]);
     if constexpr (kConverts != Converts::kNothing) entries[step.pick].padded = !picked.valid;
+    if constexpr (kConverts == Converts::kAll) entries[step.pick].segment = step.segment;
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
     if (s.age_offset >= 0) {
@@ -606,6 +608,70 @@ __device__ void write_sample_fields(const WindowBatch& batch, const Sample* samp
 }
 
 // ---- Conversions, by a block whose samples are filled ---------------------------------------------------------------
+
+// A row of float32, mixed of the two rows of an entry.
+struct MixedRow {
+  const PlainEntry& entry;
+  const int32_t* features;  // for each number, its feature in the row; null: the same
+
+  __device__ float operator[](int number) const {
+    if (entry.left == nullptr) return 0;
+    const int f = features == nullptr ? number : in_global(features)[number];
+    const auto load_number = [&](const char* row) { return reinterpret_cast<const float*>(in_global(row))[f]; };
+    const float x = load_number(entry.left);
+    return entry.apart != 0 && entry.single_weight >= 0
+               ? lerp(x, load_number(entry.left + entry.apart), entry.single_weight)
+               : x;
+  }
+};
+
+// Writes a step whose poses become relative to a base. It does what convert_step() does, but no row is in the batch yet,
+// and all numbers stay in registers.
+__device__ void write_pose_step(const WindowSegment& s, const PlainEntry& entry, const PlainEntry& base_entry, int step,
+                                int64_t sample_index, char* memory) {
+  const ConvertActionsParams& p = *in_global(s.poses);
+  const ActionOp& op = *in_global(p.ops);
+  const float tolerance = tolerance_of<float>(p, op);
+  const MixedRow x{entry, nullptr};
+  const MixedRow base{base_entry, p.base_features};
+  char* const row = memory + s.out_offset + sample_index * s.out_sample + step * s.step_bytes;
+  bool is_there = entry.left != nullptr && base_entry.left != nullptr;
+  for (int begin = 0; begin < op.count; begin += 3 + op.source.width) {
+    float pose[kMostPose];
+    load_pose(op, x, begin, pose);
+    is_there = convert_pose(op, tolerance, pose, base_pose(op, tolerance, base, begin)) && is_there;
+#pragma unroll
+    for (int i = 0; i < kMostPose; ++i) {
+      if (i < 3 + op.source.width) store(s, step, op.taken[begin + i], pose[i], row);
+    }
+  }
+  for (int f = 0; f < p.features && op.count < p.features; ++f) {
+    if (op.is_taken[f] == 0) store(s, step, f, x[f], row);
+  }
+  auto* const stored_base = reinterpret_cast<float*>(memory + s.base_offset + sample_index * s.base_sample);
+  for (int f = step; f < p.features; f += s.steps) stored_base[f] = base[f];
+  if (!is_there || base_entry.padded) {
+    reinterpret_cast<bool*>(memory + s.pad_offset)[sample_index * s.mask_steps + step] = true;
+  }
+  for (int64_t i = 0; i < s.step_bytes && !is_there; ++i) row[i] = 0;
+}
+
+// Writes the steps of a group's segments that have poses; each thread takes a pick.
+__device__ void write_poses(const WindowBatch& batch, const Sample* samples_of_turn, int samples, int nth_group,
+                            int64_t first_sample, const PlainEntry* entries) {
+  const int most_picks = batch.plan.most_picks;
+  for (int i = static_cast<int>(threadIdx.x); i < most_picks * samples; i += kThreads) {
+    const int nth = i / most_picks;
+    const int pick = i - nth * most_picks;
+    if (nth_group >= samples_of_turn[nth].groups) continue;
+    const WindowGroup group = in_global(samples_of_turn[nth].group)[nth_group];
+    if (pick >= group.picks) continue;
+    const WindowSegment& s = in_global(tables_of(group).segments)[entries[i].segment];
+    if (s.poses == nullptr) continue;
+    write_pose_step(s, entries[i], entries[i - pick + s.base_pick], pick - s.pick_begin, first_sample + nth,
+                    in_global(static_cast<char*>(batch.memory)));
+  }
+}
 
 // Converts kTileVectors rows of a key's samples; a warp calls it. If no conversion mixes features, neighbouring lanes
 // have neighbouring numbers, else each lane has a row.
@@ -730,6 +796,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves, kConverts>)
                                                     entries + nth * plan.most_picks);
         }
       }
+      if constexpr (kAll && !kCurves) {
+        if (plan.has_poses) write_poses(batch, samples_of_turn, samples, group, first_sample, entries);
+      }
       if (kAll) __syncthreads();
     }
     if (has_samples) {
@@ -751,13 +820,14 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const WindowPlan& plan = batch->plan;
   const auto moments = static_cast<unsigned>(std::max(1, plan.most_moments));
   const unsigned moment_share = (kShareOne + moments - 1) / moments;
+  const bool converts = plan.conversion_count > 0 || plan.has_poses;
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
     // Without groups a block writes only the anchors, or converts.
-    const int groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
+    const int groups = converts ? 1 : std::max(1, plan.group_count);
     const int64_t most_blocks = std::max(1, multiprocessors(device) * blocks / groups);
     // At most half of the blocks that fit, so that the next launch's blocks can begin beside them; all if they convert.
-    const int64_t limit = plan.conversion_count > 0 ? most_blocks : most_blocks / 2;
+    const int64_t limit = converts ? most_blocks : most_blocks / 2;
     int doublings = 0;
     while (doublings < kMostDoublings && batch->count >> doublings > limit &&
            shared << (doublings + 1) <= kMostShared) {
@@ -772,7 +842,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   constexpr auto kAll = Converts::kAll;
   const auto launch_plain = [&](auto* kernel) { return launch(kernel, sizeof(PlainEntry), kBlocks<false, kNothing>); };
   const auto launch_curved = [&](auto* kernel) { return launch(kernel, sizeof(CurveEntry), kBlocks<true, kNothing>); };
-  if (plan.conversion_count > 0) {
+  if (converts) {
     return plan.curved ? launch_curved(window_kernel<true, true, kAll>)
                        : launch(window_kernel<false, true, kAll>, sizeof(PlainEntry), kBlocks<false, kAll>);
   }

@@ -37,8 +37,10 @@ struct WindowSegment {
   FileRows file;  // for the CPU alone; its offset is that of the segment's first feature
   // For values that become relative to a base, which is an earlier segment of the group, with one step:
   const int32_t* subtracted;  // for each feature: f, the base's feature to subtract, or ~f for none; null: no base
-  int64_t base_offset;        // bytes from the batch's start to sample 0's base, float32
-  int64_t base_sample;        // bytes from a sample's base to the next
+  // On CUDA: the conversion, which makes the steps' poses relative to the base; else null.
+  const ConvertActionsParams* poses;
+  int64_t base_offset;  // bytes from the batch's start to sample 0's base, float32
+  int64_t base_sample;  // bytes from a sample's base to the next
   int32_t steps;
   int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
   int32_t vectors;      // in a step
@@ -157,7 +159,8 @@ struct WindowPlan {
   int32_t most_moments;    // of the group with the most moments
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
-  bool subtracts;          // whether a segment has a base
+  bool subtracts;          // whether a segment has numbers to subtract
+  bool has_poses;          // whether a segment has poses to convert
   bool special;            // whether a step counts rows, has a scale of its own, or is clipped
   bool has_constants;      // whether a source has constants
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only if equal

@@ -220,14 +220,21 @@ bool has_array(const Draft& draft, int64_t array) {
   return std::ranges::any_of(draft.steps, [&](const Draft::Steps& steps) { return steps.array == array; });
 }
 
-// Whether each group with segments of a key has the key's base, in one segment.
-bool has_bases(std::vector<std::vector<Draft>>& sources, const ConvertActionsParams& key) {
+// Whether segments can convert a key: each group with segments of the key must have its base, in one segment. Poses also
+// need whole rows of float32.
+bool segments_can_convert(std::vector<std::vector<Draft>>& sources, const ConvertActionsParams& key) {
   for (std::vector<Draft>& drafts : sources) {
     bool has_base = false;
     for (Draft& draft : drafts) {
       if (!has_array(draft, key.x_offset)) continue;
       const WindowSegment* const base = only_segment(draft, key.base_row_offset);
       if (base == nullptr || base->features != key.base_row || !is_floating(base->value_dtype)) return false;
+      if (key.poses_only && base->value_dtype != DType::kFloat32) return false;
+      for (size_t i = 0; key.poses_only && i < draft.segments.size(); ++i) {
+        const bool has_rows =
+            draft.segments[i].features == key.features && draft.segments[i].value_dtype == DType::kFloat32;
+        if (draft.steps[i].array == key.x_offset && !has_rows) return false;
+      }
       has_base = true;
     }
     if (!has_base) return false;
@@ -235,8 +242,10 @@ bool has_bases(std::vector<std::vector<Draft>>& sources, const ConvertActionsPar
   return true;
 }
 
-// Lets the segments of a key subtract its base, normalise, and write the results. The base has no strips of its own.
-void subtract_base(Draft& draft, const ConvertActionsParams& key, int64_t source) {
+// Lets the segments of a key convert, normalise, and write the results. The base has no strips of its own, and poses have
+// none.
+void convert_segments(Draft& draft, const ConvertActionsParams& key, const ConvertActionsParams* poses,
+                      int64_t source) {
   WindowSegment& base = *only_segment(draft, key.base_row_offset);
   for (size_t i = 0; i < draft.segments.size(); ++i) {
     WindowSegment& segment = draft.segments[i];
@@ -249,7 +258,12 @@ void subtract_base(Draft& draft, const ConvertActionsParams& key, int64_t source
     segment.out_sample = key.steps * segment.step_bytes;
     segment.out_offset = key.out_offset + steps.step * segment.step_bytes + steps.feature * out_bytes;
     if (!key.shows_ages) segment.age_offset = -1;
-    segment.subtracted = key.subtracted + steps.feature;
+    segment.poses = poses;
+    if (poses != nullptr) {
+      steps.strips = 0;
+    } else {
+      segment.subtracted = key.subtracted + steps.feature;
+    }
     segment.base_offset = key.base_offset + steps.feature * int64_t{sizeof(float)};
     segment.base_sample = key.features * int64_t{sizeof(float)};
     segment.base_pick = base.pick_begin;
@@ -283,13 +297,15 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
   }
   if (conversions != nullptr && !plan.curved) {
     std::erase_if(*conversions, [&](const ConvertActionsParams& key) {
-      if (key.subtracted == nullptr || !has_bases(source_drafts, key)) return false;
+      if ((key.subtracted == nullptr && !key.poses_only) || !segments_can_convert(source_drafts, key)) return false;
+      const ConvertActionsParams* const poses = key.poses_only ? tables.put(std::span(&key, 1)) : nullptr;
       for (size_t i = 0; i < sources.size(); ++i) {
         for (Draft& draft : source_drafts[i]) {
-          if (has_array(draft, key.x_offset)) subtract_base(draft, key, static_cast<int64_t>(i));
+          if (has_array(draft, key.x_offset)) convert_segments(draft, key, poses, static_cast<int64_t>(i));
         }
       }
-      plan.subtracts = true;
+      plan.subtracts = plan.subtracts || poses == nullptr;
+      plan.has_poses = plan.has_poses || poses != nullptr;
       plan.special = plan.special || key.scale_per_step || key.clip;
       return true;
     });

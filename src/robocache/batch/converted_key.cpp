@@ -87,8 +87,10 @@ class ConvertedKey final : public BatchKey {
     }
     params.base_features = tables.put(base_features);
     const ActionOp& op = conversion_.ops.ops[0];
-    if (!params.wide && params.op_count == 1 && op.step == ActionStep::kJoints && !op.has_angles &&
-        key_mirror(options(), request_).axes.empty() && key_mirror(options(), *conversion_.base).axes.empty()) {
+    const bool is_single = !params.wide && params.op_count == 1 && key_mirror(options(), request_).axes.empty() &&
+                           key_mirror(options(), *conversion_.base).axes.empty();
+    params.poses_only = is_single && is_of_poses(op.step) && part == Part::kDevice && options().device.is_cuda();
+    if (is_single && op.step == ActionStep::kJoints && !op.has_angles) {
       std::vector<int32_t> subtracted = base_features;
       for (size_t f = 0; f < subtracted.size(); ++f) {
         if (op.is_taken[f] == 0) subtracted[f] = ~subtracted[f];  // nothing is subtracted
