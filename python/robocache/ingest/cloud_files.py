@@ -329,7 +329,8 @@ def _read_npz(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
 
 
 def _array_columns(file: Path, points: np.ndarray) -> Columns:
-    """Returns x, y, z and further columns, or the fields of a structured array."""
+    """Returns x, y, z and further columns, or the fields of a structured array, in the machine's byte order."""
+    points = points.astype(points.dtype.newbyteorder("="), copy=False)
     if points.dtype.names is not None and points.ndim == 1:
         return {name: np.array(points[name]) for name in points.dtype.names}
     if points.ndim != 2 or points.shape[1] < 3:

@@ -732,7 +732,8 @@ class Driver:
         """
         if not isinstance(values, np.ndarray):
             return values
-        first = self._dtypes.setdefault(name, values.dtype.newbyteorder("="))
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        first = self._dtypes.setdefault(name, values.dtype)
         if values.dtype == first:
             return values
         cast = _cast_exactly(first, values)
@@ -754,7 +755,9 @@ def _cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
         back = cast.astype(values.dtype)
-    return cast if np.array_equal(back, values, equal_nan=values.dtype.kind == "f") else None
+    # A negative number and an unsigned one may have the same bits, and so survive the way there and back.
+    is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind == "f") and np.array_equal(cast < 0, values < 0)
+    return cast if is_equal else None
 
 
 def _charge(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:

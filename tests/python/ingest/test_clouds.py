@@ -262,6 +262,14 @@ def test_npy_and_npz_files(rng, tmp_path):
     points = make_cloud(rng, 7)
     np.save(tmp_path / "c.npy", points)
     assert_points(Yields("clouds", tmp_path / "c.npy").only(), points)
+    big_endian = make_cloud(rng, 7, [("x", ">f4"), ("y", ">f4"), ("z", ">f4"), ("rgb", ">u4"), ("id", ">u8")])
+    big_endian["rgb"], big_endian["id"] = 0x04010203, 2**60 + 1
+    np.save(tmp_path / "c.npy", big_endian)
+    yields = Yields("clouds", tmp_path / "c.npy")
+    streams = yields.only()
+    assert np.array_equal(streams["points"][1][0], np.stack([big_endian[axis] for axis in "xyz"], 1))
+    assert streams["points/rgb"][1][0].tolist() == [[1, 2, 3, 4]] * 7 and yields.left_out == {}
+    assert streams["points/id"][1][0].tolist() == [[2**60 + 1]] * 7
     np.save(tmp_path / "d.npy", np.array([{}], object), allow_pickle=True)
     assert "objects in dtype" in outcome("clouds", tmp_path / "d.npy")
     np.save(tmp_path / "d.npy", np.zeros((3, 2)))
@@ -564,8 +572,10 @@ def test_damaged_files_are_refused(name, content, message_part, tmp_path):
 def test_huge_declared_sizes_are_refused_at_once(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 3)))
     content = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(content.replace(b"(3, 3), }      ", b"(3000000000, 3)}"[:15] + b"}"))
-    assert outcome("clouds", tmp_path / "a.npy")
+    longer = content.replace(b"(3, 3), }         ", b"(3000000000, 3), }")
+    assert len(longer) == len(content) and longer != content
+    (tmp_path / "a.npy").write_bytes(longer)
+    assert "greater than file size" in outcome("clouds", tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("points.npy", bytes(100_000_000))
     assert "claims" in outcome("clouds", tmp_path / "b.npz")

@@ -286,7 +286,7 @@ def test_a_mapping_of_some_features_leaves_the_others_held(tmp_path):
 
 
 def test_a_gr00t_modality_that_declares_a_dtype(tmp_path, rng):
-    root = write_lerobot(tmp_path / "set", make_episodes(rng)) or tmp_path / "set"
+    root = write_lerobot(tmp_path / "set", make_episodes(rng))
     modality = {
         "state": {"arm": {"start": 0, "end": 1}, "mode": {"start": 1, "end": 2, "dtype": "int32"}},
         "action": {"all": {"start": 0, "end": 2, "dtype": "float32"}},

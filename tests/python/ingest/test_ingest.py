@@ -499,7 +499,12 @@ TIMES = np.arange(3, dtype=np.int64) * 10**8
         ([True, False, True], np.float32([0, 1, 0.5]), "float32"),
         (np.int32([1, 2, 2**31 - 1]), np.float32([0.5, 1, 2]), "float64"),
         ([1, 2, 3], [np.nan, 1.0, 2.0], "float64"),
-        (np.arange(3, dtype=">f8") / 3, np.arange(3) / 3, "float64"),
+        ((np.arange(3) / 3).astype(">f8"), np.arange(3) / 3, "float64"),
+        (np.uint8([0, 1, 255]), np.int8([-128, 0, 127]), "int16"),
+        (np.int8([-128, 0, 127]), np.uint32([0, 1, 2**32 - 1]), "int64"),
+        (np.int64([-1, 0, 1]), np.uint64([0, 1, 2**63 - 1]), "int64"),
+        (np.int64([-1, 0, 1]), np.uint64([0, 1, 2**63]), "float64"),
+        (np.uint64([0, 1, 2**64 - 1]), np.int8([0, 1, 127]), "uint64"),
     ],
 )
 @pytest.mark.parametrize("ragged", [False, True])
@@ -513,9 +518,8 @@ def test_recordings_of_two_dtypes_get_one_that_holds_both(first, second, expecte
     report = toy(read)
     stream = robocache.open(tmp_path / "cache").streams["x"]
     assert stream.dtype == expected and report.episodes == 3
-    values = stream.values.elements if ragged and hasattr(stream.values, "elements") else stream.values
-    if not ragged:
-        np.testing.assert_array_equal(values, np.concatenate([first, second, first]).astype(expected))
+    numbers = [number for part in (first, second, first) for number in np.asarray(part).tolist()]
+    np.testing.assert_array_equal(stream.values, np.array(numbers, expected))
     reasons = [omission.reason for omission in report.left_out if omission.what == "x: its own type"]
     differ = {np.asarray(values).dtype.newbyteorder("=").name for values in (first, second)} - {expected}
     assert sorted(reason.split()[0] for reason in reasons) == sorted(differ)
@@ -523,7 +527,13 @@ def test_recordings_of_two_dtypes_get_one_that_holds_both(first, second, expecte
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [([2**53 + 1, 0, 1], [0.5, 1, 2]), ([0.5, 1, 2], [2**53 + 1, 0, 1]), ([1, 2, 3], [1, 2, 2.0**64])],
+    [
+        ([2**53 + 1, 0, 1], [0.5, 1, 2]),
+        ([0.5, 1, 2], [2**53 + 1, 0, 1]),
+        (np.uint64([2**64 - 1, 0, 1]), [-1, 0, 1]),
+        (np.int64([-(2**63), 0, 1]), np.uint64([2**64 - 1, 0, 1])),
+        ([1, 2, 3], [1, 2, 2.0**64]),
+    ],
 )
 def test_recordings_without_a_common_dtype_are_refused_by_name(first, second, toy, tmp_path):
     def read(options, notes):
