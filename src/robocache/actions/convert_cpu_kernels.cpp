@@ -1,16 +1,9 @@
 #include "robocache/actions/convert_cpu.hpp"
 #include "robocache/actions/convert_math.hpp"
+#include "robocache/core/cpu_isa.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
-
-#if defined(__AVX512F__) && defined(__AVX512VL__)
-constexpr int kRegisterBytes = 64;
-#elif defined(__AVX__)
-constexpr int kRegisterBytes = 32;
-#else
-constexpr int kRegisterBytes = 16;
-#endif
 
 // Converts the steps [begin, end) of a sample together, at most as many as a Wide holds.
 template <class Scalar>

@@ -28,7 +28,7 @@ void subtract(const ConvertActionsParams& p, const ActionOp& op, const BaseRow<S
     Scalar subtrahends[kTileRows * kMostActionFeatures];  // the numbers that a tile subtracts; 0 for features that stay
     for (int f = 0; f < features; ++f) subtrahends[f] = op.is_taken[f] != 0 ? base[f] : Scalar(0);
     const int64_t tile = int64_t{kTileRows < p.steps ? kTileRows : p.steps} * features;
-    for (int64_t filled = features; filled < tile; filled *= 2) {
+    for (int64_t filled = features; filled < tile; filled *= 2) {  // repeats the first row
       std::memcpy(subtrahends + filled, subtrahends,
                   static_cast<size_t>(tile - filled < filled ? tile - filled : filled) * sizeof(Scalar));
     }

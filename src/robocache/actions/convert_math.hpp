@@ -88,7 +88,7 @@ ROBOCACHE_HD Scalar mirrored(const ActionMirror& mirror, uint8_t flipped, int fe
   return axes == 1 || axes == 2 ? Scalar(0) - x : x;
 }
 
-// The state that the steps of a sample are relative to. Feature f of the steps is compared with number features[f] of
+// The state that the steps of a sample are relative to. Feature f of the steps belongs to number features[f] of
 // `state`.
 template <class Scalar>
 struct BaseRow {

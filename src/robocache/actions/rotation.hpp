@@ -203,7 +203,7 @@ template <class Scalar>
 ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
   const Scalar square = dot_of(q, q, 3);
   const auto is_small = square < Scalar(One<Scalar>(kSmallSquare));
-  const Scalar half_sine = root_of(choose(is_small, Scalar(1), square));  // of half the angle
+  const Scalar half_sine = root_of(choose(is_small, Scalar(1), square));  // sin(angle / 2)
   const Scalar w = choose(is_small, q[3], Scalar(1));
   const Scalar series = Scalar(2) / w * (Scalar(1) - square / (Scalar(3) * w * w));
   const Scalar factor = choose(is_small, series, Scalar(2) * arc_tangent_of(half_sine, q[3]) / half_sine);

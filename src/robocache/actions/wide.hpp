@@ -1,5 +1,5 @@
 // The operations of rotation.hpp on one number, and on several at once. `Scalar` there is float, double, or a Wide of
-// floats or doubles. Each number of a Wide gets the same bits as alone. Conditions are bool, or a mask for a Wide.
+// floats or doubles. A number gets the same bits in a Wide as alone. Conditions are bool, or a mask for a Wide.
 #pragma once
 
 #include <cmath>

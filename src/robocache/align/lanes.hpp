@@ -9,17 +9,10 @@
 #include <immintrin.h>
 #endif
 
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/interpolation/number.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
-
-#if defined(__AVX512F__) && defined(__AVX512VL__)
-inline constexpr int kRegisterBytes = 64;
-#elif defined(__AVX__)
-inline constexpr int kRegisterBytes = 32;
-#else
-inline constexpr int kRegisterBytes = 16;
-#endif
 
 template <class T, int kCount>
 struct LanesOf {
@@ -271,7 +264,7 @@ class FirstLanes {
 #else
 inline constexpr bool kHasParts = false;
 
-// Only its name is needed: without kHasParts no code makes one.
+// Only its name is needed: without kHasParts no code constructs it.
 struct FirstLanes : AllLanes {
   explicit FirstLanes(int64_t n);
 };

@@ -145,7 +145,7 @@ struct Item {
 void prefetch_clocks(const Group& group, const Anchor& anchor);
 
 // Finds the rows of each step of an item and the memory that they need, and writes masks and ages to the batch at
-// `memory`. Meanwhile prefetches `prefetches`.
+// `memory`. Meanwhile prefetches the memory in `prefetches`.
 void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& prefetches);
 
 // Writes the values of an item's steps to the batch. Throws FileError for rows in a file.

@@ -185,7 +185,7 @@ struct WindowBatch {
   void* memory;
 
   ROBOCACHE_HD Draw draw(int64_t sample) const {
-    return anchors != nullptr ? mixture.of(anchors[sample]) : mixture.at(position(sample));
+    return anchors != nullptr ? mixture.draw_of(anchors[sample]) : mixture.at(position(sample));
   }
 
   // Returns the number that seeds the sample's random draws.

@@ -168,8 +168,7 @@ std::string Camera::not_packed() const {
                        other.frames->unit_m == first.frames->unit_m;
     if (!alike) return "the sources' frames differ in size or codec";
   }
-  constexpr int64_t kHeaderBytes = 65536;
-  return largest_file_bytes() > 2 * any().shape.bytes() + kHeaderBytes ? "a file is larger than twice its pixels" : "";
+  return largest_file_bytes() > most_packed_bytes(any().shape) ? "a file is larger than twice its pixels" : "";
 }
 
 }  // namespace robocache

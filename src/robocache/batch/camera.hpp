@@ -69,7 +69,7 @@ class Camera {
   const std::vector<int64_t>& shape() const { return shape_; }
   bool has_intrinsics() const { return has_intrinsics_; }
 
-  // The rows of all sources are numbered from 1; the number 0 means no row.
+  // The rows of all sources are numbered from 1 to numbers(). The number 0 means no row.
   int64_t numbers() const { return numbers_; }
   int64_t first_number(size_t source) const { return sources_[source] ? sources_[source]->first_number : 1; }
   const Source* source_of(int64_t number) const;  // null for 0

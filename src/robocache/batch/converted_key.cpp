@@ -119,7 +119,7 @@ class ConvertedKey final : public BatchKey {
     window.pad_offset = pad_offset;
     window.age_offset = age_offset;
     if (!key.rows) return window;
-    window.rows = streams_.of(source, request)->rows();
+    window.rows = streams_.stream_of(source, request)->rows();
     window.methods = key.rows->methods;
     return window;
   }

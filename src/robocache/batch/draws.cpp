@@ -60,7 +60,8 @@ void Draws::add_parts(size_t i) {
   });
   AnchorClasses classes = request.balance ? classes_by_number(values) : classes_by_weight(values);
   if (classes.weights.empty()) refuse(name, ": expected an anchor with a weight above 0, got none");
-  for (Anchors& part : anchors.split(classes.of, std::ssize(classes.weights))) parts_.push_back({i, std::move(part)});
+  for (Anchors& part : anchors.split(classes.class_of, std::ssize(classes.weights)))
+    parts_.push_back({i, std::move(part)});
   sources_[i].part_weights = std::move(classes.weights);
 }
 
@@ -75,7 +76,7 @@ AnchorEdges Draws::edges_of(size_t source) const {
   AnchorEdges edges{.whole = {}, .snap_ns = spec.snap_ns, .drop_n_last = options_.drop_n_last};
   if (options_.edges == Edges::kPad) return edges;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
-    const auto& stream = streams_.of(source, request);
+    const auto& stream = streams_.stream_of(source, request);
     if (!stream || options_.streams[request].moment) continue;
     const KeySpec& key = spec.keys[request];
     const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
@@ -92,7 +93,7 @@ Anchors Draws::ticks_of(size_t source, const std::vector<int64_t>& episodes, con
   if (const auto& ticks = sources_[source].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
   std::vector<StreamClock> clocks;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
-    if (const auto& stream = streams_.of(source, request)) clocks.push_back(stream->clock().on_host());
+    if (const auto& stream = streams_.stream_of(source, request)) clocks.push_back(stream->clock().on_host());
   }
   return Anchors::at_rate(*options_.anchor_hz, clocks, episodes, edges);
 }
@@ -208,7 +209,7 @@ const WeightChange* Draws::change_weights(const BatchPosition& from,
   const Mixture previous_mixture = mixture_at(from, Device{});
   const int64_t samples_before = options_.shard_episodes ? from.samples / options_.world_size : from.samples;
   auto change = std::make_unique<WeightChange>(WeightChange{from, MixtureTables(anchors_of_parts(), mixing)});
-  change->mixed.go_on(previous_mixture, previous_mixture.first_draw + static_cast<uint64_t>(samples_before));
+  change->mixed.continue_from(previous_mixture, previous_mixture.first_draw + static_cast<uint64_t>(samples_before));
   const std::lock_guard<std::mutex> lock(changes_mutex_);
   if (options_.device.is_cuda()) change->on_device = change_tables_.put(change->mixed.table());
   changes_.push_back(std::move(change));

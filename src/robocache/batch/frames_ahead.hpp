@@ -24,8 +24,8 @@ class FramesAhead {
  public:
   static constexpr int64_t kSlots = 2;
 
-  FramesAhead(Device device, int64_t bytes)
-      : stream_(device) {  // `bytes` for a batch's files; throws DeviceError, OutOfMemory
+  // `bytes` is the size of a batch's files. Throws DeviceError, OutOfMemory.
+  FramesAhead(Device device, int64_t bytes) : stream_(device) {
     for (Slot& slot : slots_) {
       slot = {{}, DeviceBuffer(device, static_cast<size_t>(bytes)), CudaEvent(device), CudaEvent(device)};
     }

@@ -46,7 +46,7 @@ class FramesKey : public BatchKey {
 
   WindowStream number_window(size_t source, int64_t out_offset) const {
     WindowStream numbers = window(source, 1, DType::kInt64, out_offset);
-    if (!streams_.of(source, request_)) return numbers;
+    if (!streams_.stream_of(source, request_)) return numbers;
     numbers.rows = streams_.row_numbers(source, request_);
     numbers.methods = spec(source).rows->methods;
     return numbers;
@@ -147,7 +147,7 @@ class DeviceFramesKey : public FramesKey {
   JpegMarks marks(const BatchMemory& batch) const {
     return {.first_row = 1,
             .is_pad = options().on_bad_frame == BadFrame::kPad ? is_pad(batch) : nullptr,
-            .found = static_cast<JpegDamage*>(damage_.on_device())};
+            .damage_report = static_cast<JpegDamage*>(damage_.on_device())};
   }
 
   // Transforms the frames of one source. The call for camera_.any() also writes the steps that have no source.

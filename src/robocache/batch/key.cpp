@@ -74,7 +74,7 @@ class NumbersKey final : public BatchKey {
                   DeviceTables& tables) const override {
     if (part != aligned() || moment != spec().moment) return;
     WindowStream& window_stream = windows.streams.emplace_back(window(source, features_, spec().dtype, out_offset_));
-    const auto& stream = streams_.of(source, request_);
+    const auto& stream = streams_.stream_of(source, request_);
     if (stream) {
       window_stream.rows = stream->rows();
       window_stream.methods = spec(source).rows->methods;

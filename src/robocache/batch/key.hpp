@@ -53,9 +53,8 @@ struct HostPart {
 struct BatchMemory {
   char* memory;  // the start that offsets count from
   int64_t count;
-  ImageDraw first;  // the random draw of sample 0
-  std::span<const int64_t>
-      numbers;  // each sample's number, which seeds its draw; empty: they count up from first.sample
+  ImageDraw first;                   // the random draw of sample 0
+  std::span<const int64_t> numbers;  // each sample's number, which seeds its draw; empty: first.sample, + 1, ...
 
   ImageDraw draw_of(int64_t sample) const {
     ImageDraw draw = first;
@@ -151,8 +150,8 @@ class BatchKey {
 // Makes the key of a request, of the kind for its tier and the loader's device. Throws DeviceError, OutOfMemory.
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
 std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);  // for a camera's request
-std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams,
-                                             size_t request);  // with `convert`, or mirrored
+// With `convert`, or mirrored.
+std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request);
 
 // Returns the part whose plan reads a request's numbers.
 Part part_of_numbers(const LoaderStreams& streams, size_t request);

@@ -45,7 +45,7 @@ class LoaderStreams {
   std::span<const BatchSpec> specs() const { return specs_; }
 
   // Null if the source has no such stream.
-  const std::shared_ptr<const ResidentStream>& of(size_t source, size_t request) const {
+  const std::shared_ptr<const ResidentStream>& stream_of(size_t source, size_t request) const {
     return streams_[source][request];
   }
 

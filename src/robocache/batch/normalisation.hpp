@@ -91,7 +91,7 @@ struct NormStats {
   std::vector<std::pair<std::string, std::vector<double>>> fields;
   int64_t steps = 0;  // above 0: each step of a window has its own numbers, [steps, features]
 
-  // The values that the statistics describe: values_to_json() of a key, kRecorded, or "" if unknown.
+  // Says of which values these are the statistics: values_to_json() of a key, kRecorded, or "" if unknown.
   std::string values = {};
 
   NormStats() = default;
@@ -115,7 +115,8 @@ struct Scaling {
 struct ScaledFeature {
   Affine affine = {};
 
-  // The scale is 1 because the work type cannot hold that of the statistics, or because they give none.
+  // The scale is 1 because the work type cannot hold the statistics' scale, or because they give none (NaN, or a spread
+  // below 0). False if `spread_below_min` is set.
   bool lacks_scale = false;
 
   // The spread of the feature (a std, or half the distance of two ends) if it is above 0 but below `min_spread`, so that
@@ -127,11 +128,11 @@ struct ScaledFeature {
 // spread is below 0, the result is x - centre; if the centre is not finite, it is x. Both lack a scale.
 //
 // With kLeRobot and kOpenPi, a feature without spread is scaled as LeRobot or openpi scale it: the constant becomes 0
-// (kMeanStd) or -1. If that slope is so large that rounding the shift changes this result, the slope is the largest
+// (kMeanStd) or -1. If that scale is so large that rounding the shift changes this result, the scale is the largest
 // power of two below it that keeps the result. The constant, rounded to the work type, then becomes the result within
 // 2^-23 (float64 2^-52).
 //
-// A feature with a spread below `min_spread` has the slope 1. With kCenter its centre becomes 0; else the mean becomes
+// A feature with a spread below `min_spread` has the scale 1. With kCenter its centre becomes 0; else the mean becomes
 // 0, or the lower end -1.
 ScaledFeature scale_feature(const NormStats& stats, size_t feature, const Scaling& scaling);
 

@@ -82,15 +82,15 @@ std::string size_text(int64_t bytes) {
   return text;
 }
 
-MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present) {
-  MemoryBytes budget;
+MemoryBytes budget_bytes(const MemoryBudget& budget, Device device, const MemoryBytes& present) {
+  MemoryBytes bytes;
   if (device.is_cuda()) {
     CudaDeviceInfo info{};
     check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
-    budget.device = share_of(asked.device, static_cast<int64_t>(info.memory_free_bytes) + present.device);
+    bytes.device = share_of(budget.device, static_cast<int64_t>(info.memory_free_bytes) + present.device);
   }
-  budget.host = share_of(asked.host, host_memory().free_bytes + present.host);
-  return budget;
+  bytes.host = share_of(budget.host, host_memory().free_bytes + present.host);
+  return bytes;
 }
 
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,

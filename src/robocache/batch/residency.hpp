@@ -35,7 +35,7 @@ std::string size_text(int64_t bytes);
 // Returns a budget in bytes, by the memory that is free now. `present` counts the bytes of this loader's streams that are in
 // memory already (ResidentStream::bytes_present). They count as free, since decide_residency() counts these streams again.
 // Throws DeviceError, and ArgumentError that names memory.budget for fewer than 0 bytes and for a share outside (0, 1].
-MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present);
+MemoryBytes budget_bytes(const MemoryBudget& budget, Device device, const MemoryBytes& present);
 
 // A key of the batch. If keys have the same stream, only one of them counts its bytes.
 struct ResidencyRequest {

@@ -110,7 +110,7 @@ class PieceDecoder {
         files_(files),
         shape_(stored_shape(stream_of(wanted))),
         on_device_(stream_of(wanted).frames->codec == Codec::kJpeg &&
-                   files.largest_row_bytes() <= 2 * shape_.bytes() + 65536) {  // as in Camera::not_packed()
+                   files.largest_row_bytes() <= most_packed_bytes(shape_)) {
     const int64_t bytes =
         on_device_ ? packed_jpegs_bytes(shape_, most_frames, files.largest_row_bytes()) : most_frames * shape_.bytes();
     staging_ = PinnedBuffer(wanted.device, static_cast<size_t>(bytes));
@@ -150,7 +150,7 @@ class PieceDecoder {
     *static_cast<JpegDamage*>(damage_.data()) = {};
     decode_packed_jpegs(packed, packed_.data(), shape_, static_cast<const int64_t*>(numbers_.data()), count, to,
                         workspace_.data(), wanted_.device, {},
-                        {.found = static_cast<JpegDamage*>(damage_.on_device())});
+                        {.damage_report = static_cast<JpegDamage*>(damage_.on_device())});
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "decoding frames");
     const auto* const damage = static_cast<const volatile JpegDamage*>(damage_.data());
     if (damage->frames == 0) return;

@@ -86,8 +86,9 @@ class ResidentFrames {
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }
   const void* pixels() const { return pixels_; }
 
-  // On the CPU: returns the pixels of a row, and decodes them if they are missing: into the memory of
-  // all frames, or into memory.frame while another thread decodes them there. Throws FrameError, FileError; they then stay missing.
+  // On the CPU: returns the pixels of a row, and decodes them if they are missing: into the memory of all frames, or
+  // into memory.frame while another thread decodes them there. Throws FrameError, FileError; the pixels then stay
+  // missing.
   const uint8_t* at(int64_t row, FrameMemory& memory) const;
 
   // Returns a note for people, as ResidentStream::note() does.

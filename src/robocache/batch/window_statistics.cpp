@@ -140,7 +140,7 @@ std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bo
 std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions& options, size_t source,
                                                              size_t request,
                                                              const std::optional<std::vector<int64_t>>& episodes,
-                                                             const WindowStatistics& asked,
+                                                             const WindowStatistics& requested,
                                                              const WindowProgress& progress) {
   LoaderOptions key_options = options_of(options, source, request, episodes);
   const size_t index = key_options.filled[0];
@@ -159,10 +159,10 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
       if (base && *base != read_streams[0]) read_streams.push_back(*base);
     }
   }
-  const auto rows_of_table = static_cast<int64_t>(5 + asked.quantiles.size());
+  const auto rows_of_table = static_cast<int64_t>(5 + requested.quantiles.size());
   const auto steps = std::ssize(window.delta_timestamps);
   if (!has_values) {  // the source lacks the base, so everything is padding
-    const int64_t table_width = key_conversion(options, request).ops.out_features * (asked.per_step ? steps : 1);
+    const int64_t table_width = key_conversion(options, request).ops.out_features * (requested.per_step ? steps : 1);
     std::vector<double> table(static_cast<size_t>(rows_of_table * table_width),
                               std::numeric_limits<double>::quiet_NaN());
     std::fill(table.end() - table_width, table.end(), 0.0);
@@ -176,7 +176,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   int64_t features = 1;
   for (const int64_t extent : key.shape) features *= extent;
   std::vector<int64_t> shape = key.shape;
-  if (asked.per_step) shape.insert(shape.begin(), steps);
+  if (requested.per_step) shape.insert(shape.begin(), steps);
 
   cache::StatisticsHash hash;
   hash.add("window statistics 2");
@@ -190,8 +190,8 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     hash.add(source_stream.clock_checksum);
   }
   for (const int64_t episode : *file_loader.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
-  hash.add(static_cast<uint64_t>(asked.per_step));
-  for (const double quantile : asked.quantiles) hash.add(std::bit_cast<uint64_t>(quantile));
+  hash.add(static_cast<uint64_t>(requested.per_step));
+  for (const double quantile : requested.quantiles) hash.add(std::bit_cast<uint64_t>(quantile));
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read_streams, [&] {
     // A pass reads the rows of the key and of its base. On a device it reads them from the tier of the loader that asks.
     const auto prepare = [&](Device device, int64_t batch_bytes) {
@@ -206,25 +206,25 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
       const int64_t batch_size_over_8 = batch_bytes / std::max<int64_t>(1, 8 * steps * features * (wide ? 8 : 4));
       key_options.batch_size = 8 * std::clamp<int64_t>(batch_size_over_8, 1, int64_t{1} << 13);
     };
-    const int64_t all_rows = file_loader.anchors() * (asked.per_step ? 1 : steps);
+    const int64_t all_rows = file_loader.anchors() * (requested.per_step ? 1 : steps);
     if (options.device.is_cuda() && is_floating(stream.dtype) &&
-        cache::fits_device(all_rows, asked.per_step ? steps * features : features)) {
+        cache::fits_device(all_rows, requested.per_step ? steps * features : features)) {
       try {
         prepare(options.device, kDeviceBatchBytes);
-        return table_on_device(Loader(key_options), key, asked.per_step, features, asked.quantiles, progress);
+        return table_on_device(Loader(key_options), key, requested.per_step, features, requested.quantiles, progress);
       } catch (const OutOfMemory&) {  // the host computes the same bits
       }
     }
     prepare(Device{}, kBatchBytes);
     const Loader loader(key_options);
-    const int64_t rows_of_sample = asked.per_step ? 1 : steps;
-    const int64_t width = asked.per_step ? steps * features : features;
+    const int64_t rows_of_sample = requested.per_step ? 1 : steps;
+    const int64_t width = requested.per_step ? steps * features : features;
     const auto table_on_host = [&]<class Real>(Real) {
       const auto pass = [&](const std::function<void(const Real*, int64_t)>& take) {
         pass_batches<Real>(loader, key, features, progress,
                            [&](const Real* numbers, int64_t rows) { take(numbers, rows / steps * rows_of_sample); });
       };
-      return cache::made_statistics<Real>(pass, loader.anchors() * rows_of_sample, width, asked.quantiles);
+      return cache::made_statistics<Real>(pass, loader.anchors() * rows_of_sample, width, requested.quantiles);
     };
     return wide ? table_on_host(double{}) : table_on_host(float{});
   });

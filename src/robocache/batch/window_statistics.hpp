@@ -31,6 +31,6 @@ struct WindowStatistics {
 // numbers, and the source has its stream. Without `episodes` it covers the whole dataset.
 std::shared_ptr<const std::vector<double>> window_statistics(
     const LoaderOptions& options, size_t source, size_t request, const std::optional<std::vector<int64_t>>& episodes,
-    const WindowStatistics& asked, const WindowProgress& progress = [](int64_t, int64_t) {});
+    const WindowStatistics& requested, const WindowProgress& progress = [](int64_t, int64_t) {});
 
 }  // namespace robocache

@@ -203,7 +203,7 @@ void survey_windows(const LoaderStreams& streams, const Draws& draws, size_t sou
   const std::string name = source_name(options, source);
   for (size_t request = 0; request < options.streams.size(); ++request) {
     const StreamRequest& key_request = options.streams[request];
-    const auto& resident = streams.of(source, request);
+    const auto& resident = streams.stream_of(source, request);
     if (!resident) continue;
     const Stream& stream = *source_request.stream_of(request);
     const BatchSpec& spec = streams.spec(source);
@@ -256,7 +256,7 @@ void check_tolerance(const LoaderStreams& streams, const Draws& draws, size_t so
   const LoaderOptions& options = streams.options();
   for (size_t request = 0; request < options.streams.size(); ++request) {
     const StreamRequest& key_request = options.streams[request];
-    const auto& stream = streams.of(source, request);
+    const auto& stream = streams.stream_of(source, request);
     if (!key_request.tolerance_s || !stream) continue;
     const StreamClock clock = stream->clock().on_host();
     const AnchorIndex anchors = draws.around(source, key_request);

@@ -7,7 +7,6 @@
 #include <limits>
 #include <string_view>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "robocache/cache/file.hpp"
@@ -54,8 +53,7 @@ void replace_manifest(const std::string& path) {
 }
 
 void remove_leftovers(const std::string& path, const std::map<std::string, FileRecord>& named) {
-  std::vector<std::string> names;
-  const auto add_names = [&](const std::string& directory, const auto& is_ours) {
+  const auto add_names = [&](const std::string& directory, const auto& is_ours, std::vector<std::string>& names) {
     std::error_code error;
     fs::directory_iterator entries(path + "/" + directory, error);
     for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
@@ -63,20 +61,20 @@ void remove_leftovers(const std::string& path, const std::map<std::string, FileR
       if (is_ours(name)) names.push_back(directory + name);
     }
   };
-  add_names("",
-            [](const std::string& name) { return name == kNewManifestFile || is_generation_of(kEpisodesFile, name); });
-  std::vector<std::string> directories;  // of streams; the swaps collect them apart from the files
-  std::swap(names, directories);
-  add_names(std::string(kStreamsDirectory) + "/", [](const std::string&) { return true; });
-  std::swap(names, directories);
-  for (const std::string& directory : directories) {
-    add_names(directory + "/", [](const std::string& name) {
-      return name == kTimeFile || name == kValuesFile || name == kBlobOffsetsFile ||
-             is_generation_of(kRowOffsetsFile, name) || is_generation_of(kStatsFile, name);
-    });
-  }
-  for (const std::string& name : names) {
-    if (!named.contains(name)) ::unlink((path + "/" + name).c_str());
+  const auto is_in_cache = [](const std::string& name) {
+    return name == kNewManifestFile || is_generation_of(kEpisodesFile, name);
+  };
+  const auto is_in_stream = [](const std::string& name) {
+    return name == kTimeFile || name == kValuesFile || name == kBlobOffsetsFile ||
+           is_generation_of(kRowOffsetsFile, name) || is_generation_of(kStatsFile, name);
+  };
+  std::vector<std::string> files;
+  std::vector<std::string> directories;  // of streams
+  add_names("", is_in_cache, files);
+  add_names(std::string(kStreamsDirectory) + "/", [](const std::string&) { return true; }, directories);
+  for (const std::string& directory : directories) add_names(directory + "/", is_in_stream, files);
+  for (const std::string& file : files) {
+    if (!named.contains(file)) ::unlink((path + "/" + file).c_str());
   }
   for (const std::string& directory : directories) ::rmdir((path + "/" + directory).c_str());  // removes the empty ones
 }

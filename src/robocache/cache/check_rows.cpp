@@ -40,7 +40,7 @@ void check_text(std::string_view stream, const TensorView& bytes, std::span<cons
 
 }  // namespace
 
-FrameFormat Description::of(const FrameFormat& rows) const {
+FrameFormat Description::with_codec_of(const FrameFormat& rows) const {
   FrameFormat description = frames.value_or(FrameFormat{});
   description.codec = rows.codec;
   const bool is_depth = rows.color_space == ColorSpace::kGray && description.unit_m;
@@ -59,7 +59,7 @@ void check_description(std::string_view stream, const Description& description, 
     refuse_stream(stream, "expected frames, as it was described, got ", kind_text(rows.frames, rows.ragged));
   }
   if (!rows.frames) return;
-  const std::string mistake = frame_mistake(description.of(*rows.frames), rows.dtype, rows.shape);
+  const std::string mistake = frame_mistake(description.with_codec_of(*rows.frames), rows.dtype, rows.shape);
   if (!mistake.empty()) refuse_stream(stream, mistake);
 }
 
@@ -141,7 +141,7 @@ void check_same_rows(const StreamFiles& stream, const Description& description, 
                   "; write rows of another kind to another stream, or to another cache in a list of Sources");
   };
   const auto kind = [&](const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
-    return kind_text(frames ? description.of(*frames) : frames, ragged);
+    return kind_text(frames ? description.with_codec_of(*frames) : frames, ragged);
   };
   const std::string expected_kind = kind(stream.frames, stream.ragged);
   const std::string got = kind(rows.frames, rows.ragged);

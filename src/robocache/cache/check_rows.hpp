@@ -22,7 +22,7 @@ struct Description {
   std::optional<FrameFormat> frames;  // without codec and colour space
 
   // Returns the description of the frames, with the codec and colour space of the rows.
-  FrameFormat of(const FrameFormat& rows) const;
+  FrameFormat with_codec_of(const FrameFormat& rows) const;
 };
 
 // Throws ArgumentError "stream 'NAME': WHAT". So do the functions below; they throw ArgumentTypeError if times or

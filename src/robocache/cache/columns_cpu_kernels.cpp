@@ -10,7 +10,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-constexpr int64_t kLanes = 8;
+constexpr int64_t kLanes = 8;  // of sum and sum_squares
 
 template <class Real>
 using KeyOf = typename cache::ColumnKernels<Real>::Key;
@@ -23,6 +23,11 @@ int64_t count_infinite(const Real* numbers, int64_t count) {
   return infinite;
 }
 
+template <class Real>
+bool is_finite(Real x) {
+  return x - x == 0;  // NaN for NaN and infinity
+}
+
 template <class Real, class Term>
 int64_t sum_in_lanes(const Real* __restrict numbers, int64_t count, double* __restrict lanes, const Term& term) {
   constexpr int64_t kPiece = 512;
@@ -32,8 +37,7 @@ int64_t sum_in_lanes(const Real* __restrict numbers, int64_t count, double* __re
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t end = count - begin < kPiece ? count : begin + kPiece;
     KeyOf<Real> not_finite = 0;
-    for (int64_t i = begin; i < end; ++i)
-      not_finite += numbers[i] - numbers[i] != 0 ? 1 : 0;  // NaN for NaN and infinity
+    for (int64_t i = begin; i < end; ++i) not_finite += is_finite(numbers[i]) ? 0 : 1;
     finite -= static_cast<int64_t>(not_finite);
     for (int64_t i = begin; i < end; i += kLanes) {
       if (not_finite == 0) {
@@ -41,7 +45,7 @@ int64_t sum_in_lanes(const Real* __restrict numbers, int64_t count, double* __re
       } else {
         for (int64_t lane = 0; lane < kLanes; ++lane) {
           const Real x = numbers[i + lane];
-          if (x - x == 0) sums[lane] += term(x);
+          if (is_finite(x)) sums[lane] += term(x);
         }
       }
     }
@@ -115,7 +119,7 @@ int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans,
   return kept;
 }
 
-constexpr int64_t kTile = 4;
+constexpr int64_t kTile = 4;  // the rows and columns that transpose() handles
 
 template <class Real>
 struct TileRow;

@@ -196,7 +196,7 @@ Dataset::Impl::Impl(const cache::FileDescriptor& directory, std::string cache_pa
   manifest = cache::parse_manifest(text.path(), text.text());
   bytes = static_cast<int64_t>(text.bytes().size());
   episode_columns = cache::episode_columns_text(manifest.episode_columns);
-  episodes = open_file(directory, cache::of_generation(cache::kEpisodesFile, manifest.generation));
+  episodes = open_file(directory, cache::file_in_generation(cache::kEpisodesFile, manifest.generation));
   check_blocks(episodes);
   episode_lines = line_offsets(episodes, manifest.episodes);
   episodes.mapping.release_pages();
@@ -220,7 +220,7 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
   const std::string folder = cache::stream_directory(stream.name) + "/";
   const auto open_growing = [&](const char* name) { return open_file(directory, folder + name, true); };
   const auto open_checked = [&](const char* name) {
-    File file = open_file(directory, folder + cache::of_generation(name, manifest.generation));
+    File file = open_file(directory, folder + cache::file_in_generation(name, manifest.generation));
     check_blocks(file);
     return file;
   };

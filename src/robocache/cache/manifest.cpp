@@ -338,15 +338,15 @@ void check_checksum(const std::string& path, std::string_view text) {
 
 // Returns all files of a cache except the manifest, each once.
 std::set<std::string> files_of(const Manifest& manifest, const Node& root) {
-  std::set<std::string> files{of_generation(kEpisodesFile, manifest.generation)};
+  std::set<std::string> files{file_in_generation(kEpisodesFile, manifest.generation)};
   for (const Stream& stream : manifest.streams) {
     const std::string directory = stream_directory(stream.name) + "/";
     if (!files.insert(directory + kTimeFile).second) {
       root["streams"].refuse("one stream of each name", "two '" + stream.name + "'");
     }
-    files.insert({directory + kValuesFile, directory + of_generation(kRowOffsetsFile, manifest.generation)});
+    files.insert({directory + kValuesFile, directory + file_in_generation(kRowOffsetsFile, manifest.generation)});
     if (stream.has_offsets()) files.insert(directory + kBlobOffsetsFile);
-    if (stream.has_statistics()) files.insert(directory + of_generation(kStatsFile, manifest.generation));
+    if (stream.has_statistics()) files.insert(directory + file_in_generation(kStatsFile, manifest.generation));
   }
   return files;
 }
@@ -418,7 +418,7 @@ std::string stream_directory(std::string_view name) {
   return directory;
 }
 
-std::string of_generation(std::string_view file, int64_t generation) {
+std::string file_in_generation(std::string_view file, int64_t generation) {
   std::string name(file);
   if (generation > 0) name.insert(name.rfind('.'), "." + std::to_string(generation));
   return name;

@@ -31,7 +31,7 @@ inline constexpr const char* kRowOffsetsFile = "row_offsets.npy";
 inline constexpr const char* kStatsFile = "stats.npy";  // if rows are numbers of one shape
 
 // Returns the name of a file in a generation of the cache: "stats.npy" in generation 0, "stats.2.npy" in generation 2.
-std::string of_generation(std::string_view file, int64_t generation);
+std::string file_in_generation(std::string_view file, int64_t generation);
 
 // Maps "joint.position" to "streams/joint.position". A leading dot, and each byte outside [A-Za-z0-9._-], becomes %XX.
 std::string stream_directory(std::string_view name);
@@ -62,7 +62,7 @@ std::string manifest_text(const Manifest& manifest);
 // checksum per block. Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
-// Return the entries of manifest.json: of all columns, and of a stream.
+// Return entries of manifest.json: for all columns, and for a stream.
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns);
 std::string stream_text(const Stream& stream);
 

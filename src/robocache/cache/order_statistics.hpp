@@ -105,7 +105,7 @@ class OrderStatistics {
   static constexpr Key kGreatestKey = static_cast<Key>(~Key{0}) >> (8 * static_cast<int>(sizeof(Key)) - kKeyBits);
   // Up to this count, selecting is faster than counting and takes no more memory.
   static constexpr int64_t kMostSelected = std::min(int64_t{8192}, int64_t{1} << kFirstBits);
-  static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;
+  static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;  // keys; at most 1 MB
 
   // The keys [low, high], and the counts of the numbers with such keys.
   struct Interval {

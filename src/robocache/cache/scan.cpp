@@ -181,8 +181,8 @@ class ValueScan::Chunk {
       if (row >= begin_) {
         const double square = q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3];
         // Within these bounds the norm is close enough to 1, so no root is needed.
-        const double length_off = square > 0.981 && square < 1.02 ? 0 : std::abs(std::sqrt(square) - 1);
-        if (length_off > kQuaternionNorm) count_one(wrong_norm, row, length_off);
+        const double length_error = square > 0.981 && square < 1.02 ? 0 : std::abs(std::sqrt(square) - 1);
+        if (length_error > kQuaternionNorm) count_one(wrong_norm, row, length_error);
         const bool is_first = start != no_start && *start == row;
         while (start != no_start && *start == row) ++start;
         const double dot = q[0] * previous[0] + q[1] * previous[1] + q[2] * previous[2] + q[3] * previous[3];
@@ -198,8 +198,8 @@ class ValueScan::Chunk {
  private:
   // The numbers before a column: the last holds the number of the row before, the others keep the column aligned.
   static constexpr int64_t kAhead = kCacheLine / static_cast<int64_t>(sizeof(Real));
-  static constexpr int64_t kColumnSize =
-      kScanBlock + 2 * kAhead;  // not a power of two, which would map many columns to the same cache lines
+  // Not a power of two, which would map many columns to the same cache lines.
+  static constexpr int64_t kColumnSize = kScanBlock + 2 * kAhead;
 
   // The quantiles of a feature, in its own type.
   struct Quantiles {

@@ -23,7 +23,8 @@ inline constexpr int64_t kStuckRows = 20;
 inline constexpr double kJump = 10;
 inline constexpr int64_t kJumpRows = 100;
 inline constexpr double kJumpMoving = 0.5;
-// A spike is a jump that the next step undoes but for a share kSpikeReturn. A wrap is a step within kWrapNear of a full turn.
+// A spike is a jump that the next step undoes but for a share kSpikeReturn. A wrap is a step of a full turn, within
+// kWrapNear of it.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
 // An angle wraps often if more than a hundredth of its steps exceed half a turn, and a share kWrapShare of these are wraps: a
@@ -54,7 +55,7 @@ struct StuckRun {
   int64_t feature, begin, end;
 };
 
-enum class JumpKind : uint8_t { kSpike, kWrap, kStep };
+enum class JumpKind : uint8_t { kSpike, kWrap, kStep };  // kStep: any other jump
 
 struct Jump {
   int64_t feature, row;

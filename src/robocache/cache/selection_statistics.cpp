@@ -47,9 +47,9 @@ std::vector<RowRange> rows_of(const Stream& stream, std::span<const int64_t> epi
   return ranges;
 }
 
-// Returns a key for the statistics: the stream's content, by the manifest's checksums, and the selected rows. Appended
-// or rewritten rows change it.
-std::string name_of(const Stream& stream, std::span<const RowRange> ranges, std::span<const double> quantiles) {
+// Returns a hash for the statistics: of the stream's content, by the manifest's checksums, and the selected rows.
+// Appended or rewritten rows change it.
+std::string hash_of(const Stream& stream, std::span<const RowRange> ranges, std::span<const double> quantiles) {
   StatisticsHash hash;
   hash.add(stream.name);
   hash.add(dtype_name(stream.dtype));
@@ -122,7 +122,7 @@ std::shared_ptr<const Table> statistics_of_rows(const Dataset& dataset, int64_t 
     if (!counts_infinity(stored, features)) return std::make_shared<const Table>(stored.begin(), stored.end());
   }
   const auto rows = static_cast<int64_t>(5 + quantiles.size());
-  return kept_statistics(dataset, name_of(stream, ranges, quantiles), rows, stream.shape, {&stream_index, 1}, [&] {
+  return kept_statistics(dataset, hash_of(stream, ranges, quantiles), rows, stream.shape, {&stream_index, 1}, [&] {
     return value_statistics(stream.values, stream.dtype, ranges, stream.features, quantiles).table;
   });
 }

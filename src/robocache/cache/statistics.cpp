@@ -14,6 +14,7 @@
 #include "robocache/cache/columns_cpu.hpp"
 #include "robocache/cache/device_statistics_params.hpp"
 #include "robocache/cache/order_statistics.hpp"
+#include "robocache/cache/scan_clock.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/core/time.hpp"
 #include "robocache/core/with_type.hpp"
@@ -23,7 +24,6 @@ namespace robocache::cache {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kGapPeriods = 1.5;
 
 // The most memory for columns that are computed together.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
@@ -285,16 +285,16 @@ void pass_rows(const Pass& pass, int64_t features, int64_t begin, std::vector<Co
   }
 }
 
-// `bytes`: the most memory for columns that are computed together.
+// `makes_rows` says that a pass makes its rows, which takes longer than reading them. Fewer passes then read more
+// columns.
 template <class T, class Pass>
 ValueStatistics typed_statistics(const Pass& pass, int64_t rows, int64_t features, std::span<const double> quantiles,
-                                 int64_t bytes) {
+                                 bool makes_rows) {
   using C = ColumnType<T>;
   ValueStatistics result;
   result.table.resize((5 + quantiles.size()) * static_cast<size_t>(features));
-  const int64_t columns_at_once = bytes / kColumnBytes;
-  // A pass that makes its rows takes longer than one that reads them.
-  const bool wide_bins = bytes == kMadeColumnsBytes && features <= kMostWideColumns;
+  const int64_t columns_at_once = (makes_rows ? kMadeColumnsBytes : kColumnsBytes) / kColumnBytes;
+  const bool wide_bins = makes_rows && features <= kMostWideColumns;
   for (int64_t begin = 0; begin < features; begin += columns_at_once) {
     const int64_t end = std::min(features, begin + columns_at_once);
     std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(rows, quantiles, wide_bins));
@@ -332,7 +332,7 @@ ValueStatistics statistics_of_ranges(const void* values, DType dtype, std::span<
         end_part();
       }
     };
-    return typed_statistics<T>(pass, count, features, quantiles, kColumnsBytes);
+    return typed_statistics<T>(pass, count, features, quantiles, false);
   });
 }
 
@@ -358,7 +358,7 @@ std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, in
       take(std::span(&run, 1));
     });
   };
-  return typed_statistics<Real>(pass, rows, features, quantiles, kMadeColumnsBytes).table;
+  return typed_statistics<Real>(pass, rows, features, quantiles, true).table;
 }
 template std::vector<double> made_statistics(const MadeRows<float>&, int64_t, int64_t, std::span<const double>);
 template std::vector<double> made_statistics(const MadeRows<double>&, int64_t, int64_t, std::span<const double>);
@@ -442,8 +442,7 @@ StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> r
   findings.max_period_ns = static_cast<int64_t>(std::min(order.greatest(), kLongest));
   findings.period_ns = quantile([&](int64_t rank) { return static_cast<double>(order.at(rank)); }, n, 0.5);
 
-  const double gap =
-      findings.period_ns > 0 ? kGapPeriods * findings.period_ns : std::numeric_limits<double>::infinity();
+  const double gap = findings.period_ns > 0 ? kGap * findings.period_ns : std::numeric_limits<double>::infinity();
   double squares = 0;
   pass_periods([&](std::span<const uint64_t> periods) {
     for (const uint64_t period : periods) {

@@ -56,7 +56,8 @@ template <class Real>
 std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
                                     std::span<const double> quantiles);
 
-// Returns the ranks that the quantiles of n numbers need, ascending and each once. A quantile is a number, or lies between two.
+// Returns the ranks that the quantiles of n numbers need, ascending and each once. A quantile is one of the numbers or
+// lies between two.
 std::vector<int64_t> quantile_ranks(int64_t n, std::span<const double> quantiles);
 
 // Returns the table of one column with n numbers: mean, std, min, max, each quantile, count. `squares` is the sum of

@@ -161,7 +161,7 @@ void Writer::Impl::restore_state(bool verify) {
     descriptions.emplace(stream.name,
                          cache::Description{stream.clock, stream.names, stream.attributes_json, stream.frames});
   }
-  episode_lines.emplace(in_home(cache::of_generation(cache::kEpisodesFile, generation)));
+  episode_lines.emplace(in_home(cache::file_in_generation(cache::kEpisodesFile, generation)));
   episode_lines->append(dataset->episodes_jsonl());
 }
 
@@ -432,7 +432,7 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   const cache::FileDescriptor root = cache::open_directory(home);
   const auto map = [&](const std::string& name) { return cache::MappedFile(root, name, in_home(name)); };
   const auto write_array = [&](const char* name, const std::string& header, const void* data, size_t size) {
-    const std::string file = directory + cache::of_generation(name, generation);
+    const std::string file = directory + cache::file_in_generation(name, generation);
     records.emplace(file, write_file(file, header, data, size));
   };
   Stream stream;
@@ -446,7 +446,7 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   stream.names = description.names;
   stream.attributes_json = description.attributes_json;
   stream.ragged = files.ragged;
-  if (files.frames) stream.frames = description.of(*files.frames);
+  if (files.frames) stream.frames = description.with_codec_of(*files.frames);
   if (stream.has_statistics()) {
     const cache::MappedFile values = map(directory + cache::kValuesFile);
     const cache::ValueStatistics statistics =
@@ -511,7 +511,7 @@ void Writer::Impl::publish_all(std::optional<std::string_view> provenance_json) 
   manifest.episode_columns = episode_columns;
   std::vector<FinishedClock> clocks;
   for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files, clocks));
-  manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, generation), episode_lines->finish());
+  manifest.files.emplace(cache::file_in_generation(cache::kEpisodesFile, generation), episode_lines->finish());
   std::vector<std::string> paths{in_home(cache::kStreamsDirectory)};
   for (const auto& [name, record] : manifest.files) paths.push_back(in_home(name));
   for (const Stream& stream : manifest.streams) paths.push_back(in_home(cache::stream_directory(stream.name)));

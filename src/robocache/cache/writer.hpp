@@ -37,8 +37,7 @@ enum class WriteMode : uint8_t {
   kAppend,     // adds episodes to it; it must exist
 };
 
-// Any number of threads may share a writer; their calls wait for each other. A child process after fork() cannot use
-// it.
+// Any number of threads may share a writer; their calls wait for each other. A forked child cannot use it.
 //
 // Unless num_threads() is 1, a second thread writes appended rows, up to 32 MiB behind the caller. If a write fails, a
 // later call reports it, and each call tries it again. No row of an ended episode is lost.
@@ -98,7 +97,7 @@ class Writer {
   void end_episode(std::optional<std::string_view> metadata_json = {});
 
   // Removes all rows of the open episode, and the streams that began in it. The writer stays usable. After a commit()
-  // within the episode nothing is removed: it ends with all its rows.
+  // within the episode nothing is removed: the episode ends with all its rows.
   void abort_episode();
 
   // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. `provenance_json`

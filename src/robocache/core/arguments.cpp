@@ -29,49 +29,49 @@ std::string ArgumentsOf::operator()(std::string_view argument) const {
   return text.append("].").append(argument);
 }
 
-void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of,
+void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& full_name,
                   std::string_view like) {
   if (tensor.device != device) {
-    refuse(of(argument), ": expected on ", device_name(device), " like ", like, ", got on ",
+    refuse(full_name(argument), ": expected on ", device_name(device), " like ", like, ", got on ",
            device_name(tensor.device));
   }
 }
 
 void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
-                 const ArgumentsOf& of) {
+                 const ArgumentsOf& full_name) {
   if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
-    refuse(of(argument), ": expected ", shape_string(expected), ", got ", shape_string(tensor));
+    refuse(full_name(argument), ": expected ", shape_string(expected), ", got ", shape_string(tensor));
   }
 }
 
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
-                    const ArgumentsOf& of, std::string_view like) {
+                    const ArgumentsOf& full_name, std::string_view like) {
   if (tensor.dtype != expected.dtype) {
-    refuse_type(of(argument), ": expected ", dtype_name(expected.dtype), ", got ", dtype_name(tensor.dtype));
+    refuse_type(full_name(argument), ": expected ", dtype_name(expected.dtype), ", got ", dtype_name(tensor.dtype));
   }
-  check_device(tensor, argument, expected.device, of, like);
-  check_shape(tensor, argument, expected, of);
+  check_device(tensor, argument, expected.device, full_name, like);
+  check_shape(tensor, argument, expected, full_name);
 }
 
-void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& of) {
+void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& full_name) {
   if (!tensor.is_contiguous()) {
-    refuse(of(argument), ": expected a dense array, got ", tensor.describe(), " with gaps or in another order");
+    refuse(full_name(argument), ": expected a dense array, got ", tensor.describe(), " with gaps or in another order");
   }
 }
 
 void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
-                   const ArgumentsOf& of) {
+                   const ArgumentsOf& full_name) {
   if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
-    refuse_type(of(argument), ": expected int32 or int64, got ", dtype_name(lengths.dtype));
+    refuse_type(full_name(argument), ": expected int32 or int64, got ", dtype_name(lengths.dtype));
   }
   if (lengths.ndim != 1 || lengths.shape[0] != batch) {
-    refuse(of(argument), ": expected [", batch, "], got ", shape_string(lengths));
+    refuse(full_name(argument), ": expected [", batch, "], got ", shape_string(lengths));
   }
   if (lengths.device.is_cuda()) return;  // the kernel clamps them, because reading them here would wait for the device
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
     if (length < 0 || length > most) {
-      refuse(of(argument), ": expected values in [0, ", most, "], got ", length, " at ", b);
+      refuse(full_name(argument), ": expected values in [0, ", most, "], got ", length, " at ", b);
     }
   }
 }
@@ -94,10 +94,10 @@ void* checked_workspace(const std::optional<TensorView>& workspace, int64_t byte
   return workspace->data;
 }
 
-void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of) {
+void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& full_name) {
   for (int d = 0; d < out.ndim; ++d) {
     if (out.shape[d] > 1 && out.strides[d] == 0) {
-      refuse(of(argument), ": expected memory of its own for each element, got stride 0");
+      refuse(full_name(argument), ": expected memory of its own for each element, got stride 0");
     }
   }
 }

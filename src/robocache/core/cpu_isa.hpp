@@ -9,6 +9,15 @@ enum class CpuIsa { kBaseline, kV3, kV4 };
 // it.
 CpuIsa cpu_isa();
 
+// The bytes of a vector register, in the build that the including file is compiled for.
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX__)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+
 }  // namespace robocache
 
 // Selects baseline::f, v3::f or v4::f. Processors other than x86-64 have only baseline, compiled with the processor's

@@ -152,7 +152,7 @@ class ThreadPool {
 
   // The ranges of the job that one thread takes: those of its own part, then some of the others' parts.
   struct Share final : Ranges {
-    Share(ThreadPool& its_pool, size_t thread) : pool(its_pool), first_part(thread) {}
+    Share(ThreadPool& owner, size_t thread) : pool(owner), first_part(thread) {}
 
     bool next(int64_t& begin, int64_t& end) override {
       const Job& job = pool.job_;
@@ -185,7 +185,7 @@ class ThreadPool {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (!error_) error_ = std::current_exception();
       }
-    } while (share.took_one);  // other ranges run after an exception; without one taken, it would throw for ever
+    } while (share.took_one);  // after an exception the other ranges run; a body that takes none would throw for ever
   }
 
   // Polls for the next job before the thread sleeps: calls often follow each other within microseconds, and waking a

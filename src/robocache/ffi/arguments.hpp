@@ -32,7 +32,8 @@ inline std::optional<double> optional_real(const Args& args, int i, const char* 
   return args.is_none(i) ? std::nullopt : std::optional(args.real(i, name));
 }
 
-// Returns the elements of a dense array that Python made for the call: numbers, or structs of numbers. None gives none.
+// Returns the elements of a dense array that Python made for the call: numbers, or structs of numbers. None gives an
+// empty span.
 template <class T>
 std::span<const T> numbers(const Args& args, int i, const char* name) {
   if (args.is_none(i)) return {};

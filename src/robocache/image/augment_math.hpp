@@ -158,7 +158,7 @@ ROBOCACHE_HD Out warped_depth(const TransformParams& p, const FramePlan& plan, c
 
 inline constexpr int32_t kMostBlurReach = 31;
 
-// e to the power of x.
+// Returns e to the power of x.
 ROBOCACHE_HD double exponential(double x) {
   if (x < -700) return 0;
   const double halvings = whole_nearest(x * 0x1.71547652b82fep0);  // x / log(2)
@@ -170,8 +170,8 @@ ROBOCACHE_HD double exponential(double x) {
 
 // A Gaussian times 2^15, rounded.
 struct BlurWeights {
-  int32_t of[kMostBlurReach + 1];  // weight by distance
-  int32_t sum;                     // of all weights, on both sides
+  int32_t by_distance[kMostBlurReach + 1];
+  int32_t sum;  // of all weights, on both sides
 };
 
 ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw& draw, int64_t step) {
@@ -180,8 +180,8 @@ ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw&
   const double sigma = frame_draws(p, draw, step).number(DrawnFor::kBlur, p.blur);
   for (int32_t i = 0; i <= p.blur_reach; ++i) {
     const double x = i / sigma;
-    weights.of[i] = static_cast<int32_t>(whole_nearest(0x1p15 * exponential(-0.5 * (x * x))));
-    weights.sum += (i == 0 ? 1 : 2) * weights.of[i];
+    weights.by_distance[i] = static_cast<int32_t>(whole_nearest(0x1p15 * exponential(-0.5 * (x * x))));
+    weights.sum += (i == 0 ? 1 : 2) * weights.by_distance[i];
   }
   return weights;
 }

@@ -125,10 +125,10 @@ constexpr int64_t kRunsOfThread = 4;  // if there are enough frames: starting a 
 
 __device__ void report_damage(const DecodeJpegParams& p, int64_t output) {
   if (p.is_pad != nullptr) p.is_pad[output] = true;
-  if (p.found == nullptr) return;
-  p.found->row = p.rows[output];
+  if (p.damage_report == nullptr) return;
+  p.damage_report->row = p.rows[output];
   __threadfence_system();
-  atomicAdd_system(reinterpret_cast<unsigned long long*>(&p.found->frames), 1ull);
+  atomicAdd_system(reinterpret_cast<unsigned long long*>(&p.damage_report->frames), 1ull);
 }
 
 // A group of rows is one contiguous part of the output. It is computed in shared memory and then written 16 bytes at a

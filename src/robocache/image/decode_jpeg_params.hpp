@@ -112,13 +112,13 @@ struct DecodeJpegParams {
   bool in_order;       // frame i of the batch is frames[i], if rows[i] is a valid frame
   bool leaves_others;  // whether `out` stays unchanged where there is no such frame, instead of becoming black
   int64_t count;
-  uint8_t* out;       // [count, height, width, channels], dense
-  int32_t* status;    // [count] 1 if the entropy-coded data is damaged and the frame is black, else 0; may be null
-  JpegDamage* found;  // counts damaged frames over all calls; may be null
-  bool* is_pad;       // [count] set to true for a damaged frame; may be null
-  uint8_t* planes;    // [count, plane_bytes]
-  uint8_t* damage;    // [count, most_segments]
-  uint32_t* fetched;  // for fetch_jpegs only: the memory to fill, laid out by words_stride
+  uint8_t* out;     // [count, height, width, channels], dense
+  int32_t* status;  // [count] 1 if the entropy-coded data is damaged and the frame is black, else 0; may be null
+  JpegDamage* damage_report;  // counts damaged frames over all calls; may be null
+  bool* is_pad;               // [count] set to true for a damaged frame; may be null
+  uint8_t* planes;            // [count, plane_bytes]
+  uint8_t* damage;            // [count, most_segments]
+  uint32_t* fetched;          // for fetch_jpegs only: the memory to fill, laid out by words_stride
 };
 
 }  // namespace robocache

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -23,16 +22,7 @@ inline std::string hexadecimal(int byte) {
 
 template <class... Parts>
 [[noreturn]] void refuse_jpeg(int64_t byte, const Parts&... parts) {
-  std::string text = "JPEG, byte " + std::to_string(byte) + ": ";
-  const auto append = [&text](const auto& part) {
-    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) {
-      text += std::to_string(part);
-    } else {
-      text += part;
-    }
-  };
-  (append(parts), ...);
-  throw FrameError(text);
+  throw FrameError("JPEG, byte ", byte, ": ", parts...);
 }
 
 // Calls take(from, bytes) for each stretch of entropy-coded data from `begin` on, without byte stuffing and markers,

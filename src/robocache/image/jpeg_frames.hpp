@@ -51,14 +51,17 @@ struct PackedJpegs {
   bool one_table;  // all frames have the same tables
 };
 
+// The most bytes of a file that is packed: twice its pixels, and a header. All frames get memory for the largest file.
+inline int64_t most_packed_bytes(const FrameShape& shape) { return 2 * shape.bytes() + 65536; }
+
 // Returns the most memory for `count` frames of a shape whose files have at most `largest` bytes.
 int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest);
 
-using ReadFile = std::function<std::span<const uint8_t>(int64_t i, std::vector<uint8_t>& memory)>;
+using ReadFile = std::function<std::span<const uint8_t>(int64_t i, std::vector<uint8_t>& buffer)>;
 using RefuseFile = std::function<void(int64_t i, const FrameError& error)>;
 
-// Prepares frame i from a file of file_bytes[i] bytes, or no frame if that is 0. read(i, memory) returns the file's
-// bytes, in `memory` or elsewhere. refuse(i, why) is called for a file that prepare_jpeg_frames would refuse, and may
+// Prepares frame i from a file of file_bytes[i] bytes, or no frame if that is 0. read(i, buffer) returns the file's
+// bytes, in `buffer` or elsewhere. refuse(i, error) is called for a file that prepare_jpeg_frames would refuse, and may
 // throw. All threads call both functions. `memory` is 16-byte aligned and has packed_jpegs_bytes() bytes.
 PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_bytes, const ReadFile& read,
                        const RefuseFile& refuse, void* memory);

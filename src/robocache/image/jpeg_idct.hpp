@@ -78,11 +78,11 @@ ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   }
 }
 
-// Returns half of a packed word, sign-extended.
-template <int kPlace>
+// Returns number kIndex of packed int16 numbers.
+template <int kIndex>
 ROBOCACHE_HD int32_t packed_int16(const uint32_t* packed) {
-  const uint32_t word = packed[kPlace / 2];
-  return kPlace % 2 == 0 ? static_cast<int16_t>(word & 0xffff) : static_cast<int32_t>(word) >> 16;
+  const uint32_t word = packed[kIndex / 2];
+  return kIndex % 2 == 0 ? static_cast<int16_t>(word & 0xffff) : static_cast<int32_t>(word) >> 16;
 }
 
 template <int kColumn>

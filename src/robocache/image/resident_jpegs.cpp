@@ -36,7 +36,7 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
   params.first_row = marks.first_row;
   params.leaves_others = marks.leaves_others;
   params.is_pad = marks.is_pad;
-  params.found = marks.found;
+  params.damage_report = marks.damage_report;
   if (marks.fetched != nullptr) {
     params.words = static_cast<const uint32_t*>(marks.fetched);
     params.words_stride = marks.fetched_stride / 4;
@@ -123,7 +123,7 @@ void ResidentJpegs::fetch(const int64_t* rows, int64_t count, int64_t first_row,
 }
 
 void ResidentJpegs::decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,
-                           CudaStream stream, const Marks& marks) const {
+                           CudaStream stream, const JpegMarks& marks) const {
   if (count == 0) return;
   DecodeJpegParams params = params_;
   params.rows = rows;

@@ -13,11 +13,11 @@ namespace robocache {
 
 // Options of a decoding: its frames' place in a batch, the marks of damaged frames, and data that fetch() has copied.
 struct JpegMarks {
-  int64_t first_row = 0;          // the row number of the first frame
-  bool leaves_others = false;     // leave `out` unchanged for rows outside the frames
-  bool* is_pad = nullptr;         // [count]: set to true if the frame is damaged; other elements stay as they are
-  JpegDamage* found = nullptr;    // counts damaged frames, where the host can read it
-  const void* fetched = nullptr;  // the memory that fetch() filled for the same rows, with this stride
+  int64_t first_row = 0;                // the row number of the first frame
+  bool leaves_others = false;           // leave `out` unchanged for rows outside the frames
+  bool* is_pad = nullptr;               // [count]: set to true if the frame is damaged; other elements stay as they are
+  JpegDamage* damage_report = nullptr;  // counts damaged frames, where the host can read it
+  const void* fetched = nullptr;        // the memory that fetch() filled for the same rows, with this stride
   int64_t fetched_stride = 0;
 };
 
@@ -54,18 +54,12 @@ class ResidentJpegs {
   // the device, 16-byte aligned. Throws DeviceError.
   void fetch(const int64_t* rows, int64_t count, int64_t first_row, void* to, int64_t stride, CudaStream stream) const;
 
-  using Marks = JpegMarks;
-
   // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row without a
   // frame gives black. If the entropy-coded data of frame rows[i] is damaged, the output is black and status[i] becomes
   // 1, else 0; `status` may be null. All memory is on the device; the workspace is aligned to 256 bytes. Allocates
   // nothing and waits for nothing. Throws DeviceError.
   void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace, CudaStream stream,
-              const Marks& marks) const;
-  void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,
-              CudaStream stream) const {
-    decode(rows, count, out, status, workspace, stream, {});
-  }
+              const JpegMarks& marks = {}) const;
 
  private:
   Device device_;
@@ -76,7 +70,7 @@ class ResidentJpegs {
   int64_t largest_data_bytes_ = 0;
 };
 
-// The same for frames that come with a batch: `memory` is a copy of pack_jpegs' memory on the device, 256-byte aligned.
+// Decodes frames that come with a batch: `memory` is a copy of pack_jpegs' memory on the device, 256-byte aligned.
 // Frame i is black if rows[i] is below marks.first_row.
 int64_t packed_jpegs_workspace_bytes(const FrameShape& shape, int64_t count);
 void decode_packed_jpegs(const PackedJpegs& packed, const void* memory, const FrameShape& shape, const int64_t* rows,

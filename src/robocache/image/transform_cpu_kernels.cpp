@@ -185,19 +185,19 @@ void blur(const TransformParams& p, const BlurWeights& weights, const uint8_t* f
     }
     const uint8_t* const middle = row + reach * channels;
     int32_t* const sum = sums + y * n;
-    for (int64_t i = 0; i < n; ++i) sum[i] = weights.of[0] * middle[i];
+    for (int64_t i = 0; i < n; ++i) sum[i] = weights.by_distance[0] * middle[i];
     for (int32_t k = 1; k <= reach; ++k) {
       const uint8_t* const before = middle - k * channels;
       const uint8_t* const after = middle + k * channels;
-      for (int64_t i = 0; i < n; ++i) sum[i] += weights.of[k] * (before[i] + after[i]);
+      for (int64_t i = 0; i < n; ++i) sum[i] += weights.by_distance[k] * (before[i] + after[i]);
     }
   }
   for (int32_t y = 0; y < p.out[0]; ++y, to += n) {
-    for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<double>(weights.of[0]) * sums[y * n + i];
+    for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<double>(weights.by_distance[0]) * sums[y * n + i];
     for (int32_t k = 1; k <= reach; ++k) {
       const int32_t* const before = sums + reflected(y - k, p.out[0]) * n;
       const int32_t* const after = sums + reflected(y + k, p.out[0]) * n;
-      const double weight = weights.of[k];
+      const double weight = weights.by_distance[k];
       for (int64_t i = 0; i < n; ++i) wide[i] += weight * (static_cast<double>(before[i]) + after[i]);
     }
     for (int64_t i = 0; i < n; ++i) to[i] = blurred(weights, wide[i]);

@@ -394,9 +394,9 @@ __global__ void __launch_bounds__(kThreads) blur_frames(const __grid_constant__ 
       const int32_t y = reflected(first_row + k / values - reach, p.out[0]);
       const int32_t x = first_column + k % values / p.channels;
       const uint8_t* const row = from + int64_t{y} * p.out[1] * p.channels + k % values % p.channels;
-      int32_t sum = weights.of[0] * row[x * p.channels];
+      int32_t sum = weights.by_distance[0] * row[x * p.channels];
       for (int32_t d = 1; d <= reach; ++d) {
-        sum += weights.of[d] *
+        sum += weights.by_distance[d] *
                (row[reflected(x - d, p.out[1]) * p.channels] + row[reflected(x + d, p.out[1]) * p.channels]);
       }
       sums[k / values][k % values] = sum;
@@ -405,9 +405,9 @@ __global__ void __launch_bounds__(kThreads) blur_frames(const __grid_constant__ 
     for (int32_t k = threadIdx.x; k < rows * values; k += kThreads) {
       const int32_t y = k / values;
       const int32_t v = k % values;
-      int64_t sum = int64_t{weights.of[0]} * sums[y + reach][v];
+      int64_t sum = int64_t{weights.by_distance[0]} * sums[y + reach][v];
       for (int32_t d = 1; d <= reach; ++d) {
-        sum += int64_t{weights.of[d]} * (int64_t{sums[y + reach - d][v]} + sums[y + reach + d][v]);
+        sum += int64_t{weights.by_distance[d]} * (int64_t{sums[y + reach - d][v]} + sums[y + reach + d][v]);
       }
       out[(int64_t{first_row + y} * p.out[1] + first_column) * p.channels + v] =
           blurred(weights, static_cast<double>(sum));

@@ -273,12 +273,12 @@ void with_filter(ImageInterpolation interpolation, const Call& call) {
   }
 }
 
-// Returns sum / weight, rounded, ties to even; a result that may leave [0, 255] is clamped. It is exact: weights are
+// Returns sum / weight, rounded, ties to even; with kClamps limited to [0, 255]. It is exact: weights are
 // below 2^43, so float64 distinguishes every quotient from a tie.
-template <bool kMayBeBeyond = false>
+template <bool kClamps = false>
 ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
   double mean = sum / weight;
-  if constexpr (kMayBeBeyond) {
+  if constexpr (kClamps) {
     mean = mean < 0 ? 0 : mean;
     mean = mean > 255 ? 255 : mean;
   }

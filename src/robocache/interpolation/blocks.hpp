@@ -1,4 +1,4 @@
-// Turns methods by blocks of features, as callers pass them, into runs, as segments need them.
+// Converts the blocks of features that callers give methods to the runs of features that segments need.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,7 @@ struct CurveWeights {
   Scalar along;        // the factor of b - a
   Scalar early, late;  // the factors of (slope - (b - a)) at a and at b
   // The bracket's length h divided by each of the gaps around it: two before, one before, one after, two after.
-  // Multiplied by a difference of samples, each gives a slope times h. For cubic, [1] is h divided by the row's span.
+  // Multiplied by a difference of samples, each gives a slope times h. For cubic, stretch[1] is h / Spacing::span.
   Scalar stretch[4];
   Scalar share_left, share_right;  // pchip: the part of b - a in the weighted mean at a and at b
 };

@@ -11,8 +11,8 @@
 
 namespace robocache {
 
-// The two samples whose slope gives the change of a target's value with the times; `gap` is 0 if the value does not
-// change.
+// The slope between these two samples tells how a target's value changes when the times move. `gap` is 0 if the value
+// does not change.
 struct Bracket {
   int64_t left;
   int64_t right;
@@ -27,7 +27,7 @@ ROBOCACHE_HD Bracket bracket_of(const Times& times, int64_t n, const PickRule<Cl
       !is_step(rule.method)) {  // the target is on a sample
     if (picked.left + 1 < n) {
       bracket.right = last_at_or_before(times, n, times[picked.left + 1], picked.left + 1);
-      if (bracket.right <= picked.left) return bracket;  // NaN
+      if (bracket.right <= picked.left) return bracket;  // a time is NaN
     } else {
       bracket.left = picked.left - 1;
       while (bracket.left >= 0 && times[bracket.left] == times[picked.left]) --bracket.left;

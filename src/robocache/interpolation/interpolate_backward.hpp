@@ -6,13 +6,12 @@
 //                      t_a and -w s to t_b. The same holds beyond the ends. For angles, b - a is the shorter way.
 //   one sample         g goes to it. The times get nothing: the value does not move with them.
 //   a hit              g goes to the sample. The times get the slope of the bracket after it, or at the last sample the
-//                      slope of the one before it. One of the two must be chosen; with 0, a target that starts on a
-//                      sample would stay there forever.
+//                      slope of the one before it. A slope of 0 would keep a target on a sample for ever.
 //   absent             nothing.
 //   other methods      the derivatives of the exact curve (methods/, spline.hpp), in float64, by every sample and time
 //                      that it depends on: for cubic the whole row. A hit gets the slope there. At a corner of a curve
 //                      (pchip at a turn, akima between equal weights) it is one of the slopes. For rotations by an
-//                      angle below 1e-8 it is accurate to 2^-53 over that angle.
+//                      angle below 1e-8 its error is up to 2^-53 / angle.
 //
 // If several samples have one time, the last one gets the whole gradient, as interpolate uses only that one. A gradient
 // of 0 contributes 0 whatever the samples hold, so a NaN that a mask removed from the loss has no effect. int64 clocks

@@ -68,7 +68,7 @@ template <class Method, class Work>
   t.load(t.bracket.left, first, n, a);
   t.load(t.bracket.right, first, n, b);
   for (int64_t d = 0; d < n; ++d) {
-    t.weights_gradient[0] += share_of(Method::way(a[d], b[d]), static_cast<double>(gradient[d]));
+    t.weights_gradient[0] += share_of(Method::weight_derivative(a[d], b[d]), static_cast<double>(gradient[d]));
   }
 }
 
@@ -217,7 +217,7 @@ template <class Work>
 template <class Clock>
 [[gnu::noinline]] void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                     int64_t batch, int64_t length) {
-  spline_table(times, length, Clock{}, s.boundary, g.spline.table + batch * s.samples);
+  spline_table(times, length, s.boundary, g.spline.table + batch * s.samples);
   for (int64_t i = 0; i < length; ++i) g.spline.table_gradient[batch * s.samples + i] = {0, 0, 0, 0};
   const int64_t row = batch * s.samples * s.features;
   for (int64_t i = 0; i < length * s.features; ++i) g.spline.slopes_gradient[row + i] = 0;

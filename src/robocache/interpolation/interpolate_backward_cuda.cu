@@ -118,7 +118,7 @@ struct Pairs {
     Work a[1];
     Work b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
-    sums[0] += share_of(Method::way(a[0], b[0]), static_cast<double>(gradient[0]));
+    sums[0] += share_of(Method::weight_derivative(a[0], b[0]), static_cast<double>(gradient[0]));
   }
 };
 

@@ -71,8 +71,8 @@ __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   using Entry = TileEntry<WorkType<T>>;
   __shared__ Entry entries[kLong ? kMaxTile : kTileThreads];
   const TiledSegment& tiled = call.tiled;
-  const Tile tile = tile_at(call.cut, index, batch);
-  look_up<kLong, Clock>(call.cut, tiled, tile, [&](int32_t i, const Lookup<Clock>& lookup) {
+  const Tile tile = tile_at(call.tiling, index, batch);
+  look_up<kLong, Clock>(call.tiling, tiled, tile, [&](int32_t i, const Lookup<Clock>& lookup) {
     entries[i] = entry_of<kLong, WorkType<T>>(tiled, tile, lookup);
   });
   __syncthreads();
@@ -89,8 +89,8 @@ __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
 
 template <class T, int kVector, class Clock>
 __global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(const __grid_constant__ TileCall call) {
-  for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
-       batch += int64_t{gridDim.y} * call.cut.rows) {
+  for (int64_t batch = int64_t{blockIdx.y} * call.tiling.rows; batch < call.tiling.batch;
+       batch += int64_t{gridDim.y} * call.tiling.rows) {
     run_tile<false, T, kVector, Clock>(call, blockIdx.x, batch);
     __syncthreads();
   }
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(const __grid_cons
 
 // The segments of one launch, each with its own blocks; or a single segment that is_long.
 struct TileCalls {
-  uint32_t blocks[kMostTiledCalls];
-  TileCall calls[kMostTiledCalls];
+  uint32_t blocks[kMostTiledSegments];
+  TileCall calls[kMostTiledSegments];
 };
 
 template <class T, class Clock, bool kLong>
@@ -108,14 +108,15 @@ __global__ void __launch_bounds__(kTileThreads, 4) tiles_kernel(const __grid_con
   int32_t i = 0;
   while (block >= all.blocks[i]) block -= all.blocks[i++];
   const TileCall& call = all.calls[i];
-  const uint32_t row = block / static_cast<uint32_t>(call.cut.tiles);
-  run_tile<kLong, T, 0, Clock>(call, block - row * static_cast<uint32_t>(call.cut.tiles), int64_t{row} * call.cut.rows);
+  const uint32_t row = block / static_cast<uint32_t>(call.tiling.tiles);
+  run_tile<kLong, T, 0, Clock>(call, block - row * static_cast<uint32_t>(call.tiling.tiles),
+                               int64_t{row} * call.tiling.rows);
 }
 
 template <class T, class Clock>
 cudaError_t launch_one(const TileCall& single, cudaStream_t stream) {
   return with_vector<T>(single.tiled.vector_bytes, [&](auto elements) {
-    return launch_overlapped(tile_kernel<T, decltype(elements)::value, Clock>, grid_of(single.cut), kTileThreads,
+    return launch_overlapped(tile_kernel<T, decltype(elements)::value, Clock>, grid_of(single.tiling), kTileThreads,
                              window_bytes(single), stream, single);
   });
 }
@@ -136,7 +137,7 @@ cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int 
   size_t window = 0;
   const auto add = [&](int32_t position, const Segment& s, int64_t share) {
     const TileCall& tiled = all.calls[position] = tile_call(call, s, share, has_several ? kTileThreads : kMaxTile);
-    const int64_t call_blocks = tiled.cut.tiles * divided_up(call.batch, tiled.cut.rows);
+    const int64_t call_blocks = tiled.tiling.tiles * divided_up(call.batch, tiled.tiling.rows);
     all.blocks[position] = static_cast<uint32_t>(std::min<int64_t>(call_blocks, INT32_MAX));
     blocks += call_blocks;
     window = std::max(window, window_bytes(tiled));

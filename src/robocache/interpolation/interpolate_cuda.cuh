@@ -27,8 +27,9 @@ struct WindowRange {
 template <class Index>
 __device__ WindowRange window_range(const Window& window, Index first, int32_t n) {
   if (window.size >= n) return {0, n};
-  const auto even_begin = static_cast<int32_t>(static_cast<float>(first) * window.samples_per_target) - window.margin;
-  return {even_begin < 0 ? 0 : (even_begin < n - window.size ? even_begin : n - window.size), window.size};
+  const auto expected_begin =
+      static_cast<int32_t>(static_cast<float>(first) * window.samples_per_target) - window.margin;
+  return {expected_begin < 0 ? 0 : (expected_begin < n - window.size ? expected_begin : n - window.size), window.size};
 }
 
 // Returns the time that fills a window after the row's last sample.

@@ -159,12 +159,12 @@ template <class T, class Method>
 __global__ void __launch_bounds__(kTileThreads, 4) curve_kernel(const __grid_constant__ TileCall call) {
   __shared__ CurveEntry<Method> entries[kTileThreads];
   const TiledSegment& tiled = call.tiled;
-  for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
-       batch += int64_t{gridDim.y} * call.cut.rows) {
-    const Tile tile = tile_at(call.cut, blockIdx.x, batch);
+  for (int64_t batch = int64_t{blockIdx.y} * call.tiling.rows; batch < call.tiling.batch;
+       batch += int64_t{gridDim.y} * call.tiling.rows) {
+    const Tile tile = tile_at(call.tiling, blockIdx.x, batch);
     with_clock(tiled.segment.clock_dtype, [&](auto time) {
       using Clock = decltype(time);
-      look_up<false, Clock>(call.cut, tiled, tile, [&](int32_t i, const Lookup<Clock>& lookup) {
+      look_up<false, Clock>(call.tiling, tiled, tile, [&](int32_t i, const Lookup<Clock>& lookup) {
         fill_entry<Method>(tiled, tile, lookup, entries[i]);
       });
     });
@@ -183,8 +183,8 @@ cudaError_t launch_method(const TileCall& single, cudaStream_t stream) {
     if constexpr (kIsStraight<Method> || Method::kSlopes) {
       return cudaErrorInvalidValue;  // choose_way never chooses this
     } else {
-      return launch_overlapped(curve_kernel<T, Method>, grid_of(single.cut), kTileThreads, window_bytes(single), stream,
-                               single);
+      return launch_overlapped(curve_kernel<T, Method>, grid_of(single.tiling), kTileThreads, window_bytes(single),
+                               stream, single);
     }
   });
 }

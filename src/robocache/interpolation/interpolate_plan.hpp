@@ -14,8 +14,8 @@ inline int64_t divided_up(int64_t n, int64_t divisor) { return (n + divisor - 1)
 
 // ---- The window of a row's clock ------------------------------------------------------------------------------------
 
-// A block copies a part of a row's clock to shared memory, the window: the part that would hold a tile's samples if
-// both clocks were even. A target outside the window is searched for in the row itself.
+// A block copies a part of a row's clock to shared memory, the window. It is the part that would hold a tile's samples
+// if samples and targets were evenly spaced. A target outside the window is searched for in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
 constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // for kAny
 constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // for kTiles: 32 KB
@@ -23,16 +23,16 @@ constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // for kTiles: 32 KB
 struct Window {
   float samples_per_target;
   int32_t size;    // samples; 0 if the window does not fit: every target is then searched for in the row itself
-  int32_t margin;  // how many of these samples are before the even index of the tile's first target
+  int32_t margin;  // how many of these samples are before the expected index of the tile's first target
 };
 
-// Returns the window for a tile. It extends beyond the even index on each side by more than most clocks deviate.
+// Returns the window for a tile. On each side it is longer than the expected samples, by more than most clocks deviate.
 inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t most) {
   Window result{};
   result.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
   result.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
-  const auto even_samples = static_cast<int64_t>(static_cast<float>(tile) * result.samples_per_target);
-  const int64_t size = std::min(samples, even_samples + 2 * result.margin);
+  const auto expected_samples = static_cast<int64_t>(static_cast<float>(tile) * result.samples_per_target);
+  const int64_t size = std::min(samples, expected_samples + 2 * result.margin);
   result.size = size <= most ? static_cast<int32_t>(size) : 0;
   return result;
 }
@@ -72,7 +72,7 @@ inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   return static_cast<int32_t>(size);
 }
 
-constexpr int32_t kMostTiledCalls = 32;  // the most segments in one launch
+constexpr int32_t kMostTiledSegments = 32;  // the most segments in one launch
 
 // Returns the kernel for a segment that is alone in its call.
 inline Way way_of(const Interpolation& call, const Segment& s) {
@@ -85,7 +85,7 @@ inline Way way_of(const Interpolation& call, const Segment& s) {
 
 // Returns the kernel for a call. launch_tiles still passes a call of 2^31 blocks or more to kAny.
 inline Way choose_way(const Interpolation& call) {
-  if (call.segment_count > kMostTiledCalls) return Way::kAny;
+  if (call.segment_count > kMostTiledSegments) return Way::kAny;
   for (int32_t i = 0; i < call.segment_count; ++i) {
     const Segment& s = call.segments[i];
     if (!is_tiled(call, s) || s.value_dtype != call.segments[0].value_dtype) return Way::kAny;
@@ -193,8 +193,8 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
 // Divides a call's rows into tiles for blocks that can hold `most_targets` targets. There are enough tiles to run all
-// of `blocks` at once. But no tile has fewer targets than kLeastTile or, if that is smaller, than `worthwhile`, which
-// are enough work for a block; unless only a smaller tile makes the clock's window fit. A block handles several
+// of `blocks` at once, if each tile then has min(kLeastTile, `worthwhile`) targets; `worthwhile` targets are enough
+// work for a block. Tiles are smaller if the clock's window would not fit otherwise. A block handles several
 // consecutive short rows if they fit, until about as many blocks are left as can run at once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t most_targets, int64_t worthwhile,
                         int64_t blocks, int64_t most_times) {
@@ -234,20 +234,21 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& tiled, int64_t 
 
 // A segment's part of a launch.
 struct TileCall {
-  Tiling cut;  // of the call's targets
+  Tiling tiling;  // of the call's targets
   Lanes lanes;
   TiledSegment tiled;
 };
 
 // Returns the bytes of shared memory for a block's windows, and for two times after them that are read but not used.
 inline size_t window_bytes(const TileCall& call) {
-  return static_cast<size_t>((call.cut.rows << call.tiled.log2_span) + 2) * dtype_size(call.tiled.segment.clock_dtype);
+  return static_cast<size_t>((call.tiling.rows << call.tiled.log2_span) + 2) *
+         dtype_size(call.tiled.segment.clock_dtype);
 }
 
 // Whether a block's windows hold more than kMostTimes, or its tile has more targets than threads. Long tiles pay off if
 // there are few blocks.
 inline bool is_long(const TileCall& call) {
-  return call.tiled.log2_span > kLog2MostTimes || call.cut.rows * call.cut.tile > kTileThreads;
+  return call.tiled.log2_span > kLog2MostTimes || call.tiling.rows * call.tiling.tile > kTileThreads;
 }
 
 // Returns a segment's part of a launch. `blocks` is the number of its blocks that can run at once; `most_targets` is
@@ -260,8 +261,8 @@ inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t b
   const int64_t work = work_of(s);
   if (call.batch * divided_up(call.targets_count, most_targets) > 2 * blocks) most_targets = kTileThreads;
   const bool uses_tiles = way_of(call, s) == Way::kTiles;
-  result.cut = tiling_of(call, result.tiled, std::clamp<int64_t>(kMostWork / work, 1, most_targets),
-                         divided_up(kLeastWork, work), blocks, uses_tiles ? kMostTiledTimes : kMostTimes);
+  result.tiling = tiling_of(call, result.tiled, std::clamp<int64_t>(kMostWork / work, 1, most_targets),
+                            divided_up(kLeastWork, work), blocks, uses_tiles ? kMostTiledTimes : kMostTimes);
   return result;
 }
 

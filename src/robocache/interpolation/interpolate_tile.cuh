@@ -30,9 +30,9 @@ struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
 };
 
 // Returns the grid: one block for each tile of each row, or of cut.rows rows.
-inline dim3 grid_of(const Tiling& cut) {
-  return {static_cast<unsigned>(cut.tiles),
-          static_cast<unsigned>(std::min<int64_t>(divided_up(cut.batch, cut.rows), 65535))};
+inline dim3 grid_of(const Tiling& tiling) {
+  return {static_cast<unsigned>(tiling.tiles),
+          static_cast<unsigned>(std::min<int64_t>(divided_up(tiling.batch, tiling.rows), 65535))};
 }
 
 // A block's tile, in the rows from `batch` on.

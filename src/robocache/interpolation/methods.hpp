@@ -10,8 +10,8 @@
 //               order of time) -> the value, for float32, float64 and, if kWeighs, dual numbers
 //
 // The gradient of a method with kWeighs is computed by `weights` and `value` on dual numbers (curve_gradient.hpp). The
-// other methods, and cubic, define their gradient themselves: as `way`, or for rotations as rows_gradient and
-// weight_gradient.
+// other methods, and cubic, define their gradient themselves: as weight_derivative, or for rotations as rows_gradient
+// and weight_gradient.
 //
 // A new method is a file in methods/, an enumerator and a name in method.hpp, and an include and a case here.
 #pragma once

@@ -133,8 +133,8 @@ ROBOCACHE_HD float round_to_odd(double x) {
   auto bits = std::bit_cast<uint32_t>(nearest);
 #endif
   const double magnitude = nearest < 0 ? -static_cast<double>(nearest) : static_cast<double>(nearest);
-  if (magnitude > (x < 0 ? -x : x)) --bits;
-  bits |= 1u;
+  if (magnitude > (x < 0 ? -x : x)) --bits;  // towards 0
+  bits |= 1u;                                // x is not exact in float32, so its last bit is set
 #ifdef __CUDA_ARCH__
   return __uint_as_float(bits);
 #else

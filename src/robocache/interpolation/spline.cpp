@@ -19,7 +19,7 @@ template <class Clock>
 void fill_table(const SplineCall& call, int64_t batch, SplineRow* table) {
   const Segment& s = call.segment;
   const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-  spline_table(times, row_length(s, batch), Clock{}, s.boundary, table);
+  spline_table(times, row_length(s, batch), s.boundary, table);
 }
 
 template <class T>

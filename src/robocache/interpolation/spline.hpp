@@ -165,8 +165,8 @@ ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64
 }
 
 // Fills the table for n >= 1 samples: its first entries, one per used sample.
-template <class Times, class Clock>
-ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
+template <class Times>
+ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Boundary boundary, SplineRow* table) {
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
   int64_t count = 0;
   for (int64_t row = 0; row < n; ++row) {
@@ -189,7 +189,7 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   const auto count = static_cast<int64_t>(table[0].carry);
   if (count < 2 || begin >= count) return false;
   if (end > count) end = count;
-  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // end of the interior samples
+  const int64_t sweep_end = end + overlap < count - 1 ? end + overlap : count - 1;  // at most all interior samples
   const SplineRow first_entry = table[0];
   double current[kLanes];
   double before[kLanes];  // the difference before the sample
@@ -206,7 +206,7 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
 #ifdef __CUDA_ARCH__
 #pragma unroll 4
 #endif
-  for (; e < last; ++e) {
+  for (; e < sweep_end; ++e) {
     const SplineRow row = table[e];
     const int64_t next = table[e + 1].row;
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -233,14 +233,14 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
 #ifdef __CUDA_ARCH__
 #pragma unroll 4
 #endif
-  for (e = last - 1; e >= begin && e >= 1; --e) {
+  for (e = sweep_end - 1; e >= begin && e >= 1; --e) {
     const double back = table[e].back;
     for (int lane = 0; lane < kLanes; ++lane) {
-      if (e < last - 1) result[lane] = static_cast<double>(down_slope(e, lane)) - back * result[lane];
+      if (e < sweep_end - 1) result[lane] = static_cast<double>(down_slope(e, lane)) - back * result[lane];
       if (e < end) slope(e, lane) = static_cast<Work>(result[lane]);
     }
   }
-  for (int lane = 0; lane < kLanes && begin == 0; ++lane) {
+  for (int lane = 0; lane < kLanes && begin == 0; ++lane) {  // rounds to Work twice, as the sweeps do for other samples
     slope(0, lane) =
         static_cast<Work>(static_cast<double>(static_cast<Work>(first[lane])) - first_entry.back * result[lane]);
   }

@@ -99,7 +99,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
 template <class Times, class AddTime>
 ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary boundary, const SplineRow* table,
                                         SplineRowGradient* table_gradient, const AddTime& add_time) {
-  if (table[0].row >= n - 1 || table[1].row >= n - 1) return;  // two samples or less: nothing depends on the times
+  if (table[0].row >= n - 1 || table[1].row >= n - 1) return;  // two samples or fewer: nothing depends on the times
   using Number = Dual<3>;
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
   const auto gap = [&](int64_t e) {

@@ -37,7 +37,6 @@ BatchSpec without_goals(BatchSpec spec) {
 // Returns how many rows at or before a target a method reads. Rows with equal stamps count once.
 int rows_before(InterpolationMethod method, const KeySpec& key) { return std::max(1, rows_after(method, key)); }
 
-constexpr int64_t kLatestNs = int64_t{1} << 62;  // in the year 2116; the sum with an offset does not overflow
 constexpr int kMargin = 4;  // distinct stamps to copy on each side of a window: more than any method reads
 
 }  // namespace

@@ -31,11 +31,11 @@ AnchorClasses classes_by_weight(std::span<const double> weights) {
   classes.weights.resize(keys.size());
   for (const double weight : weights) {
     if (!(weight > 0)) {
-      classes.of.push_back(-1);
+      classes.class_of.push_back(-1);
       continue;
     }
     const auto index = std::ranges::lower_bound(keys, std::bit_cast<uint64_t>(weight) >> shift) - keys.begin();
-    classes.of.push_back(static_cast<int32_t>(index));
+    classes.class_of.push_back(static_cast<int32_t>(index));
     classes.weights[static_cast<size_t>(index)] += weight;
   }
   return classes;
@@ -47,7 +47,7 @@ AnchorClasses classes_by_number(std::span<const double> numbers) {
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   AnchorClasses classes{{}, std::vector<double>(keys.size(), 1.0)};
   for (const double number : numbers) {
-    classes.of.push_back(static_cast<int32_t>(std::ranges::lower_bound(keys, number) - keys.begin()));
+    classes.class_of.push_back(static_cast<int32_t>(std::ranges::lower_bound(keys, number) - keys.begin()));
   }
   return classes;
 }

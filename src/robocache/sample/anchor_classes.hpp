@@ -2,7 +2,7 @@
 // often.
 //
 //   const AnchorClasses classes = classes_by_weight(weights);
-//   const std::vector<Anchors> parts = anchors.split(classes.of, std::ssize(classes.weights));
+//   const std::vector<Anchors> parts = anchors.split(classes.class_of, std::ssize(classes.weights));
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace robocache {
 inline constexpr int64_t kMostWeightClasses = 512;
 
 struct AnchorClasses {
-  std::vector<int32_t> of;      // the class of each anchor; -1: it is not drawn
-  std::vector<double> weights;  // the sum of the weights of each class
+  std::vector<int32_t> class_of;  // the class of each anchor; -1: it is not drawn
+  std::vector<double> weights;    // the sum of the weights of each class
 };
 
 // Anchors with equal weights form a class. With more than kMostWeightClasses distinct weights, those with the same

@@ -1,6 +1,6 @@
 // Anchors: the times of a source that can be drawn, either the ticks of a stream's clock or those of a rate. Finding an
 // anchor reads no values. Anchors lie in runs, which are consecutive ticks of one episode. A binary search by the
-// anchor's number finds its run, and its place in the run gives its time. A filter only cuts runs.
+// anchor's number finds its run, and its index in the run gives its time. A filter only cuts runs.
 //
 //   const Anchors anchors = Anchors::of_ticks(clock, episodes);
 //   const Anchor anchor = anchors.index().at(7);

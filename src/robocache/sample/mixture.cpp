@@ -156,7 +156,7 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
   }
 }
 
-void MixtureTables::go_on(const Mixture& before, uint64_t draw) {
+void MixtureTables::continue_from(const Mixture& before, uint64_t draw) {
   Mixture next = before;
   next.table = table_.data();
   for (int32_t source = 0; source < next.sources; ++source) {

@@ -1,5 +1,5 @@
-// Turns a draw into an anchor of a source, for one source or several, by weight or with each anchor once an epoch. It
-// is a pure function of (seed, epoch, position), like the order: finding a draw needs no earlier draw.
+// Turns a draw into an anchor of a source, for one source or several, by weight or with each anchor once an epoch.
+// The anchor is a pure function of (seed, epoch, position), like the order: finding a draw needs no earlier draw.
 //
 // Without weights, one keyed permutation per epoch orders the anchors of all sources, numbered source after source.
 // With weights, draws come in blocks of kMixtureBlock, which continue across epochs. Every block has the same whole
@@ -129,19 +129,19 @@ struct Mixture {
   }
 
   // Returns the draw of an anchor that is numbered over all sources.
-  ROBOCACHE_HD Draw of(int64_t anchor) const {
+  ROBOCACHE_HD Draw draw_of(int64_t anchor) const {
     if (sources == 1) return {0, anchor};
     const int32_t source = last_from(&MixtureSource::first_anchor, anchor);
     return {source, anchor - table[source].first_anchor};
   }
 
-  // Returns the number over all sources of a draw's anchor: the inverse of `of`.
+  // Returns the number over all sources of a draw's anchor: the inverse of draw_of().
   ROBOCACHE_HD int64_t number_of(const Draw& draw) const { return table[draw.source].first_anchor + draw.anchor; }
 
   // Returns the draw at a position of the epoch, in [0, samples). The window kernel repeats this rule for lanes that
   // work together.
   ROBOCACHE_HD Draw at(int64_t position) const {
-    if (!weighted) return of(order.at(position));
+    if (!weighted) return draw_of(order.at(position));
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
     const uint32_t slot = slot_of(draw);
     const int32_t source = last_from(&MixtureSource::first_slot, slot);
@@ -218,7 +218,7 @@ class MixtureTables {
 
   // Sets the offsets so that from `draw` on each source continues where the mixture `before` leaves it. `before` may be
   // at any epoch.
-  void go_on(const Mixture& before, uint64_t draw);
+  void continue_from(const Mixture& before, uint64_t draw);
 
   Mixture mixture() const;
   std::span<const MixtureSource> table() const { return table_; }

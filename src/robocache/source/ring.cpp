@@ -19,8 +19,6 @@ namespace {
 constexpr int64_t kFirstCapacity = 64;
 // The number of rows that are kept before the span: a window that begins with the span reads earlier rows too.
 constexpr int64_t kRowsBehind = 4;
-constexpr int kSlotBits = 16;
-constexpr int64_t kLatestNs = int64_t{1} << 62;  // in the year 2116; the sum with an offset does not overflow
 
 }  // namespace
 
@@ -197,7 +195,7 @@ void Ring::grow(int64_t begin, int64_t end) {
   all_rows_.push_back(std::move(larger));
 }
 
-// A frame's id has its number since the ring began in the upper bits, and the index of its slot below.
+// A frame's id is its number since the ring began times kMostSlots, plus the index of its slot.
 int64_t Ring::write_frame(std::span<const char> frame) {
   int64_t index = slot_count_;
   for (size_t i = 0; i < free_.size(); ++i) {
@@ -212,7 +210,7 @@ int64_t Ring::write_frame(std::span<const char> frame) {
   }
   RingFrame::Slot& slot = *slots_[static_cast<size_t>(index)].load();
   slot.assign(frame);
-  const int64_t id = frames_written_++ << kSlotBits | index;
+  const int64_t id = frames_written_++ * kMostSlots + index;
   slot.id.store(id);
   if (const int32_t device = locks_on_.load(); device >= 0) {
     try {

@@ -32,6 +32,9 @@
 
 namespace robocache {
 
+// The latest stamp, in the year 2116. The sum with an offset does not overflow.
+inline constexpr int64_t kLatestNs = int64_t{1} << 62;
+
 // How the ring treats a stamp that is older than the newest by more than the span: the clock was set back, or the
 // source began anew.
 enum class Rewind : uint8_t {

@@ -57,7 +57,7 @@ struct Angle {
 
   // Returns the derivative of the value with respect to the bracket's weight: the shorter way from a to b, in float64.
   template <class Work>
-  ROBOCACHE_HD static double way(Work a, Work b) {
+  ROBOCACHE_HD static double weight_derivative(Work a, Work b) {
     return less_turns(static_cast<double>(b) - static_cast<double>(a), static_cast<double>(turns_in(b - a)));
   }
 };

@@ -20,7 +20,7 @@ struct Linear {
 
   // Returns the derivative of the value by the bracket's weight.
   template <class Work>
-  ROBOCACHE_HD static double way(Work a, Work b) {
+  ROBOCACHE_HD static double weight_derivative(Work a, Work b) {
     return static_cast<double>(b) - static_cast<double>(a);
   }
 };

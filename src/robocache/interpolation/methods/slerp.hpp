@@ -114,7 +114,7 @@ ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, S
   Scalar weight_b = w;
   if (!(product < smallest_normal<Scalar>())) {
     const Scalar reciprocal = reciprocal_root(product);
-    Scalar half_tangent = difference_square * reciprocal;  // of half the angle
+    Scalar half_tangent = difference_square * reciprocal;  // tan(angle / 2)
     if (Scalar(1) < half_tangent) half_tangent = Scalar(1);
     const Scalar angle = Scalar(2) * arc_tangent(half_tangent);
     const bool is_inside = !(w < Scalar(0)) && !(rest < Scalar(0));

@@ -16,65 +16,65 @@ ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t index) {
   return {streams[index].name, static_cast<int64_t>(index)};
 }
 
-void check_out_dtype(DType values, DType out, const ArgumentsOf& of) {
+void check_out_dtype(DType values, DType out, const ArgumentsOf& full_name) {
   if (out == values || is_floating(out)) return;
-  refuse_type(of("values"), ": expected an output of ", is_floating(values) ? "" : dtype_name(values),
+  refuse_type(full_name("values"), ": expected an output of ", is_floating(values) ? "" : dtype_name(values),
               is_floating(values) ? "a float dtype" : " or a float dtype", ", got ", dtype_name(out));
 }
 
-void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentsOf& of) {
+void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentsOf& full_name) {
   bool has_offset = false;
   uint64_t ns = 0;
-  set_duration(offset, "offset", s.clock_dtype, has_offset, s.offset, ns, of);
+  set_duration(offset, "offset", s.clock_dtype, has_offset, s.offset, ns, full_name);
   s.offset_ns = static_cast<int64_t>(std::min<uint64_t>(ns, std::numeric_limits<int64_t>::max()));
 }
 
 // Sets the scale or the shift of a segment.
-void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_missing, const Segment& s,
-                 const TensorView& values, std::string_view argument, const ArgumentsOf& of, PerFeature& result,
+void set_numbers(const std::optional<FeatureNumbers>& numbers, double default_number, const Segment& s,
+                 const TensorView& values, std::string_view argument, const ArgumentsOf& full_name, PerFeature& result,
                  bool& per_feature) {
   per_feature = numbers && std::holds_alternative<TensorView>(*numbers);
   if (!per_feature) {
-    result.all = numbers ? std::get<double>(*numbers) : where_missing;
+    result.all = numbers ? std::get<double>(*numbers) : default_number;
     return;
   }
   const TensorView& array = std::get<TensorView>(*numbers);
   const DType work = works_in_double(s) ? DType::kFloat64 : DType::kFloat32;
   if (array.dtype != work) {
-    refuse_type(of(argument), ": expected ", dtype_name(work), ", the work type of ", dtype_name(values.dtype),
+    refuse_type(full_name(argument), ": expected ", dtype_name(work), ", the work type of ", dtype_name(values.dtype),
                 " values, got ", dtype_name(array.dtype));
   }
   if (array.ndim != 1 || array.shape[0] != s.features || !array.is_contiguous()) {
-    refuse(of(argument), ": expected a number or contiguous [", std::to_string(s.features), "], got ",
+    refuse(full_name(argument), ": expected a number or contiguous [", std::to_string(s.features), "], got ",
            shape_string(array));
   }
-  check_device(array, argument, values.device, of);
+  check_device(array, argument, values.device, full_name);
   result.array = array.data;
 }
 
-void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf& of) {
+void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf& full_name) {
   s.scaled = stream.scale || stream.shift;
   if (!s.scaled) return;
   if (!is_floating(s.out_dtype)) {
-    refuse_type(of(stream.scale ? "scale" : "shift"), ": expected an output of a float dtype, got ",
+    refuse_type(full_name(stream.scale ? "scale" : "shift"), ": expected an output of a float dtype, got ",
                 dtype_name(s.out_dtype));
   }
-  set_numbers(stream.scale, 1, s, stream.values, "scale", of, s.scale, s.scale_per_feature);
-  set_numbers(stream.shift, 0, s, stream.values, "shift", of, s.shift, s.shift_per_feature);
+  set_numbers(stream.scale, 1, s, stream.values, "scale", full_name, s.scale, s.scale_per_feature);
+  set_numbers(stream.shift, 0, s, stream.values, "shift", full_name, s.shift, s.shift_per_feature);
 }
 
 // Refuses an output that overlaps an input or whose own elements overlap.
-void check_memory(const TensorView& out, std::string_view argument, const ArgumentsOf& of,
+void check_memory(const TensorView& out, std::string_view argument, const ArgumentsOf& full_name,
                   std::span<const FuseStream> streams, const TensorView& target_times,
                   const std::optional<TensorView>& target_lengths) {
   if (out.numel() == 0) return;  // without elements, no memory is touched
-  check_elements_apart(out, argument, of);
-  if (overlaps(out, target_times)) refuse(of(argument), ": overlaps target_times");
-  if (target_lengths && overlaps(out, *target_lengths)) refuse(of(argument), ": overlaps target_lengths");
+  check_elements_apart(out, argument, full_name);
+  if (overlaps(out, target_times)) refuse(full_name(argument), ": overlaps target_times");
+  if (target_lengths && overlaps(out, *target_lengths)) refuse(full_name(argument), ": overlaps target_lengths");
   for (size_t i = 0; i < streams.size(); ++i) {
     const FuseStream& stream = streams[i];
     const auto check = [&](const TensorView& input, const char* name) {
-      if (overlaps(out, input)) refuse(of(argument), ": overlaps ", arguments_of(streams, i)(name));
+      if (overlaps(out, input)) refuse(full_name(argument), ": overlaps ", arguments_of(streams, i)(name));
     };
     const auto check_numbers = [&](const std::optional<FeatureNumbers>& numbers, const char* name) {
       if (numbers && std::holds_alternative<TensorView>(*numbers)) check(std::get<TensorView>(*numbers), name);
@@ -169,8 +169,9 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
   const Device device = streams[0].values.device;
   const auto count = static_cast<int64_t>(streams.size());
   const auto first_values_name = [&] { return arguments_of(streams, 0)("values"); };
-  const auto check_same_device = [&](const TensorView& tensor, std::string_view argument, const ArgumentsOf& of = {}) {
-    if (tensor.device != device) check_device(tensor, argument, device, of, first_values_name());
+  const auto check_same_device = [&](const TensorView& tensor, std::string_view argument,
+                                     const ArgumentsOf& full_name = {}) {
+    if (tensor.device != device) check_device(tensor, argument, device, full_name, first_values_name());
   };
   check_same_device(target_times, "target_times");
   if (target_lengths) {
@@ -207,11 +208,11 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
   int64_t column = 0;
   for (size_t i = 0; i < streams.size(); ++i) {
     const FuseStream& from = streams[i];
-    const ArgumentsOf of = arguments_of(streams, i);
-    check_same_device(from.values, "values", of);
-    Segment s = stream_segment(from.values, from.times, from.lengths, from.options, of);
+    const ArgumentsOf full_name = arguments_of(streams, i);
+    check_same_device(from.values, "values", full_name);
+    Segment s = stream_segment(from.values, from.times, from.lengths, from.options, full_name);
     const TensorView& to = is_concatenated ? out[0] : out[i];
-    check_out_dtype(from.values.dtype, to.dtype, of);
+    check_out_dtype(from.values.dtype, to.dtype, full_name);
     place_out(s, to, is_concatenated ? column : 0);
     column += s.features;
     if (valid) {
@@ -225,8 +226,8 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
       s.age_batch = shape.batched ? age->strides[0] : 0;
       s.age_target = age->strides[target_dim];
     }
-    set_offset(s, from.offset, of);
-    set_scale_and_shift(s, from, of);
+    set_offset(s, from.offset, full_name);
+    set_scale_and_shift(s, from, full_name);
     append_segments(s, from.options, segments);
     call.stream_of.resize(segments.size(), i);
   }
@@ -278,19 +279,19 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
     const Segment& s = call.segments[i];
     const size_t index = call.stream_of[i];
     const FuseStream& from = streams[index];
-    const ArgumentsOf of = arguments_of(streams, index);
+    const ArgumentsOf full_name = arguments_of(streams, index);
     const int64_t features = from.values.shape[from.values.ndim - 1];
     if (i == 0 || call.stream_of[i - 1] != index) feature = 0;
     SegmentGradient g{};
     if (gradients[index].values) {
-      g.values =
-          values_gradient(*gradients[index].values, "values_gradient", s, batch, features, from.values.device, of);
+      g.values = values_gradient(*gradients[index].values, "values_gradient", s, batch, features, from.values.device,
+                                 full_name);
       g.values = static_cast<char*>(g.values) + feature * dtype_size(gradients[index].values->dtype);
     }
     g.values_batch = s.samples * features;
     g.values_sample = features;
     g.values_feature = 1;
-    g.times = clock_gradient(gradients[index].times, "times_gradient", from.times, batch, of);
+    g.times = clock_gradient(gradients[index].times, "times_gradient", from.times, batch, full_name);
     g.targets = shared_targets_gradient;
     segment_gradients.push_back(g);
     feature += s.features;

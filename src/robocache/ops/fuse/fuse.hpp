@@ -99,26 +99,27 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
                      const std::optional<TensorView>& age = std::nullopt,
                      const std::optional<TensorView>& workspace = std::nullopt);
 
-// Adds the gradient to each array, from the gradient of `out`, as resample.hpp describes for one stream. A target's
-// gradient is in the targets' unit, whatever the streams' clocks are. scale, shift and offset have no gradient.
+// The arrays for the gradient of one stream.
 struct FuseGradient {
   std::optional<TensorView> values = {};  // dense [B, S, D], in the stream's work type
   std::optional<TensorView> times = {};   // dense [B, S] float64; only for float clocks
 };
+// Adds the gradient to each array, from the gradient of `out`, as resample.hpp describes for one stream. A target's
+// gradient is in the targets' unit, whatever the streams' clocks are. scale, shift and offset have no gradient.
 void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
                               std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
                               CudaStream stream, const std::optional<TensorView>& targets_gradient = std::nullopt,
                               const std::optional<TensorView>& target_lengths = std::nullopt,
                               const std::optional<TensorView>& workspace = std::nullopt);
 
-// Returns the results that a call needs, without memory. With `separate` there is one for each stream, with its `dtype`
-// or the values' dtype. Otherwise there is one, with the first stream's `dtype` or the dtype that all values share.
-// Throws as above.
 struct FuseOutputs {
   std::vector<TensorView> out;
   TensorView valid;
   TensorView age;
 };
+// Returns the results that a call needs, without memory. With `separate` there is one `out` for each stream, with its
+// `dtype` or the values' dtype. Otherwise there is one, with the first stream's `dtype` or the dtype that all values
+// share. Throws as above.
 FuseOutputs fuse_outputs(std::span<const FuseStream> streams, const TensorView& target_times, bool separate);
 
 }  // namespace robocache

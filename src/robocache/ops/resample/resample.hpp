@@ -81,11 +81,11 @@ struct ResampleCall {
 
 void resample_trajectories(const ResampleCall& call, CudaStream stream);
 
-// Returns the `out` and `valid` that a call needs, without memory. Throws as above.
 struct ResampleOutputs {
   TensorView out;
   TensorView valid;
 };
+// Returns the `out` and `valid` that a call needs, without memory. Throws as above.
 ResampleOutputs resample_outputs(const ResampleCall& call);
 
 // Adds the gradient to each array, from the gradient of `out`. interpolation/interpolate_backward.hpp defines the

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "robocache/core/host_device.hpp"
+#include "robocache/core/mix_bits.hpp"
 #include "robocache/points/voxels/cell.hpp"
 #include "robocache/points/voxels/clouds.hpp"
 
@@ -66,12 +67,8 @@ struct GatherCall {
 // `random` takes the point of a voxel with the least priority. The upper half of a priority is splitmix64's hash of
 // (seed, row) and the lower half is the row, so no two are equal.
 ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
-  const auto mixed = [](uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  };
-  const uint64_t hash = mixed(mixed(seed + 0x9e3779b97f4a7c15u) + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(row));
+  const uint64_t hash =
+      mix_bits(mix_bits(seed + 0x9e3779b97f4a7c15u) + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(row));
   return (hash & 0xffffffff00000000u) | static_cast<uint64_t>(row);
 }
 

@@ -58,8 +58,9 @@ inline bool suits_tiles(const VoxelReduction& call) {
   return !(cross_columns && any_output(call, [](VoxelMode mode) { return mode == VoxelMode::kOccupancyBits; }));
 }
 
+inline constexpr int kWide = 4;  // features in a vector
+
 // Whether rows of features are whole vectors, at most 32 of them.
-inline constexpr int kWide = 4;
 inline bool goes_wide(const Features& f) {
   return f.count % kWide == 0 && f.count <= int64_t{32} * kWide && f.row_stride % kWide == 0;
 }

@@ -28,7 +28,7 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
   const int64_t last = offsets.shape[0] - 1;
   int64_t previous = 0;
   for (int64_t b = 0; b <= last; ++b) {
-    const int64_t offset = length_at(offsets.data, offsets.dtype, b, 0);
+    const int64_t offset = integer_at(offsets.data, offsets.dtype, b);
     const int64_t least = b == last ? rows : previous;
     const int64_t most = b == 0 ? 0 : rows;
     if (offset < least || offset > most) {
@@ -43,14 +43,14 @@ double rounded_to(DType points, double x) {
   return points == DType::kFloat32 ? static_cast<double>(static_cast<float>(x)) : x;
 }
 
-Features features_of(const TensorView& array, bool batched, int64_t first_column) {
+Features features_of(const TensorView& array, bool is_stacked, int64_t first_column) {
   Features features{};
-  const int row = batched ? 1 : 0;
-  features.count = array.shape[row + 1] - first_column;
+  const int row_dim = is_stacked ? 1 : 0;
+  features.count = array.shape[row_dim + 1] - first_column;
   features.dtype = array.dtype;
   features.data = static_cast<char*>(array.data) + (array.numel() > 0 ? first_column * dtype_size(array.dtype) : 0);
-  features.cloud_stride = batched ? array.strides[0] : 0;
-  features.row_stride = array.strides[row];
+  features.cloud_stride = is_stacked ? array.strides[0] : 0;
+  features.row_stride = array.strides[row_dim];
   return features;
 }
 
@@ -67,14 +67,14 @@ PointClouds check_points(const PointArguments& arguments) {
   check_columns_adjacent(points, "points");
   PointClouds checked{};
   const bool is_stacked = points.ndim == 3;
-  const int row = is_stacked ? 1 : 0;
+  const int row_dim = is_stacked ? 1 : 0;
   Clouds& clouds = checked.clouds;
   clouds.points = points.data;
   clouds.dtype = points.dtype;
   clouds.count = is_stacked ? points.shape[0] : 1;
-  clouds.rows = points.shape[row];
+  clouds.rows = points.shape[row_dim];
   clouds.cloud_stride = is_stacked ? points.strides[0] : 0;
-  clouds.row_stride = points.strides[row];
+  clouds.row_stride = points.strides[row_dim];
   if (clouds.rows > std::numeric_limits<int32_t>::max()) {
     refuse("points: expected at most 2^31 - 1 points a cloud, got ", std::to_string(clouds.rows));
   }
@@ -108,9 +108,9 @@ PointClouds check_points(const PointArguments& arguments) {
     refuse_type("features: expected floats, bool, integers of 8 to 32 bits or int64, got uint64");
   }
   bool fits = features.ndim == points.ndim;
-  for (int d = 0; fits && d <= row; ++d) fits = features.shape[d] == points.shape[d];
+  for (int d = 0; fits && d <= row_dim; ++d) fits = features.shape[d] == points.shape[d];
   if (!fits) {
-    std::string expected = shape_string({points.shape.data(), static_cast<size_t>(row + 1)});
+    std::string expected = shape_string({points.shape.data(), static_cast<size_t>(row_dim + 1)});
     expected.replace(expected.size() - 1, 1, ", F]");
     refuse("features: expected ", expected, " like points, got ", shape_string(features));
   }
