@@ -3,8 +3,8 @@
     python bench/actions.py --device cpu --threads 2
 
 The peers are the formulas of openpi, GR00T and LeRobot in numpy, on rows in memory, in torch's DataLoader with as many worker
-processes as threads. Each makes the same batch, which is compared with ours before it is timed. The other cases compare three
-converted keys with the same keys unconverted; both are normalised.
+processes as threads. A peer's batch is compared with ours before the peer is timed. The other cases compare a loader of three
+converted keys with a loader of the same keys unconverted. Both loaders normalise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import robocache
 from robocache import Memory, Normalization, Window, actions
 
 EPISODES, ROWS, BATCH = 50, 500, 256
-# Ratios of the peers' time to ours. Predictions and aims were written before the first measurement.
+# Predictions and aims, written before the first measurement. faster_than is a peer's time divided by ours.
 PREDICTED = {"openpi": {"openpi": 150.0}, "GR00T": {"GR00T": 500.0}, "LeRobot": {"LeRobot": 150.0}}
 AIMS = {name: {"faster_than": {name: 50.0}} for name in PREDICTED}
 KEYS, COST_BATCH = ("action0", "action1", "action2"), 1024
@@ -36,7 +36,8 @@ MEAN, STD = 0.1, 0.7
 
 
 class Samples(torch.utils.data.Dataset):
-    """A sample is a chunk of actions, normalised after `transform` made it relative to the state. Its last row is repeated."""
+    """A sample is a chunk of actions, normalised after `transform` made it relative to the state. A chunk that runs past the end
+    of its episode repeats the episode's last row."""
 
     def __init__(self, state: np.ndarray, action: np.ndarray, horizon: int, transform: Callable) -> None:
         self.state, self.action, self.horizon, self.transform = state, action, horizon, transform
@@ -45,8 +46,8 @@ class Samples(torch.utils.data.Dataset):
         return EPISODES * ROWS
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        episode, t = divmod(index, ROWS)
-        rows = episode * ROWS + np.minimum(t + np.arange(self.horizon), ROWS - 1)
+        episode, row = divmod(index, ROWS)
+        rows = episode * ROWS + np.minimum(row + np.arange(self.horizon), ROWS - 1)
         state, chunk = self.state[index], self.action[rows]
         converted = self.transform(state, chunk)
         return {"state": state, "action": ((converted - MEAN) / STD).astype(np.float32)}
@@ -131,6 +132,7 @@ def make_loader(
 
 
 def check(ours: robocache.Loader, key: str, samples: Samples) -> None:
+    """Compares a batch of our loader, spread over all episodes, with the peer's samples."""
     indices = list(range(0, len(samples), len(samples) // BATCH))[:BATCH]
     expected = np.stack([samples[i]["action"] for i in indices])
     np.testing.assert_allclose(ours.gather(indices)[key].cpu().numpy(), expected, atol=2e-5)
@@ -173,14 +175,14 @@ def run_cost(
 ) -> None:
     dataset = record_streams(folder / name, {"state": state} | dict.fromkeys(KEYS, action))
     converted, unconverted = (
-        make_loader(dataset, KEYS, 16, conversions_used, COST_BATCH, options.device)
-        for conversions_used in (conversions, None)
+        make_loader(dataset, KEYS, 16, loader_conversions, COST_BATCH, options.device)
+        for loader_conversions in (conversions, None)
     )
     check(converted, KEYS[-1], Samples(state, action, 16, transform))
     timer_of = graph_timer if options.device == "cuda" else cpu_timer
     timers = {
-        name: timer_of([partial(next, endless(loader))])
-        for name, loader in (("converted", converted), ("unconverted", unconverted))
+        label: timer_of([partial(next, endless(loader))])
+        for label, loader in (("converted", converted), ("unconverted", unconverted))
     }
     times_us = median_us(timers, 3 if options.quick else 31, apart=options.device == "cpu" and not options.quick)
     case["figures"] = {

@@ -27,7 +27,8 @@ def contest(
 ) -> None:
     """Fills in a case that has case["bytes"]: contenders, failures, floor_us and their ratios.
 
-    inputs: the arguments of a call, in as many sets as make a rotation cold.
+    inputs: sets of the arguments of a call, as many as input_sets() says, so that no call finds its inputs in the CPU's or the
+        GPU's cache.
     verify: compares our output with a peer's on the first set; raises AssertionError, or returns facts about the difference.
     waiting: the contenders that wait for the device or do not run on it, so they cannot be part of a graph.
     count: the calls in a round of a measure without a graph.
@@ -102,7 +103,7 @@ def compare_with_copies(case: dict, ours_us: float, copies_us: dict[str, float])
 
 
 def compute_ratios(case: dict, measure: str) -> dict[str, float]:
-    """Returns {peer: its time over ours}, by the time in a loop if the peer has no other."""
+    """Returns {peer: its time divided by ours}. A peer that lacks the measure is compared by wall_us."""
     ours, ratios = case["contenders"][OURS], {}
     for name, theirs in case["contenders"].items():
         used_measure = measure if measure in theirs else "wall_us"
@@ -134,11 +135,11 @@ def fail(case: dict, name: str, error: Exception) -> None:
 
 def largest_error_over_bound(ours: torch.Tensor, theirs: torch.Tensor, largest: float) -> dict:
     """Returns the largest error of a peer of linear interpolation over its bound, and refuses errors above the bound. `largest`
-    is the largest |value|.
+    is the largest absolute value of the inputs.
 
-    A peer rounds in float32 the weight (three times if int64 differences become float32 first), b - a, 1 - w, the product and
-    the sum. Robocache rounds the weight, b - a and the fma. Each error is at most 2^-24 of a number of at most twice the
-    largest, together below 2^-19 of it. The rounding of the output may then differ by one unit in the last place.
+    A peer rounds in float32 the weight w between the samples a and b (three times if int64 differences become float32 first),
+    b - a, 1 - w, the product and the sum. Robocache rounds the weight, b - a and the fma. An error is at most 2^-24 of a number
+    that is at most twice `largest`, so all errors together are below 2^-19 of `largest`. The rounding of the output may then differ by one unit in the last place.
     """
     ulp = torch.finfo(ours.dtype).eps
     ours, theirs = ours.double(), theirs.double()

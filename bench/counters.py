@@ -3,8 +3,8 @@
 ncu --clock-control none -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
 python bench/counters.py --read counters.csv
 
---only selects calls by a part of their names. --read writes the counters of METRICS, for kernels whose names match
-KERNELS, to bench/results/counters/, with the whole command, which --command prints.
+--only selects calls by a part of their names. --command prints the whole command of ncu. --read writes the counters of its
+CSV file to bench/results/counters/, on the machine on which ncu ran.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import fuse
 import torch
 import voxelize
 from inputs import CLOUDS, make_clock, make_targets
-from record import HERE, arguments, commit, describe_machine
+from record import HERE, arguments, describe_machine, find_commit
 
 import robocache
 
@@ -85,8 +85,9 @@ COMMAND = (
 )
 
 
-def kernels(path: Path) -> Iterator[list[dict]]:
-    """Yields the kernels of each call, as rows {column: value}. `path` lists the kernels of a call twice."""
+def read_calls(path: Path) -> Iterator[list[dict]]:
+    """Yields for each call the list of its kernels, as rows {column: value}. In the file, a call's kernels stand twice in a
+    row, because the call was made twice."""
     with path.open(newline="") as file:
         lines = [row for row in csv.reader(file) if len(row) > len(METRICS)]
     rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]  # lines[1] holds units
@@ -102,14 +103,15 @@ def read(options: argparse.Namespace) -> None:
     machine = describe_machine(options)
     chosen = [name for name in CALLS if (options.only or "") in name]
     cases = []
-    for call, rows in zip(chosen, kernels(options.read), strict=True):
+    for call, rows in zip(chosen, read_calls(options.read), strict=True):
         for row in rows:
             kernel = re.sub(r"(robocache|<?unnamed>|void)(::)? ?", "", row["Kernel Name"].split("(")[0])
             counters = {metric: float(row[metric].replace(",", "")) for metric in METRICS}
             name = call if len(rows) == 1 else f"{call}: {kernel.split('<')[0]}"
             cases.append({"name": name, "kernel": kernel, "grid": row["Grid Size"], "counters": counters})
-    result = {"bench": "counters", "machine": machine, "command": COMMAND, "commit": options.commit or commit()}
+    result = {"bench": "counters", "machine": machine, "command": COMMAND, "commit": options.commit or find_commit()}
     folder = options.out or HERE / "results/counters"
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{machine['name']}.json"
     path.write_text(json.dumps(result | {"date": f"{date.today()}", "cases": cases}, indent=1) + "\n")
     print(path)

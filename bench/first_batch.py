@@ -1,7 +1,7 @@
 """Measures what an installation costs in a new environment: the CPU time from a wheel or a checkout to the first batch, the size on
 disk, the CPU time of an import. CPU time hardly depends on other programs.
 
-    python3 bench/first_batch.py dist/robocache-*.whl --into bench/results/first_batch/wheel-debian-12.json
+    python3 bench/first_batch.py dist/robocache-*.whl --commit COMMIT --into bench/results/first_batch/wheel-debian-12.json
 
 It needs a Python with venv, and nothing else, so that it also runs in a bare system.
 """
@@ -37,7 +37,7 @@ print(time.process_time() - begin)
 
 
 def first_batch(folder: Path, *install: object) -> float:
-    """Returns the seconds of CPU time of `pip install *install` and a batch in a new environment, `folder`/new."""
+    """Makes an environment in `folder`/new, installs there with pip, and makes a batch. Returns the CPU time in seconds."""
     begin, python = resource.getrusage(resource.RUSAGE_CHILDREN), folder / "new/bin/python"
     subprocess.run([sys.executable, "-m", "venv", folder / "new"], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", *install], check=True)
@@ -47,13 +47,13 @@ def first_batch(folder: Path, *install: object) -> float:
 
 
 def installed_bytes(folder: Path) -> int:
-    """Returns the size of the package in the environment that first_batch made, without what Python compiles of it."""
+    """Returns the size of the package in the environment that first_batch made, without its .pyc files."""
     files = [path for path in (folder / "new").rglob("robocache*/**/*") if path.suffix != ".pyc" and path.is_file()]
     return sum(path.stat().st_size for path in files)
 
 
 def import_s(folder: Path) -> float:
-    """Returns the seconds of CPU time of `import robocache` after numpy and tvm_ffi, the least of 9 processes."""
+    """Returns the CPU time in seconds of `import robocache` after numpy and tvm_ffi: the least of 9 processes."""
     command = [folder / "new/bin/python", "-I", "-c", IMPORT]
     return min(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(9))
 
@@ -70,7 +70,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cpu_s = first_batch(Path(folder), *options.install, *pip_options)
         wall_s = time.perf_counter() - begin
-        installed, importing_s = installed_bytes(Path(folder)), import_s(Path(folder))
+        package_bytes, package_import_s = installed_bytes(Path(folder)), import_s(Path(folder))
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     install = [Path(word).name if "/" in word else word for word in (*options.install, *pip_options)]
     result = {
@@ -82,8 +82,8 @@ def main() -> None:
         "cpu_s": round(cpu_s, 1),
         "wall_s": round(wall_s, 1),
         "load": round(load, 1),
-        "installed_bytes": installed,
-        "import_s": round(importing_s, 4),
+        "installed_bytes": package_bytes,
+        "import_s": round(package_import_s, 4),
     }
     options.into.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

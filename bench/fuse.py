@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from contest import contest, largest_error_over_bound, overhead
 from inputs import count_moved_bytes, make_clock, make_targets
-from measure import rotations
+from measure import input_sets
 from peers import fuse_numpy, fuse_torch
 from record import Report, arguments
 
@@ -55,7 +55,7 @@ def make_inputs(batch: int, device: str, seed: int) -> tuple[list[tuple[torch.Te
 
 
 def fused_bytes(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> int:
-    """Returns the bytes of all streams, with the targets counted once."""
+    """Returns the bytes that a call must move. All streams share the targets, which are counted once."""
     stream_bytes = [count_moved_bytes(values, times, targets) - targets.nbytes for values, times in streams]
     return sum(stream_bytes) + targets.nbytes
 
@@ -78,7 +78,7 @@ def run_case(batch: int, device: str, quick: bool, case: dict) -> None:
     torch._dynamo.reset()
     inputs = [make_inputs(batch, device, seed=0)]
     case["bytes"] = fused_bytes(*inputs[0])
-    inputs += [make_inputs(batch, device, seed) for seed in range(1, rotations(case["bytes"], device, quick=quick))]
+    inputs += [make_inputs(batch, device, seed) for seed in range(1, input_sets(case["bytes"], device, quick=quick))]
     verify = partial(largest_error_over_bound, largest=max(float(x.abs().max()) for x, _ in inputs[0][0]))
     contest(case, inputs, robocache.fuse_multimodal, peers(device, quick), verify, device, quick)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from contest import OURS, compare_with_copies, contest, largest_error_over_bound
-from measure import batch_us, copy_timers, endless, link_timers, median_us, queued_timer, rotations, shortest
+from measure import batch_us, copy_timers, endless, input_sets, link_timers, median_us, queued_timer, shortest
 from peers import loader_images, loader_numpy
 from peers.libjpeg_turbo import Decoder
 from peers.read_frames import Reader
@@ -47,7 +47,7 @@ class Case:
     batch: int
     size: int
     crop: int | None = None  # the crop's size; None: the case decodes
-    floats: bool = False  # whether it decodes to float32, channels first
+    floats: bool = False  # whether the case decodes to float32, channels first
 
     def parameters(self) -> dict:
         return {"batch": self.batch, "height": self.size, "width": self.size, "crop": self.crop, "floats": self.floats}
@@ -234,7 +234,7 @@ class Frames:
         self.mean, self.std = (torch.tensor(x, device=device) for x in (MEAN, STD))
 
 
-def batch(frames: Frames) -> torch.Tensor:
+def make_batch(frames: Frames) -> torch.Tensor:
     return robocache.image_batch(frames.frames, frames.rows, options=frames.options, seed=frames.seed)
 
 
@@ -250,7 +250,7 @@ def make_batch_by_torch(call: Callable, frames: Frames) -> torch.Tensor:
     return call(frames.frames, frames.rows, frames.corners, frames.mean, frames.std, frames.crop, frames.dtype)
 
 
-# ---- a call ----
+# ---- a case of CASES ----
 
 
 def run_case(case: Case, device: str, quick: bool, threads: int, result: dict) -> None:
@@ -259,26 +259,26 @@ def run_case(case: Case, device: str, quick: bool, threads: int, result: dict) -
     if case.crop is None:
         first = Files(case, device, seed=0)
         make_input, verify = Files, check_pixels
-        ours = decode_on_device if device == "cuda" else decode_to_floats if case.floats else decode
+        if device == "cuda":
+            ours, peers[NVJPEG] = decode_on_device, decode_by_nvjpeg
+        else:
+            ours = decode_to_floats if case.floats else decode
+            peers[TURBO] = partial(decode_by_turbo, Decoder(threads))
         result["bytes"] = len(first.blobs) + case.batch * case.size**2 * 3 * (4 if case.floats else 1)
         result["bytes_a_frame"] = len(first.blobs) / case.batch
         pool = ThreadPoolExecutor(threads)
         result["same_as_libjpeg_turbo"] = check_pixels(ours(first), decode_by_pillow(pool.map, first))
-        if device == "cuda":
-            peers[NVJPEG] = decode_by_nvjpeg
-        else:
-            peers[TURBO] = partial(decode_by_turbo, Decoder(threads))
         peers["Pillow, on threads"] = partial(decode_by_pillow, pool.map)
         waiting = set(peers)
     else:
-        make_input, ours, waiting = Frames, batch, set()
+        make_input, ours, waiting = Frames, make_batch, set()
         first = Frames(case, device, seed=0)
         result["bytes"] = case.batch * case.crop**2 * 3 * (1 + first.dtype.itemsize)
         verify = partial(largest_error_over_bound, largest=1 / min(STD))
         peers["torch eager"] = partial(make_batch_by_torch, torch_batch)
         if not quick:
             peers["torch.compile"] = partial(make_batch_by_torch, torch.compile(torch_batch, dynamic=False))
-    count = 2 if quick else rotations(result["bytes"], device, most=64)
+    count = 2 if quick else input_sets(result["bytes"], device, most=64)
     inputs = [(first,), *((make_input(case, device, seed),) for seed in range(1, count))]
     contest(result, inputs, ours, peers, verify, device, quick, waiting, count=max(10, min(100, 4096 // case.batch)))
     measured = result["contenders"][OURS]
@@ -287,7 +287,7 @@ def run_case(case: Case, device: str, quick: bool, threads: int, result: dict) -
         result["share_of_libjpeg_turbo"] = result["faster_than"][TURBO]
 
 
-# ---- out of each tier ----
+# ---- a tier to batches and steps ----
 
 
 class Recording:
@@ -325,13 +325,14 @@ class Recording:
             **options,
         )
 
-    def rows(self, cameras: int) -> loader_images.Rows:
+    def peer_rows(self, cameras: int) -> loader_images.Rows:
         return loader_images.Rows(self.folder, [f"camera_{i}" for i in range(cameras)], CHUNK, MEAN, STD)
 
     def find_rows(self, batch: dict[str, torch.Tensor]) -> np.ndarray:
+        """Returns the row of each sample of a batch."""
         return np.searchsorted(self.time_ns, batch["time_ns"].cpu().numpy())
 
-    def drop(self) -> None:
+    def drop_from_page_cache(self) -> None:
         """Drops the files from the page cache, so that they are read from the disk."""
         for file in self.folder.rglob("*.npy"):
             with open(file, "rb") as opened:
@@ -340,17 +341,15 @@ class Recording:
 
 
 def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, report: Report, case: dict) -> None:
-    """Times a camera's frames, randomly cropped and normalised, from a tier, with the bound of that tier."""
-    size, state = (256, tier.split(", ")[-1]) if not quick else (4, tier.split(", ")[-1])
+    """Times batches of a camera's frames, cropped at random and normalised, from a tier. Compares them with what bounds the tier:
+    the link and the decoding, or reading the files."""
+    size = 4 if quick else 256
     crop = recording.size * 13 // 14 // 8 * 8
-    loader = recording.loader(
-        "cuda", tier.split(",")[0], size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}
-    )
+    only_frames = {"windows": {"camera_0": None}, "images": {"crop": (crop, crop)}}
+    loader = recording.loader("cuda", tier.split(",")[0], size, 1, **only_frames)
     case["explained"] = str(loader.explain())
     batches = endless(loader)
-    expected = next(
-        endless(recording.loader("cpu", "device", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)}))
-    )
+    expected = next(endless(recording.loader("cpu", "device", size, 1, **only_frames)))
     if not torch.equal(next(batches)["camera_0"].cpu(), expected["camera_0"]):
         raise AssertionError("the pixels differ from those of the CPU")
     case["bytes_read"] = int(size * recording.frame_bytes)
@@ -359,14 +358,14 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
     rounds = 3 if quick else 9
     if not tier.startswith("mapped"):
         case["copies_us"] = link_us = median_us(link_timers(case["bytes_read"]), rounds, seconds=0.3)
-        times_us = median_us({OURS: queued_timer([partial(next, batches)] * (4 if quick else 64))}, rounds)[OURS]
-        case["contenders"][OURS] = {"gpu_us": times_us, "frames_per_s": size / times_us * 1e6}
+        gpu_us = median_us({OURS: queued_timer([partial(next, batches)] * (4 if quick else 64))}, rounds)[OURS]
+        case["contenders"][OURS] = {"gpu_us": gpu_us, "frames_per_s": size / gpu_us * 1e6}
         if tier == "pinned":
             bounds = {"the link": shortest(link_us, "copy")}
             resident = report.case("to a batch of 256, device")
             if resident and "commit" not in resident:
                 bounds["decoding"] = resident["contenders"][OURS]["gpu_us"]
-                case["share_of_the_lesser"] = max(bounds.values()) / times_us
+                case["share_of_the_lesser"] = max(bounds.values()) / gpu_us
             case["bounds_us"] = bounds
         print(f"  {case['contenders'][OURS]}, {case.get('share_of_the_lesser')}", flush=True)
         return
@@ -375,30 +374,32 @@ def run_to_batch(recording: Recording, tier: str, threads: int, quick: bool, rep
     batch_count = max(4, len(order) // 2)
     times: dict[str, list[float]] = {OURS: [], READING: []}
     for _ in range(2 if quick else 5):
-        if state == "cold":
-            recording.drop()
+        if tier == "mapped, cold":
+            recording.drop_from_page_cache()
         start = time.perf_counter()
-        read = reader(order[:batch_count].ravel())
+        read_bytes = reader(order[:batch_count].ravel())
         times[READING].append((time.perf_counter() - start) / batch_count * 1e6)
-        if read < batch_count * size * 0.9 * recording.frame_bytes:
-            raise AssertionError(f"read {read} bytes")
-        if state == "cold":
-            recording.drop()
-            batches = endless(
-                recording.loader("cuda", "mapped", size, 1, windows={"camera_0": None}, images={"crop": (crop, crop)})
-            )
+        if read_bytes < batch_count * size * 0.9 * recording.frame_bytes:
+            raise AssertionError(f"read {read_bytes} bytes")
+        if tier == "mapped, cold":
+            recording.drop_from_page_cache()
+            batches = endless(recording.loader("cuda", "mapped", size, 1, **only_frames))
             next(batches)
         times[OURS].append(batch_us(batches, 2, batch_count, 1.0, "cuda"))
-    for name, us in times.items():
-        wall = statistics.median(us)
-        case["contenders"][name] = {"wall_us": wall, "slowest_us": max(us), "frames_per_s": size / wall * 1e6}
+    for name, times_us in times.items():
+        wall_us = statistics.median(times_us)
+        case["contenders"][name] = {
+            "wall_us": wall_us,
+            "slowest_us": max(times_us),
+            "frames_per_s": size / wall_us * 1e6,
+        }
     case["share_of_reading"] = case["contenders"][READING]["wall_us"] / case["contenders"][OURS]["wall_us"]
-    print(f"  {case['share_of_reading']:.2f} of what reading takes", flush=True)
+    print(f"  reading alone takes {case['share_of_reading']:.2f} of our time", flush=True)
 
 
 def verify(ours: dict[str, torch.Tensor], recording: Recording, cameras: int) -> dict:
     """Compares a peer's samples with the batch's first rows, within the bound of rounding."""
-    rows = recording.rows(cameras)
+    rows = recording.peer_rows(cameras)
     theirs = loader_images.collate([rows[row] for row in recording.find_rows(ours)[:16]])
     errors = [largest_error_over_bound(ours[key][:16].cpu(), x, largest=8.0) for key, x in theirs.items()]
     return max(errors, key=lambda error: error["largest_error_over_bound"])
@@ -426,13 +427,13 @@ def run_batches(
     if (batch_size, cameras) not in peer_us:
         theirs = iter(
             loader_numpy.dataloader(
-                recording.rows(cameras), batch_size, workers, device == "cuda", loader_images.collate
+                recording.peer_rows(cameras), batch_size, workers, device == "cuda", loader_images.collate
             )
         )
         peer_us[batch_size, cameras] = batch_us(theirs, 4 * workers, 1 << 30, 2 * seconds, device)
         del theirs
     times_us[peer] = peer_us[batch_size, cameras]
-    case["decoder_of_the_peer"] = loader_images.decoder()
+    case["decoder_of_the_peer"] = loader_images.decoder_name()
     case["contenders"], case["failures"] = {}, {}
     for name, us in times_us.items():
         case["contenders"][name] = {
@@ -447,7 +448,7 @@ def run_batches(
 
 
 def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:
-    """Times a training step with two cameras, with the same batch again and again, and with the loader's batches."""
+    """Times a training step on the same batch again and again, and on the loader's batches of two cameras."""
     loader = recording.loader("cuda", tier, 4 if quick else FED_BATCH, 2)
     case["explained"] = str(loader.explain())
     time_steps(({"vision": batch["camera_0"]} for batch in endless(loader)), quick, case, 40)

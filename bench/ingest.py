@@ -3,9 +3,9 @@
     python -m bench ingest
     python bench/ingest.py --only 'MCAP, clouds' --gigabytes 10
 
-Library and ingest use one process each. Files are warm, in the page cache. The cache is written beside them, in TMPDIR, and made durable.
-Library, ingest and doctor take turns with a writer that only writes as many bytes as the cache has and makes them durable.
-Memory is the peak of a separate process that ingests, including mapped files.
+Library and ingest use one process each. Files are warm, in the page cache. The cache is written beside them, in TMPDIR, and made
+durable. Library, ingest and doctor take turns with a writer that only writes as many bytes as the cache has and makes them
+durable. Memory is the peak of a separate process that ingests, including mapped files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import robocache
 
 @dataclass(frozen=True)
 class Case:
-    """write: makes a source with a number of rows (messages, steps, clouds). quick: the number of rows for a smoke run."""
+    """write: makes a source with as many rows (messages, steps, clouds) as its argument says. quick: the rows for a smoke run."""
 
     name: str
     write: Callable[[Path, int], sources.Source]
@@ -111,7 +111,7 @@ def time_call(work: Callable[[], object]) -> tuple[float, object]:
 
 
 def write_durably(path: Path, size: int) -> None:
-    """Writes `size` bytes to one file, in pieces as for a cache."""
+    """Writes `size` bytes to one file, in pieces of 4 MiB."""
     piece = bytes(range(256)) * (1 << 14)
     with path.open("wb", buffering=0) as file:
         for begin in range(0, size, len(piece)):
@@ -128,13 +128,15 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
         times_s: dict[str, list[float]] = {"library": [], "ingest": [], "doctor": [], "writing": []}
         for _ in range(rounds):
             shutil.rmtree(cache, ignore_errors=True)
-            library_s, read = time_call(source.read)
+            library_s, library_rows = time_call(source.read)
             ingest_s, report = time_call(partial(robocache.ingest, source.path, cache, **source.options))
             doctor_s, _ = time_call(partial(robocache.doctor, cache, save=False))
             size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
             writing_s, _ = time_call(partial(write_durably, folder / "written", size))
-            if report.skipped or report.rows.get(source.stream) != read:
-                raise AssertionError(f"the library read {read} rows of {source.stream}, ingest reports {report.rows}")
+            if report.skipped or report.rows.get(source.stream) != library_rows:
+                raise AssertionError(
+                    f"the library read {library_rows} rows of {source.stream}, ingest reports {report.rows}"
+                )
             for seconds, times in zip((library_s, ingest_s, doctor_s, writing_s), times_s.values(), strict=True):
                 times.append(seconds)
         library_s, ingest_s, doctor_s, writing_s = (statistics.median(seconds) for seconds in times_s.values())
@@ -162,7 +164,7 @@ def run_case(case: Case, rows: int, rounds: int, threads: int, with_memory: bool
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=0.6, help=f"the size of {LARGE!r} (default 0.6)")
-    parser.add_argument("--rounds", type=int, default=3, help="the turns of each contender (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each contender runs (default 3)")
     parser.set_defaults(device="cpu")
     options = parser.parse_args()
     options.device = "cpu"  # no GPU is used

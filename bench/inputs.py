@@ -18,8 +18,8 @@ SPAN_NS = 10**9  # every clock spans one second, over which `make_targets` is ev
 
 
 def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes: int, seconds: float) -> None:
-    """Writes a cache of streams {name: (Hz, features, dtype)}. Rows come from a stock of random numbers, since drawing new ones
-    would take longer than writing them. The stock is so large that neighbours and episodes differ."""
+    """Writes a cache of streams {name: (Hz, features, dtype)}. An episode's rows are a random fifth of a stock of
+    random rows, since drawing new rows would take longer than writing them."""
     rng = np.random.default_rng(0)
     stock = {}
     for name, (rate, features, dtype) in streams.items():
@@ -51,20 +51,20 @@ def make_clock(
 ) -> torch.Tensor:
     """Returns ascending times [B, S] over one second: float seconds from 0, or int64 nanoseconds since 1970."""
 
-    def make_uniform_clock() -> torch.Tensor:
+    def draw_uniform() -> torch.Tensor:
         return torch.rand(batch, samples, generator=generator, device=device, dtype=torch.float64)
 
     index = torch.arange(samples, device=device, dtype=torch.float64).expand(batch, samples)
     if jitter == "uniform":
         ticks = index
     elif jitter == "30% jitter":
-        ticks = index + 0.6 * make_uniform_clock() - 0.3
+        ticks = index + 0.6 * draw_uniform() - 0.3
     elif jitter == "50% jitter":
-        ticks = (make_uniform_clock() + 0.5).cumsum(1)
+        ticks = (draw_uniform() + 0.5).cumsum(1)
     elif jitter == "bursts":
         ticks = index // 8 * 8 + index % 8 * 0.01
     else:
-        ticks = -(1 - make_uniform_clock()).log().cumsum(1)
+        ticks = -(1 - draw_uniform()).log().cumsum(1)
     elapsed = ticks - ticks[:, :1]
     return convert_to_clock(elapsed / elapsed[:, -1:].clamp(min=1e-9), dtype)
 
@@ -85,8 +85,8 @@ REACH = {"pchip": 1, "akima": 2, "cubic": None}
 
 
 def count_moved_bytes(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor, method: str = "linear") -> int:
-    """Returns the fewest bytes that move: the samples that the method reads, in whole sectors, each once; the stamps that a
-    binary search reads, or the whole clock if that is less; the targets; and the output."""
+    """Returns the fewest bytes that move: the sectors of the samples that the method reads, counted once; the stamps that a binary
+    search reads, or the whole clock if it has fewer; the targets; and the output."""
     batch, samples, features = values.shape
     row_bytes, sector = features * values.element_size(), SECTOR_BYTES[values.device.type]
     touched = torch.zeros(batch, samples, dtype=torch.bool, device=values.device)
@@ -153,8 +153,8 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
     The yard is a square of YARD_M with walls and BOXES boxes in it; the robot drives a circle of 5 m at 1.5 m/s and the
     points of all turns are in the yard's frame, x, y on the ground and z up.
     """
-    number = torch.arange(points, device=device)
-    column, beam = number // BEAMS, number % BEAMS
+    index = torch.arange(points, device=device)
+    column, beam = index // BEAMS, index % BEAMS
     heading = 1.5 / 5.0 * column.double() / (SWEEPS_PER_S * AZIMUTHS)
     eye = torch.stack([5 * heading.cos(), 5 * heading.sin(), torch.full_like(heading, EYE_M)], 1).float()
     azimuth = (column % AZIMUTHS + 0.5) * (-2 * math.pi / AZIMUTHS)  # never along an axis
@@ -163,8 +163,9 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
 
     half = YARD_M / 2
     far = torch.tensor([half, half, math.inf], device=device)
-    hit = torch.minimum((torch.where(ray < 0, -far, far) - eye) / ray, torch.tensor(math.inf, device=device)).amin(1)
-    hit = torch.where(ray[:, 2] < 0, torch.minimum(hit, -eye[:, 2] / ray[:, 2]), hit)
+    # The distance from the eye along each ray to the nearest wall, the ground or a box.
+    hit_m = torch.minimum((torch.where(ray < 0, -far, far) - eye) / ray, torch.tensor(math.inf, device=device)).amin(1)
+    hit_m = torch.where(ray[:, 2] < 0, torch.minimum(hit_m, -eye[:, 2] / ray[:, 2]), hit_m)
     box_numbers = torch.rand(BOXES, 5, generator=generator, device=device).cpu()  # the boxes' positions and sizes
     for angle, distance, *size in box_numbers.tolist():
         angle, distance = 2 * math.pi * angle, 9 + 18 * distance
@@ -172,6 +173,6 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
         foot = torch.tensor([distance * math.cos(angle), distance * math.sin(angle), 0.0], device=device)
         low, high = (foot - sides - eye) / ray, (foot + sides - eye) / ray
         enter, leave = torch.minimum(low, high).amax(1), torch.maximum(low, high).amin(1)
-        hit = torch.where((enter > 0) & (enter < leave), torch.minimum(hit, enter), hit)
-    hit += 0.02 * torch.randn(points, generator=generator, device=device)
-    return eye + hit[:, None] * ray
+        hit_m = torch.where((enter > 0) & (enter < leave), torch.minimum(hit_m, enter), hit_m)
+    hit_m += 0.02 * torch.randn(points, generator=generator, device=device)
+    return eye + hit_m[:, None] * ray

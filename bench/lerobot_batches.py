@@ -27,7 +27,7 @@ from record import Report, arguments, temporary_folder
 import robocache
 
 SIZE, CHUNK = 224, 16
-LEAST_DB = 35.0
+LEAST_DB = 35.0  # the least PSNR of our frames, which were encoded again as JPEGs of quality 95
 TIERS = {"cpu": ["decoded", "device", "mapped"], "cuda": ["decoded", "device", "pinned", "mapped"]}
 AIMS = {"cpu": 20.0, "cuda": 100.0}
 # Written before the first measurement.
@@ -35,7 +35,7 @@ PREDICTED = {"cpu": {"device": 20.0, "decoded": 60.0}, "cuda": {"device": 300.0,
 
 
 class Source:
-    """A dataset of version 2 as v3.0 with linked videos, and robocache's cache of it."""
+    """A dataset of version 2, linked as v3.0, and robocache's cache of it."""
 
     def __init__(self, folder: Path, dataset: Path, jobs: int) -> None:
         self.root, self.cameras = folder / "source", ["observation.images.first", "observation.images.second"]
@@ -46,7 +46,7 @@ class Source:
     def windows(self) -> dict[str, list[float]]:
         return {"action": [step / self.fps for step in range(CHUNK)]}
 
-    def ours(self, device: str, tier: str, batch_size: int, cameras: int) -> robocache.Loader:
+    def our_loader(self, device: str, tier: str, batch_size: int, cameras: int) -> robocache.Loader:
         return robocache.Loader(
             self.dataset,
             batch_size=batch_size,
@@ -61,7 +61,7 @@ class Source:
             framework="torch",
         )
 
-    def theirs(self, backend: str, cameras: int) -> torch.utils.data.Dataset:
+    def lerobot_dataset(self, backend: str, cameras: int) -> torch.utils.data.Dataset:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
         from torchvision.transforms.v2 import Resize
 
@@ -77,8 +77,8 @@ class Source:
         return dataset
 
     def verify(self, batch: dict[str, torch.Tensor], dataset: torch.utils.data.Dataset, cameras: int) -> dict:
-        """Compares a batch's first samples with LeRobot's. A worker process reads those: a decoder that is open here would be
-        inherited by later workers."""
+        """Compares a batch's first samples with LeRobot's. A worker process reads LeRobot's samples, because later workers
+        would inherit a decoder that this process had opened."""
         rows = [
             int(self.starts[episode]) + round(time_ns * self.fps / 1e9)
             for episode, time_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True)
@@ -89,13 +89,13 @@ class Source:
         for key in ("observation.state", "action", "action_is_pad"):
             if not torch.equal(theirs[key].double(), ours[key].double()):
                 raise AssertionError(f"{key} differs")
-        worst = np.inf
+        least_db = np.inf
         for key in self.cameras[:cameras]:
             mean_square = (theirs[key].double() - ours[key].double()).square().mean((1, 2, 3)).max().item()
-            worst = min(worst, -10 * np.log10(max(mean_square, 1e-10)))
-        if worst < LEAST_DB:
-            raise AssertionError(f"frames are {worst:.1f} dB from LeRobot's")
-        return {"least_db": worst}
+            least_db = min(least_db, -10 * np.log10(max(mean_square, 1e-10)))
+        if least_db < LEAST_DB:
+            raise AssertionError(f"frames are {least_db:.1f} dB from LeRobot's")
+        return {"least_db": least_db}
 
 
 def make_dataloader(
@@ -120,7 +120,7 @@ def select_tensors(batches):
 
 def run_batches(source: Source, tier: str, batch_size: int, cameras: int, options, peers: dict, case: dict) -> None:
     device, quick = options.device, options.quick
-    loader = source.ours(device, tier, batch_size, cameras)
+    loader = source.our_loader(device, tier, batch_size, cameras)
     case["explained"] = str(loader.explain())
     ours = next(loader)
     case["contenders"], case["failures"], times_us = {}, {}, {}
@@ -134,7 +134,7 @@ def run_batches(source: Source, tier: str, batch_size: int, cameras: int, option
     for backend in options.backends:
         name = f"LeRobot, {backend}, {options.workers} workers"
         if name not in peers.setdefault((batch_size, cameras), {}):
-            dataset = source.theirs(backend, cameras)
+            dataset = source.lerobot_dataset(backend, cameras)
             verified[name] = source.verify(ours, dataset, cameras)
             peer = select_tensors(endless(make_dataloader(dataset, batch_size, options.workers, device == "cuda")))
             # Workers begin and end together, so the time covers whole cycles of all workers.

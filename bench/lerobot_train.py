@@ -46,7 +46,7 @@ def write_dataset(root: Path, episodes: int, frames: int) -> None:
 
 
 def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threads: str) -> None:
-    """Runs in its own process: prints the seconds from each step to the next."""
+    """Trains in this process, which measure_step_s starts. Prints the seconds from each step to the next."""
     import lerobot.datasets.factory
     import lerobot.scripts.lerobot_train as trainer
     import robocache.lerobot
@@ -73,7 +73,7 @@ def train(root: str, ours: str, batch_size: str, workers: str, steps: str, threa
         trainer_options += f"--steps={steps} --batch_size={batch_size} --num_workers={workers} --save_checkpoint=false --log_freq={steps}"
         sys.argv = ["lerobot-train", *trainer_options.split(), *(f"--policy.{option}" for option in policy.split())]
         trainer.main()
-    print("taken", json.dumps(np.diff(step_starts).tolist()))
+    print("step times", json.dumps(np.diff(step_starts).tolist()))
 
 
 def measure_step_s(root: Path, ours: bool, batch_size: int, workers: int, steps: int, threads: int) -> float:
@@ -92,17 +92,15 @@ def measure_step_s(root: Path, ours: bool, batch_size: int, workers: int, steps:
     completed = subprocess.run([str(x) for x in command], capture_output=True, text=True, env=environment)
     if completed.returncode != 0:
         raise RuntimeError(completed.stderr[-2000:])
-    step_times_s = json.loads(completed.stdout.rsplit("taken ", 1)[1])
+    step_times_s = json.loads(completed.stdout.rsplit("step times ", 1)[1])
     return statistics.median(step_times_s[WARM_UP:])
 
 
 def run_case(root: Path, batch_size: int, quick: bool, threads: int, case: dict) -> None:
     steps = WARM_UP + (10 if quick else 200)
     step_s_by_workers = {
-        "LeRobot's own" if not ours else "robocache": {
-            workers: measure_step_s(root, ours, batch_size, workers, steps, threads) for workers in (0, threads)
-        }
-        for ours in (True, False)
+        name: {workers: measure_step_s(root, ours, batch_size, workers, steps, threads) for workers in (0, threads)}
+        for name, ours in (("robocache", True), ("LeRobot's own", False))
     }
     case["step_s_by_workers"] = step_s_by_workers
     ours, theirs = (min(step_s_by_workers[name].values()) for name in ("robocache", "LeRobot's own"))

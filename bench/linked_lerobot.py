@@ -14,14 +14,15 @@ NUMBERS = ["observation.state", "action"]
 
 
 def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -> tuple[float, np.ndarray]:
-    """Writes the episodes of `source` that have a video, `repeats` times in a row. `cameras` all show its first camera.
+    """Writes the episodes of `source` that have a video, `repeats` times in a row. All `cameras` get the videos of the source's
+    first camera.
 
     Returns the frames per second, and the first row of each episode.
     """
     info = json.loads((source / "meta/info.json").read_text())
     fps = info["fps"]
-    folder = sorted((source / "videos/chunk-000").iterdir())[0]
-    videos = sorted(folder.glob("*.mp4")) * repeats
+    camera_folder = sorted((source / "videos/chunk-000").iterdir())[0]
+    videos = sorted(camera_folder.glob("*.mp4")) * repeats
     tables, rows, first_row = [], [], 0
     for episode, video in enumerate(videos):
         table = pq.read_table(source / f"data/chunk-000/{video.stem}.parquet")
@@ -65,7 +66,7 @@ def link_as_v3(root: Path, source: Path, cameras: list[str], repeats: int = 1) -
     scalar = {"shape": [1], "names": None}
     features = {key: info["features"][key] for key in NUMBERS} | {"timestamp": scalar | {"dtype": "float32"}}
     features |= dict.fromkeys(["frame_index", "episode_index", "index", "task_index"], scalar | {"dtype": "int64"})
-    features |= dict.fromkeys(cameras, info["features"][folder.name])
+    features |= dict.fromkeys(cameras, info["features"][camera_folder.name])
     info |= {"codebase_version": "v3.0", "features": features, "total_tasks": 1, "total_episodes": len(rows)}
     info |= {"total_frames": first_row, "splits": {"train": f"0:{len(rows)}"}}
     info["data_path"] = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"

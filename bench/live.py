@@ -31,7 +31,8 @@ import robocache
 from robocache import ImageOptions, Window
 from robocache.live import Aligner, Ring
 
-STEPS, FEATURES, OTHERS = 16, 7, 17
+STEPS, FEATURES = 16, 7
+UNREAD_STREAMS = 17  # pushed like the three numeric streams, but not in the batch
 REST_S = 0.0025
 CORES = os.sched_getaffinity(0)
 # Written before the first measurement: us at the 50th, 99th and 99.9th percentile.
@@ -58,8 +59,9 @@ AIMS = {
         "and two cameras resized from 640x480": {"p50_us": 150.0, "p99_us": 180.0, "p999_us": 270.0},
     },
 }
+# How the policy runs, as the end of a case's name. Without one, it keeps its core busy as an ordinary thread.
 AFTER_SLEEP, REAL_TIME, PINNED = ", after 2.5 ms of sleep", ", pinned, real time", ", pinned"
-CASES = {
+CASES = {  # the cameras' height and width, if there are cameras
     "three numeric streams": None,
     "and two cameras kept at 224": (224, 224),
     "and two cameras resized from 640x480": (480, 640),
@@ -68,7 +70,7 @@ CASES = {
 
 def compute_percentiles(seconds: list[float]) -> dict:
     ranks = {"p50_us": 50, "p99_us": 99, "p999_us": 99.9}
-    return {name: float(np.percentile(seconds, q)) * 1e6 for name, q in ranks.items()}
+    return {name: float(np.percentile(seconds, rank)) * 1e6 for name, rank in ranks.items()}
 
 
 def record_rows(folder: Path, frames: tuple[int, int] | None) -> tuple[dict, robocache.Loader]:
@@ -107,6 +109,7 @@ def make_rings(streams: dict) -> dict[str, Ring]:
 
 
 def compare_batches(streams: dict, loader: robocache.Loader, device: str) -> None:
+    """Pushes all rows and compares the aligner's batches with the loader's."""
     rings = make_rings(streams)
     aligner = Aligner(loader.spec, rings, device=device)
     for name, (stamps, rows) in streams.items():
@@ -261,12 +264,13 @@ class Sensors:
         rings = make_rings(streams)
         self.aligner = Aligner(loader.spec, rings, device=device)
         fast_rings = [ring for name, ring in rings.items() if name.startswith("joint")]
-        fast_rings += [Ring((FEATURES,), "float32", span_s=0.6, lateness_s=0.002) for _ in range(OTHERS)]
+        fast_rings += [Ring((FEATURES,), "float32", span_s=0.6, lateness_s=0.002) for _ in range(UNREAD_STREAMS)]
         library = build_writer(folder)
         self.threads = [Writer(library, fast_rings, streams["joint0"][1][0], 0.001)]
         cameras = [name for name in rings if name.startswith("camera")]
         if cameras:
             self.threads.append(Writer(library, [rings[name] for name in cameras], streams[cameras[0]][1][0], 1 / 30))
+        # About 400 bytes of numbers, and the frames.
         self.bytes = 400 + sum(rows[0].nbytes for _, rows in streams.values() if rows.ndim > 2)
         for thread in self.threads:
             thread.start()
@@ -278,33 +282,33 @@ class Sensors:
 
 
 def run_case(sensors: Sensors, device: str, mode: str, calls: int, case: dict) -> None:
-    seconds, queued, copied, ages = [], [], [], []
+    latest_s, queued_s, copied_s, ages_ns = [], [], [], []
     source = torch.zeros(sensors.bytes, dtype=torch.uint8, pin_memory=device == "cuda")
     target = torch.empty(sensors.bytes, dtype=torch.uint8, device=device)
     policy = Policy(device, mode == AFTER_SLEEP)
-    writer = time.pthread_getcpuclockid(sensors.threads[0].ident)
+    writer_clock = time.pthread_getcpuclockid(sensors.threads[0].ident)
     set_threads(mode, sensors.threads)
     try:
         for _ in range(20):
             policy.time_call(sensors.aligner.latest)
-        start, writer_cpu_s = time.perf_counter(), time.clock_gettime(writer)
+        start, writer_cpu_s = time.perf_counter(), time.clock_gettime(writer_clock)
         for _ in range(calls):
             returned_s, finished_s, batch = policy.time_call(sensors.aligner.latest)
-            queued.append(returned_s)
-            seconds.append(finished_s)
+            queued_s.append(returned_s)
+            latest_s.append(finished_s)
             if device == "cpu":
-                ages.append(int(batch["anchor_age_ns"][0]))
+                ages_ns.append(int(batch["anchor_age_ns"][0]))
             else:
-                copied.append(policy.time_call(partial(target.copy_, source, non_blocking=True))[1])
-        writer_cpu_s, wall = time.clock_gettime(writer) - writer_cpu_s, time.perf_counter() - start
+                copied_s.append(policy.time_call(partial(target.copy_, source, non_blocking=True))[1])
+        writer_cpu_s, wall_s = time.clock_gettime(writer_clock) - writer_cpu_s, time.perf_counter() - start
     finally:
         set_threads("", sensors.threads)
-    case["figures"] = figures = compute_percentiles(seconds) | {"writer_share": writer_cpu_s / wall}
+    case["figures"] = figures = compute_percentiles(latest_s) | {"writer_share": writer_cpu_s / wall_s}
     if device == "cpu":
-        figures["anchor_age_us"] = float(np.median(ages)) / 1e3
+        figures["anchor_age_us"] = float(np.median(ages_ns)) / 1e3
     else:
-        figures["queued_us"] = 1e6 * float(np.median(queued))
-        figures |= {f"copied_{name}": value for name, value in compute_percentiles(copied).items()}
+        figures["queued_us"] = 1e6 * float(np.median(queued_s))
+        figures |= {f"copied_{name}": value for name, value in compute_percentiles(copied_s).items()}
     print(f"  {figures}", flush=True)
 
 

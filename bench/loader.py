@@ -1,4 +1,4 @@
-"""Loader: training batches of three ragged streams, against a torch DataLoader and careful torch code.
+"""Loader: training batches of three ragged streams, compared with a torch DataLoader and with torch code without loops.
 
     python bench/loader.py --device cuda
     python bench/loader.py --device cpu --threads 2
@@ -17,7 +17,17 @@ import numpy as np
 import torch
 from contest import compare_with_copies, fail, make_timers
 from inputs import JITTER, write_cache
-from measure import batch_us, copy_timers, cpu_timer, endless, graph_timer, host_timer, median_us, wall_timer
+from measure import (
+    batch_us,
+    copy_timers,
+    cpu_timer,
+    endless,
+    graph_timer,
+    host_timer,
+    input_sets,
+    median_us,
+    wall_timer,
+)
 from peers import loader_numpy, loader_torch
 from record import Report, arguments, temporary_folder
 
@@ -76,7 +86,7 @@ def peer_arguments(dataset: robocache.Dataset) -> tuple:
 
 
 def bytes_moved(windows: loader_numpy.Windows, batch: dict[str, torch.Tensor]) -> int:
-    """Returns the fewest bytes that move: the rows and stamps beside each sample's targets, once per sample, and the batch."""
+    """Returns the fewest bytes that move: each sample's rows and stamps beside its targets, counted once, and the batch."""
     anchors = list(zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True))[:256]
     read = 0
     for episode, anchor_ns in anchors:
@@ -90,9 +100,9 @@ def bytes_moved(windows: loader_numpy.Windows, batch: dict[str, torch.Tensor]) -
 def verify(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], streams: dict, affine: dict) -> dict:
     """Compares the masks exactly, and the values within the bound of their arithmetic.
 
-    A peer rounds the weight, the product, the sums and the scaling in float32: together below 2^-18 of the largest
-    |scale * value|. It interpolates up to 1 us beside a sample where robocache takes the sample: below
-    2 * largest * 1000 ns / shortest gap. The last rounding may then differ by one bfloat16 ulp, 2^-7.
+    A peer rounds the weight, the product, the sums and the scaling in float32: together below 2^-18 of `largest`, the largest
+    |scale * value|. At a target within SNAP_NS of a sample, robocache takes the sample and the peer interpolates: below
+    2 * largest * SNAP_NS / shortest gap. The last rounding may then differ by one bfloat16 ulp, 2^-7.
     """
     worst = 0.0
     for name, (rate, _, _) in STREAMS.items():
@@ -125,15 +135,14 @@ def run_case(
     batch = next(batches)
     case["bytes"] = bytes_moved(windows, batch)
     case["contenders"], case["failures"] = {"robocache": {}}, {}
-    draw_and_align = {"torch eager": lambda: resident.align(*resident.draw(batch_size))}
+    peers = {"torch eager": resident.align}
     if not quick:
-        compiled = torch.compile(resident.align, dynamic=False)
-        draw_and_align["torch.compile"] = lambda: compiled(*resident.draw(batch_size))
+        peers["torch.compile"] = torch.compile(resident.align, dynamic=False)
     calls = {"robocache": [partial(next, batches)]}
 
-    def align_with(peer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def align_with(align, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         episode, time_ns = batch["episode_index"], batch["time_ns"]
-        return peer(episode, time_ns + resident.shift_ns[episode])
+        return align(episode, time_ns + resident.shift_ns[episode])
 
     mixed_batches = endless(make_loader(mixture(dataset), batch_size, device))
     mixture_batch = next(mixed_batches)
@@ -141,11 +150,10 @@ def run_case(
         mixture_batch, align_with(resident.align, mixture_batch), windows.streams, windows.affine
     )
     calls[MIXED] = [partial(next, mixed_batches)]
-    for name in draw_and_align:
+    for name, align in peers.items():
         try:
-            peer = resident.align if name == "torch eager" else compiled
-            case["contenders"][name] = verify(batch, align_with(peer, batch), windows.streams, windows.affine)
-            calls[name] = [draw_and_align[name]]
+            case["contenders"][name] = verify(batch, align_with(align, batch), windows.streams, windows.affine)
+            calls[name] = [lambda align=align: align(*resident.draw(batch_size))]
         except Exception as error:
             fail(case, name, error)
     first_samples = {key: x[:64] for key, x in batch.items()}
@@ -155,10 +163,10 @@ def run_case(
     ]
     verified = verify(first_samples, loader_numpy.collate(samples), windows.streams, windows.affine)
 
-    rounds = 3 if quick else 31 if device == "cuda" else 301
+    rounds = 3 if quick else {"cuda": 31, "cpu": 301}[device]
     if device == "cuda":
-        # Captured batches are the same at every replay, so there are enough of them that their data are not in the cache.
-        graph_batches = 8 if quick else int(max(8, min(128, 4 * (60 << 20) // case["bytes"])))
+        # Every replay makes the same batches. There are so many that their data do not stay in the cache from replay to replay.
+        graph_batches = 8 if quick else max(8, input_sets(case["bytes"], device, most=128))
         measures = {
             "wall_us": partial(wall_timer, count=10 if quick else 200),
             "host_us": partial(host_timer, count=10 if quick else 200),
@@ -193,9 +201,9 @@ def run_case(
             contender["gpu_samples_per_s"] = batch_size / contender["gpu_us"] * 1e6
     ours = case["contenders"]["robocache"]
     case["faster_than"] = {
-        name: measures["wall_us"] / ours["wall_us"]
-        for name, measures in case["contenders"].items()
-        if name not in ("robocache", MIXED) and "wall_us" in measures
+        name: contender["wall_us"] / ours["wall_us"]
+        for name, contender in case["contenders"].items()
+        if name not in ("robocache", MIXED) and "wall_us" in contender
     }
     measure = "gpu_us" if "gpu_us" in ours else "wall_us"
     case["mixture_costs"] = case["contenders"][MIXED][measure] / ours[measure]

@@ -2,8 +2,9 @@
 
     python bench/loader_one_clock.py --threads 2
 
-The dataset has 14 features of state and 7 of action at 50 Hz in float32, in 200 episodes of 1000 rows. A sample is 2 steps of state that end at its
-row and 16 steps of action that begin at it, with padding masks. Nothing is interpolated, so the gather returns the same bytes.
+The dataset has 14 features of state and 7 of action at 50 Hz in float32, in 200 episodes of 1000 rows. A sample is 2 steps of
+state that end at its row and 16 steps of action that begin at its row, with padding masks. Nothing is interpolated, so the
+gather returns the same bytes.
 """
 
 from __future__ import annotations

@@ -18,15 +18,16 @@ from functools import partial
 import numpy as np
 import torch
 
-# A rotation touches this many times the last cache's size before it returns to the same bytes.
+# Calls take sets of inputs in turn. Together the sets have this many times the bytes of the last cache, so that a set is no
+# longer cached when its turn comes again.
 COLD = 4
 TURNS = 5  # the turns of each contender if they are timed apart
 LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}
 _QUEUEING_CYCLES = 400_000  # GPU cycles, about 0.2 ms
 
 
-def rotations(bytes_per_call: int, device: str, most: int = 256, quick: bool = False) -> int:
-    """Returns how many sets of inputs make a rotation cold; two for a smoke run, whose times do not count."""
+def input_sets(bytes_per_call: int, device: str, most: int = 256, quick: bool = False) -> int:
+    """Returns how many sets of inputs are needed, see COLD; two for a smoke run, whose times do not count."""
     return max(2, min(2 if quick else most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
 
 
@@ -66,11 +67,11 @@ def median_us(
 
 
 def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Returns a timer of the wall time of one call, in a loop over the rotation without pauses."""
-    rotation = itertools.cycle(calls)
+    """Returns a timer of the wall time of one call. The calls take turns."""
+    turns = itertools.cycle(calls)
 
     def timer() -> float:
-        call = next(rotation)
+        call = next(turns)
         start = time.perf_counter_ns()
         call()
         return (time.perf_counter_ns() - start) / 1e3
@@ -79,7 +80,8 @@ def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
 
 
 def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) -> Callable[[], float]:
-    """Returns a timer of the device time of one call: a CUDA graph of whole rotations, replayed between two events.
+    """Returns a timer of the device time of one call: a CUDA graph, replayed between two events. The graph makes each of the
+    calls equally often.
 
     The calls' results stay alive, so that no call writes where another has just written. The device is kept busy until the
     graph and both events are queued; otherwise the graph's launch would be timed too.
@@ -128,12 +130,12 @@ def wait_for_device() -> None:
 
 
 def _loop_timer(calls: Sequence[Callable[[], object]], count: int, wait: bool) -> Callable[[], float]:
-    rotation = itertools.cycle(calls)
+    turns = itertools.cycle(calls)
 
     def timer() -> float:
         wait_for_device()
         start = time.perf_counter_ns()
-        for call in itertools.islice(rotation, count):
+        for call in itertools.islice(turns, count):
             call()
         if wait:
             wait_for_device()
@@ -171,18 +173,18 @@ def launch_us(rounds: int, count: int) -> float:
 def copy_timers(
     total_bytes: int, device: str, sets: int | None = None, least_calls: int = 40
 ) -> dict[str, Callable[[], float]]:
-    """Returns timers of copies that read half of `total_bytes` and write the other half, over `sets` buffers, by default a cold
-    rotation."""
+    """Returns timers of copies that read half of `total_bytes` and write the other half, over `sets` pairs of buffers in turn, by
+    default as many as input_sets() says."""
     half = max(16, total_bytes // 2 // 16 * 16)
     pairs = []
-    for _ in range(sets or rotations(2 * half, device)):
+    for _ in range(sets or input_sets(2 * half, device)):
         source = torch.randint(0, 255, (half,), dtype=torch.uint8, device=device)
         pairs.append((source, torch.zeros_like(source)))
     if device == "cpu":
         arrays = [(source.numpy(), target.numpy()) for source, target in pairs]  # numpy copies on one thread
         return {"copy by memcpy": cpu_timer([partial(np.copyto, target, source) for source, target in arrays])}
     kinds = {"copy by memcpy": lambda source, target: target.copy_(source), "copy by elementwise": _copy_elementwise}
-    return _copies(kinds | _triton_copies("copy"), pairs, partial(graph_timer, least_calls=least_calls))
+    return _copy_timers(kinds | _triton_copies("copy"), pairs, partial(graph_timer, least_calls=least_calls))
 
 
 def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
@@ -190,14 +192,14 @@ def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
     many."""
     size = max(16, total_bytes // 16 * 16)
     pairs = []
-    for _ in range(rotations(size, "cuda", most=32)):
+    for _ in range(input_sets(size, "cuda", most=32)):
         source = torch.randint(0, 255, (size,), dtype=torch.uint8).pin_memory()
         pairs.append((source, torch.empty(size, dtype=torch.uint8, device="cuda")))
     kinds = {"copy by memcpy": lambda source, target: target.copy_(source, non_blocking=True)}
-    return _copies(kinds | _triton_copies("read"), pairs, queued_timer)
+    return _copy_timers(kinds | _triton_copies("read"), pairs, queued_timer)
 
 
-def _copies(
+def _copy_timers(
     kinds: dict[str, Callable[[torch.Tensor, torch.Tensor], object]],
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
     timer_of: Callable[[Sequence[Callable[[], object]]], Callable[[], float]],
@@ -231,6 +233,7 @@ def queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
 
 
 def _copy_elementwise(source: torch.Tensor, target: torch.Tensor) -> None:
+    # Any elementwise kernel moves these bytes; torch would copy them by memcpy.
     torch.bitwise_not(source.view(torch.int64), out=target.view(torch.int64))
 
 

@@ -72,22 +72,24 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
     topped up with the epoch's first samples.
     """
     ranks = dist.get_world_size()
-    single = iter(make_loader(dataset, ranks * batch_size, device, robocache.Ranks(rank=0, world_size=1)))
-    compared, anchors_seen, first = 0, [], None
+    single_process = iter(make_loader(dataset, ranks * batch_size, device, robocache.Ranks(rank=0, world_size=1)))
+    compared, anchors_seen, first_expected = 0, [], None
     for batch in make_loader(dataset, batch_size, device):
-        own_anchors = torch.stack([batch["episode_index"], batch["time_ns"]])
-        all_anchors = [torch.empty_like(own_anchors) for _ in range(ranks)]
-        dist.all_gather(all_anchors, own_anchors)
-        expected = next(single)
+        anchors = torch.stack([batch["episode_index"], batch["time_ns"]])
+        anchors_by_rank = [torch.empty_like(anchors) for _ in range(ranks)]
+        dist.all_gather(anchors_by_rank, anchors)
+        expected = next(single_process)
         expected = torch.stack([expected["episode_index"], expected["time_ns"]])
-        first = expected if first is None else first
-        count, drawn = expected.shape[1], torch.cat(all_anchors, 1)
+        first_expected = expected if first_expected is None else first_expected
+        count, drawn = expected.shape[1], torch.cat(anchors_by_rank, 1)
         repeated = drawn.shape[1] - count
-        if not (torch.equal(drawn[:, :count], expected) and torch.equal(drawn[:, count:], first[:, :repeated])):
+        if not (
+            torch.equal(drawn[:, :count], expected) and torch.equal(drawn[:, count:], first_expected[:, :repeated])
+        ):
             raise AssertionError(f"{ranks} ranks: other samples than a single process's after {compared}")
         anchors_seen.append(expected)
         compared += count
-    if next(single, None) is not None or compared != len(dataset.streams["feature"].time_ns):
+    if next(single_process, None) is not None or compared != len(dataset.streams["feature"].time_ns):
         raise AssertionError(f"{ranks} ranks: the epoch ended after {compared} samples")
     if torch.unique(torch.cat(anchors_seen, 1), dim=1).shape[1] != compared:
         raise AssertionError(f"{ranks} ranks: an anchor was drawn twice in an epoch")
@@ -95,7 +97,7 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
 
 
 def gather_seconds(works: dict[str, Callable[[], None]], count: int, rounds: int, device: str) -> dict[str, float]:
-    """Returns the median seconds of one call of each work, of the slowest rank. All ranks begin together.
+    """Returns the median seconds of one call of each work. All ranks begin together, and the slowest rank's time counts.
 
     The works take turns, round after round, so that a slow moment of the host affects all of them.
     """
@@ -117,7 +119,7 @@ def gather_seconds(works: dict[str, Callable[[], None]], count: int, rounds: int
 
 
 def run_rank(options: argparse.Namespace) -> None:
-    """Runs in each process of torchrun. Rank 0 writes the times of all."""
+    """Runs in each process of torchrun. Rank 0 writes the times of the slowest rank."""
     local_rank = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(options.threads)
     robocache.set_num_threads(options.threads)

@@ -78,7 +78,7 @@ class Report:
             "bench": bench,
             "machine": machine,
             "command": f"python {shlex.join(['bench/' + Path(sys.argv[0]).name, *public_arguments(sys.argv[1:])])}",
-            "commit": options.commit or commit(),
+            "commit": options.commit or find_commit(),
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "quick": options.quick,
             "predicted": predicted,
@@ -139,7 +139,7 @@ def format_value(value: object) -> str:
 
 
 def public_arguments(argv: list[str]) -> list[str]:
-    """Returns the command's arguments without the folders and names that only exist here."""
+    """Returns the command's arguments without the folders and names that exist only on this machine."""
     public, skip = [], False
     for argument in argv:
         if argument == "--append":
@@ -151,7 +151,7 @@ def public_arguments(argv: list[str]) -> list[str]:
     return public
 
 
-def commit() -> str:
+def find_commit() -> str:
     def git(*command: str) -> str:
         completed = subprocess.run(["git", *command], cwd=HERE, capture_output=True, text=True, check=True)
         return completed.stdout.strip()
@@ -163,8 +163,8 @@ def commit() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Makes freed arrays stay with the process, as in one that has run for long. Otherwise glibc may return them to the system,
-    depending on earlier allocations, and every new output would cost page faults. Without glibc it has no effect."""
+    """Makes glibc keep the memory of freed arrays, as it does in a process that has run for long. Otherwise it may return the
+    memory to the system, and every new output would cost page faults. Does nothing without glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
@@ -189,12 +189,12 @@ def describe_machine(options: argparse.Namespace) -> dict:
     name = f"{cpu} {os.cpu_count()} cores"
     if options.device == "cuda":
         name = torch.cuda.get_device_name()
-        facts |= {"gpu": name, "driver": driver(), "cuda": torch.version.cuda}
+        facts |= {"gpu": name, "driver": find_driver_version(), "cuda": torch.version.cuda}
     slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(.*?\)|processor|cpu", "", name.lower())).strip("-")
     return {"name": options.machine or slug, **facts}
 
 
-def driver() -> str:
+def find_driver_version() -> str:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return (

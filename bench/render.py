@@ -102,7 +102,8 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
-# The benchmarks that are not on docs/benchmarks.md. docs/images.md and docs/formats.md show the first four; the last two are only in the files.
+# The benchmarks that are not on docs/benchmarks.md. docs/images.md and docs/formats.md show the first four. The last two are
+# only in the files.
 ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock", "statistics_of_windows")
 
 # Shares for which less is better.
@@ -119,7 +120,7 @@ ONLY_IN_FILES = (
     "writer_share",
 )
 
-# Variants of other cases have one of these in their names. The page summarises them.
+# A case with one of these in its name is a variant of another case. The page summarises the variants.
 VARIANTS = [
     *("int64 clocks", "float32 values", "float16 values", "D7", "D14", "akima"),
     *("quantum", "gaussian", "500k", "10M uniform, 256^3", "mean and max", "depth camera", "downsample, outdoor lidar"),
@@ -204,8 +205,8 @@ def render_readme(results: Results) -> str:
             raise SystemExit(f"{file}.json: expected {measure} of the case '{name}', which the README shows")
         faster = "; ".join(f"{format_ratio(ratio)} {peer}" for peer, ratio in case["faster_than"].items())
         ours = case["contenders"][OURS][measure]
-        unit = next(f" {unit}" for unit in ("samples", "frames", "points") if unit in measure or unit == "points")
-        speed = format_rate(ours, unit) if measure.endswith("_per_s") else format_duration(ours)
+        unit = measure.removeprefix("gpu_").removesuffix("_per_s")
+        speed = format_rate(ours, f" {unit}") if measure.endswith("_per_s") else format_duration(ours)
         rows.append([noun, describe_hardware(results[file]), speed, format_number(case["times_the_copy"]), faster])
     return format_table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
 
@@ -266,8 +267,8 @@ def render_section(result: dict) -> str:
     text += f"{programs}, {result['date']}, commit {list_commits(result)}.\n"
     if result["quick"]:
         text += "\nA smoke run: its numbers mean nothing.\n"
-    section_of = {"sweep": render_sweep, "shapes": render_shapes}.get(result["bench"])
-    text += section_of(result) if section_of else compare_with_peers(result) + table_measures(result)
+    render = {"sweep": render_sweep, "shapes": render_shapes}.get(result["bench"])
+    text += render(result) if render else compare_with_peers(result) + table_measures(result)
     text += list_missed_aims(result)
     for case in result["cases"]:
         failures = {"robocache": case["error"]} if "error" in case else case.get("failures", {})
@@ -276,7 +277,7 @@ def render_section(result: dict) -> str:
 
 
 def compare_with_peers(result: dict) -> str:
-    """Returns a line for each case: our numbers, and their ratios to the numbers of each peer."""
+    """Returns a table with a line for each case: our numbers, and their ratios to the numbers of each peer."""
     measured = [case for case in result["cases"] if "times_the_copy" in case]
     variants = [case for case in measured if any(variant in case["name"] for variant in VARIANTS)]
     cases = [case for case in measured if case not in variants]
@@ -298,13 +299,15 @@ def compare_with_peers(result: dict) -> str:
 
 
 def table_measures(result: dict) -> str:
-    """Returns a line for each case without a copy and without peers."""
+    """Returns a table of the cases that have neither a copy nor peers."""
     cases = [case for case in result["cases"] if "figures" in case]
     measures = [
         measure for measure in WORDS if measure not in ONLY_IN_FILES and any(measure in x["figures"] for x in cases)
     ]
     if measures == ["grown_by"]:
-        bounds = [format_measure("grown_by", end(case["figures"]["grown_by"] for case in cases)) for end in (min, max)]
+        bounds = [
+            format_measure("grown_by", extreme(x["figures"]["grown_by"] for x in cases)) for extreme in (min, max)
+        ]
         return f"\nA step grows by {' to '.join(bounds)}, of {len(cases)} cases.\n"
     rows = [
         [case["name"], *(format_measure(measure, case["figures"].get(measure)) for measure in measures)]
@@ -416,7 +419,8 @@ TIERS = ["decoded", "device", "pinned", "mapped"]
 
 
 def render_cameras(results: Results) -> str:
-    """Returns a line for each case of the benchmarks of cameras; batches and steps have one line for all tiers."""
+    """Returns the tables of the benchmarks of cameras. A line is a case, or a batch or step in all tiers. Other cases are only in
+    the files."""
     parts = []
     for result in results.values():
         if result["bench"] not in ("images", "lerobot_batches", "videos") or result["quick"]:
@@ -431,14 +435,12 @@ def render_cameras(results: Results) -> str:
         peers: dict[str, None] = {}
         for case in result["cases"]:
             name, _, tier = case["name"].rpartition(", ")
-            if "1 camera" in name or "float32" in name:  # only in the files
+            if "1 camera" in name or "float32" in name:
                 continue
             if tier in TIERS and name.startswith(("batches", "a step")):
                 by_tier.setdefault(name, {})[tier] = format_tier(case)
                 peers |= dict.fromkeys(case.get("faster_than", {}))
-            elif (
-                tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]
-            ):  # the rest is only in the files
+            elif tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]:
                 rows.append([case["name"], format_speed_or_size(case), "; ".join(list_comparisons(case))])
         part = f"{measured}:\n"
         if rows:
@@ -461,12 +463,12 @@ def format_tier(case: dict) -> str:
 
 
 def format_speed_or_size(case: dict) -> str:
-    table_measures = case.get("figures", {})
-    if "grown_by" in table_measures:
-        return f"a step grows by {format_measure('grown_by', table_measures['grown_by'])}"
-    if "decibels" in table_measures:
-        return f"{format_number(table_measures['bytes_a_frame'] / 1000)} KB a frame, {format_number(table_measures['decibels'])} dB"
-    per_s = {**table_measures, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
+    figures = case.get("figures", {})
+    if "grown_by" in figures:
+        return f"a step grows by {format_measure('grown_by', figures['grown_by'])}"
+    if "decibels" in figures:
+        return f"{format_number(figures['bytes_a_frame'] / 1000)} KB a frame, {format_number(figures['decibels'])} dB"
+    per_s = {**figures, **case.get("contenders", {}).get(OURS, {})}.get("frames_per_s")
     return "" if per_s is None else format_rate(per_s, " frames")
 
 

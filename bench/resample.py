@@ -1,4 +1,4 @@
-"""resample_trajectories against NumPy, SciPy and torch, and against a copy of the bytes that must move.
+"""resample_trajectories, compared with NumPy, SciPy and torch, and with a copy of the bytes that must move.
 
 python bench/resample.py --device cuda
 python bench/resample.py --device cpu --threads 2
@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from contest import contest, largest_error_over_bound, overhead
 from inputs import count_moved_bytes, make_clock, make_targets
-from measure import rotations
+from measure import input_sets
 from peers import resample_numpy, resample_torch
 from record import Report, arguments
 
@@ -75,7 +75,7 @@ PREDICTED = {
     "cpu": {"B32 S500 T250 D256": {"times_the_copy": 1.1, "faster_than": {"numpy": 6.0, "torch.compile": 1.8}}},
 }
 
-OVER_THE_COPY = {SHAPES[0]: 1.3, SHAPES[1]: 1.2, SHAPES[2]: 1.25, SHAPES[3]: 1.05, SHAPES[4]: 1.03}
+AIMED_TIMES_THE_COPY = {SHAPES[0]: 1.3, SHAPES[1]: 1.2, SHAPES[2]: 1.25, SHAPES[3]: 1.05, SHAPES[4]: 1.03}
 HOST_BOUND_BYTES = 20e6  # up to this size the kernel takes less than 10 us, and in a loop the host is slower
 EARLIER = "an earlier public kernel"
 # Microseconds of an earlier public library's kernel on the same kind of GPU, measured before this library was written.
@@ -93,7 +93,7 @@ def aims(device: str) -> dict[str, dict]:
     for case in CASES["cuda"]:
         if case.method == "cubic":
             continue
-        aim: dict = {"times_the_copy": OVER_THE_COPY.get(case, 1.3 if case.method != "linear" else 1.4)}
+        aim: dict = {"times_the_copy": AIMED_TIMES_THE_COPY.get(case, 1.3 if case.method != "linear" else 1.4)}
         if case.method == "linear":
             aim["faster_than"] = {"torch.compile": 1.0} | ({EARLIER: 4.0} if case in EARLIER_US else {})
             if case.B * (case.S + case.T) * case.D * getattr(torch, case.dtype).itemsize < HOST_BOUND_BYTES:
@@ -137,21 +137,21 @@ def scipy_interp1d(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(resample_scipy.resample(*(x.numpy() for x in tensors)))
 
 
-def run_case(case: Case, device: str, quick: bool, float32: dict, result: dict) -> None:
-    """`float32` is the result of the same case with float32 values, or empty. On the CPU, the time of 16-bit values is divided
-    by its time."""
+def run_case(case: Case, device: str, quick: bool, float32_case: dict, result: dict) -> None:
+    """`float32_case` is the result of the same case with float32 values, or empty. On the CPU, the time of 16-bit values is
+    divided by its time."""
     torch._dynamo.reset()
     inputs = [make_inputs(case, device, seed=0)]
     result["bytes"] = count_moved_bytes(*inputs[0], case.method)
-    inputs += [make_inputs(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
+    inputs += [make_inputs(case, device, seed) for seed in range(1, input_sets(result["bytes"], device, quick=quick))]
     verify = partial(largest_error_over_bound, largest=float(inputs[0][0].abs().max()))
     contest(result, inputs, make_our_call(case), peers(case, device, quick), verify, device, quick)
     if case in EARLIER_US and device == "cuda":
         result["contenders"][EARLIER] = {"gpu_us": EARLIER_US[case], "measured_before": True}
         result["faster_than"][EARLIER] = EARLIER_US[case] / result["contenders"]["robocache"]["gpu_us"]
-    if device == "cpu" and case.dtype != "float32" and "contenders" in float32:
+    if device == "cpu" and case.dtype != "float32" and "contenders" in float32_case:
         result["times_float32"] = (
-            result["contenders"]["robocache"]["wall_us"] / float32["contenders"]["robocache"]["wall_us"]
+            result["contenders"]["robocache"]["wall_us"] / float32_case["contenders"]["robocache"]["wall_us"]
         )
 
 

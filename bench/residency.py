@@ -3,9 +3,10 @@
     python bench/residency.py --device cuda
     python bench/residency.py --device cpu --threads 2
 
-The recording has 14 features at 50 Hz in float32, and 768 at 30 Hz in float16, as an encoder makes them; the clocks are
-jittered, and episodes last 20 s. A sample is a window of 16 steps, in bfloat16, with its padding mask. A recording in files is
-four times the memory budget. Cold means that the files were dropped from the page cache before.
+The recording has a stream of 14 features at 50 Hz in float32, and a wide stream of 768 features at 30 Hz in float16, as an
+encoder makes them. The clocks are jittered, and episodes last 20 s. A sample is a window of 16 steps, in bfloat16, with its
+padding mask. A recording in files is four times the memory budget. Cold means that the files were dropped from the page cache
+before.
 """
 
 from __future__ import annotations
@@ -95,20 +96,20 @@ class Files:
     def _files(path: Path) -> list[Path]:
         return [file for file in path.rglob("*") if file.is_file()]
 
-    def drop(self) -> None:
+    def drop_from_page_cache(self) -> None:
         """Drops the files from the page cache, except pages that a process has mapped."""
         for file in self._files(self.path):
             with open(file, "rb") as opened:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def warm(self) -> None:
+    def read_into_page_cache(self) -> None:
         for file in self._files(self.path):
             with open(file, "rb", buffering=0) as opened:
                 while opened.read(16 << 20):
                     pass
 
-    def cached(self) -> float | None:
-        """Returns the share of the wide stream in the page cache."""
+    def cached_share(self) -> float | None:
+        """Returns the share of the wide stream in the page cache, or None if the system refuses to tell."""
         with (
             open(self.path / "streams/vision/values.npy", "rb") as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -165,7 +166,7 @@ class Files:
         return loader_numpy.Windows(streams, delta_ns, affine, "vision", snap_ns=1)
 
     def read_alone(self, window_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Yields batches for which threads only read as many random windows of the wide stream."""
+        """Reads as many random windows of the wide stream as a batch has samples, by threads, and yields an empty batch."""
         path, rng = self.path / "streams/vision/values.npy", np.random.default_rng(0)
         with open(path, "rb", buffering=0) as opened, ThreadPoolExecutor(READS_AT_ONCE) as threads:
             last_begin = path.stat().st_size - window_bytes
@@ -193,8 +194,8 @@ class Files:
         return rows * row_bytes
 
 
-def assert_same(batch: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    for key, x in other.items():
+def assert_same(batch: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for key, x in expected.items():
         if not torch.equal(batch[key].cpu().view(torch.uint8), x.view(torch.uint8)):
             raise AssertionError(f"{key} differs from the CPU's result from the files")
 
@@ -249,7 +250,7 @@ def run_wide(files: Files, tier: str, window: str, quick: bool, case: dict) -> N
     compare_with_copies(case, ours["gpu_us"], times_us)
 
 
-# ---- From files, against a pool of workers ----
+# ---- From files, compared with a pool of workers ----
 
 
 def run_files(files: Files, state: str, options: argparse.Namespace, case: dict) -> None:
@@ -276,10 +277,10 @@ def run_files(files: Files, state: str, options: argparse.Namespace, case: dict)
     case["cached_before"] = []
     for name, _ in itertools.product(names, range(1 if options.quick else rounds)):
         if state == "mapped, cold":
-            files.drop()
+            files.drop_from_page_cache()
         elif state == "mapped, warm":
-            files.warm()
-        case["cached_before"].append(files.cached())
+            files.read_into_page_cache()
+        case["cached_before"].append(files.cached_share())
         if name == OURS:
             batches = endless(loader)
         elif name == READS_ALONE:
@@ -317,6 +318,7 @@ class Step:
 
     def __init__(self, ms: float) -> None:
         make = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+        # Divided by the root of the rows, so that a product has the deviation of its factor.
         self.weight, self.square = make(768, 256) / 28, make(4096, 4096) / 64
         self.scratch = torch.empty_like(self.square)
         self.products = 100
@@ -350,7 +352,8 @@ def measure_steps_us(step: Step, batches: Iterator, count: int) -> float:
 def time_steps(
     batches: Iterator, quick: bool, case: dict, count: int, prepare: Callable[[], None] = lambda: None
 ) -> None:
-    """Fills in the time of a step with one batch again and again, and with the loader's batches, each time after `prepare`."""
+    """Fills in the time of a step on one batch again and again, and on the loader's batches. `prepare` is called before each
+    measurement on the loader's batches."""
     step, same_batch = Step(1.0 if quick else STEP_MS), itertools.repeat(next(batches))
     case["taken_us"] = times_us = {"alone": [], "fed": []}
     for _ in range(2 if quick else 7):
@@ -371,10 +374,10 @@ def run_steps(files: Files, tier: str, batch_size: int, quick: bool, case: dict)
 
     def prepare() -> None:
         if tier == "mapped, cold":
-            files.drop()
+            files.drop_from_page_cache()
         elif tier == "mapped, warm":
-            files.warm()
-        case["cached_before"].append(files.cached())
+            files.read_into_page_cache()
+        case["cached_before"].append(files.cached_share())
 
     time_steps(endless(loader), quick, case, 60, prepare)
 
@@ -418,8 +421,8 @@ def main() -> int:
                     narrow_parameters,
                     partial(run_steps, files, tier, FILES_BATCH_SIZE, options.quick),
                 )
-        for name, (parameters_of_case, work) in works.items():
-            report.run(name, parameters_of_case, work)
+        for name, (case_parameters, work) in works.items():
+            report.run(name, case_parameters, work)
     return int(report.failed)
 
 

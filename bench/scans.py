@@ -1,6 +1,6 @@
 """Real scans from $ROBOCACHE_TEST_DATA: of an outdoor lidar, an airborne laser and a depth camera.
 
-python bench/scans.py FOLDER       # the points alone, as .npy, for a machine that gets FOLDER as its ROBOCACHE_TEST_DATA
+python bench/scans.py FOLDER       # writes the points as .npy, for a machine whose ROBOCACHE_TEST_DATA is FOLDER
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SCANS = {"outdoor lidar": "small_gicp", "airborne laser": "terrain", "depth came
 
 def find_available() -> list[str]:
     """Returns the names of the available scans."""
-    return [name for name in SCANS if _array(name).exists() or scan_path(SCANS[name])]
+    return [name for name in SCANS if _npy_path(name).exists() or scan_path(SCANS[name])]
 
 
 def load(name: str) -> np.ndarray:
-    """Returns float32 [N, 3]: x, y and z in the order of the scan, with the scan's NaN."""
-    return np.load(_array(name)) if _array(name).exists() else xyz(read_scan(SCANS[name]))
+    """Returns float32 [N, 3]: x, y and z in the order of the scan. Points without a measurement stay NaN."""
+    return np.load(_npy_path(name)) if _npy_path(name).exists() else xyz(read_scan(SCANS[name]))
 
 
-def _array(name: str) -> Path:
+def _npy_path(name: str) -> Path:
     return Path(os.environ.get("ROBOCACHE_TEST_DATA", "nowhere")) / f"{SCANS[name]}.npy"
 
 

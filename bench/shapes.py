@@ -1,8 +1,8 @@
 """Every operation and the loader at random shapes: the time over a copy's, the ratio to torch.compile, and the slower cases.
 
 python bench/shapes.py --device cuda --seed 3 --shapes 40
-python bench/shapes.py --device cuda --append --seed 4    # beside those of other seeds
-python bench/shapes.py --device cuda --only fuse          # the operations with this in their names
+python bench/shapes.py --device cuda --append --seed 4    # adds to the cases of other seeds
+python bench/shapes.py --device cuda --only fuse          # only operations with "fuse" in their names
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import voxelize
 from contest import largest_error_over_bound
 from fuse import fused_bytes
 from inputs import JITTERS, count_moved_bytes, make_clock, make_targets, write_cache
-from measure import cpu_timer, graph_timer, median_us, rotations
+from measure import cpu_timer, graph_timer, input_sets, median_us
 from peers import fuse_torch, loader_numpy, loader_torch, resample_torch
 from record import Report, arguments, temporary_folder
 from sweep import time_of_copies
@@ -50,20 +50,20 @@ class Shape:
         return self.B * rows * getattr(torch, self.dtype).itemsize
 
 
-def size(generator: random.Random, smallest: int, largest: int) -> int:
+def draw_size(generator: random.Random, smallest: int, largest: int) -> int:
     """Draws a size whose logarithm is uniform."""
     return round(math.exp(generator.uniform(math.log(smallest), math.log(largest))))
 
 
-def draw(generator: random.Random, streams: tuple[int, int], largest: Shape, device: str) -> Shape:
-    """Draws a shape: `streams` are the least and the largest number of streams, and no size exceeds `largest`."""
-    draw_size = partial(size, generator)
+def draw_shape(generator: random.Random, stream_counts: tuple[int, int], largest: Shape, device: str) -> Shape:
+    """Draws a shape with a number of streams from the first to the second of `stream_counts`. No size exceeds `largest`."""
+    size = partial(draw_size, generator)
     while True:
         longest, widest = largest.streams[0]
         shape = Shape(
-            draw_size(1, largest.B),
-            draw_size(8, largest.T),
-            tuple((draw_size(8, longest), draw_size(1, widest)) for _ in range(generator.randint(*streams))),
+            size(1, largest.B),
+            size(8, largest.T),
+            tuple((size(8, longest), size(1, widest)) for _ in range(generator.randint(*stream_counts))),
             generator.choice(["bfloat16", "bfloat16", "float16", "float32"]),
             generator.choice(["float32", "float32", "float64", "int64"]),
             generator.choice(list(JITTERS)),
@@ -90,7 +90,7 @@ def with_one_stream(call: Callable) -> Callable:
     return lambda streams, targets: call(*streams[0], targets)
 
 
-# The operations: {name: (streams, the largest shape, ours, torch's)}.
+# {name: (the least and the largest number of streams, the largest shape, our operation, torch's)}.
 OPERATIONS = {
     "resample": (
         (1, 1),
@@ -102,15 +102,15 @@ OPERATIONS = {
 }
 
 
-def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Callable[[int], float]) -> dict:
+def run_shape(operation: str, shape: Shape, device: str, with_peer: bool, copy_of: Callable[[int], float]) -> dict:
     """Returns {bytes, us, times_the_copy, faster_than}. torch's result is compared with ours before it is timed."""
     ours, theirs = OPERATIONS[operation][2:]
-    inputs = make_inputs(shape, device, rotations(shape.bytes(), device, 64, quick=not peer))
+    inputs = make_inputs(shape, device, input_sets(shape.bytes(), device, 64, quick=not with_peer))
     moved_bytes = (
         fused_bytes(*inputs[0]) if len(shape.streams) > 1 else count_moved_bytes(*inputs[0][0][0], inputs[0][1])
     )
     calls: dict[str, Sequence[Callable]] = {"robocache": [partial(ours, *x) for x in inputs]}
-    if peer:
+    if with_peer:
         torch._dynamo.reset()
         compiled = torch.compile(theirs, dynamic=False)
         largest = max(float(values.abs().max()) for values, _ in inputs[0][0])
@@ -121,10 +121,10 @@ def run_shape(operation: str, shape: Shape, device: str, peer: bool, copy_of: Ca
     times_us = median_us({name: timer_of(calls_of_contender) for name, calls_of_contender in calls.items()}, 7)
     us = times_us["robocache"]
     result = {"bytes": moved_bytes, "us": us, "times_the_copy": us / copy_of(moved_bytes)}
-    return result | ({"faster_than": times_us[COMPILED] / us} if peer else {})
+    return result | ({"faster_than": times_us[COMPILED] / us} if with_peer else {})
 
 
-# ---- Operations that have another benchmark: its cases, at other sizes ----
+# ---- Cases of other benchmarks, at random sizes ----
 
 
 def run_benchmark(work: Callable[[dict], None]) -> dict:
@@ -139,10 +139,10 @@ def run_benchmark(work: Callable[[dict], None]) -> dict:
 
 def voxelize_cases(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
     for _ in range(count):
-        points = size(generator, 1000, 10_000_000 if device == "cuda" else 100_000)
-        edges = tuple(size(generator, 8, 256 if device == "cuda" else 64) for _ in range(3))
+        points = draw_size(generator, 1000, 10_000_000 if device == "cuda" else 100_000)
+        edges = tuple(draw_size(generator, 8, 256 if device == "cuda" else 64) for _ in range(3))
         mode, cloud = generator.choice(["count", "occupancy", "mean", "max"]), generator.choice(["uniform", "gaussian"])
-        features = size(generator, 1, 16) if mode in ("mean", "max") else 0
+        features = draw_size(generator, 1, 16) if mode in ("mean", "max") else 0
         name = f"{mode} of {features}, {points} {cloud} points, {'x'.join(map(str, edges))} voxels"
         case = voxelize.Case(name, "dense", cloud, points, size=edges, mode=mode, features=features)
         yield name, partial(voxelize.run_case, case, device, quick)
@@ -150,7 +150,7 @@ def voxelize_cases(generator: random.Random, count: int, device: str, quick: boo
 
 def tsdf_cases(generator: random.Random, count: int, device: str, quick: bool) -> Iterator[tuple[str, Callable]]:
     for _ in range(count):
-        cells = size(generator, 48, 384 if device == "cuda" else 64)
+        cells = draw_size(generator, 48, 384 if device == "cuda" else 64)
         name = f"depth carving, {cells}^3"
         yield name, partial(tsdf.run_case, tsdf.Case(name, "depth", cells, 1.28 / cells, True), device, quick)
 
@@ -162,7 +162,7 @@ def loader_cases(generator: random.Random, count: int, device: str, quick: bool)
         peers = loader.peer_arguments(dataset)
         windows, resident = loader_numpy.Windows(*peers), loader_torch.ResidentWindows(*peers, device=device)
         for _ in range(count):
-            batch = size(generator, 8, 16384 if device == "cuda" else 1024)
+            batch = draw_size(generator, 8, 16384 if device == "cuda" else 1024)
             yield f"batch {batch}", partial(loader.run_case, dataset, windows, resident, batch, [], device, quick)
 
 
@@ -210,8 +210,8 @@ def main() -> int:
         generator = random.Random(f"{operation} {options.seed}")
         jobs: Iterator[tuple[str, Callable[[], dict]]]
         if operation in OPERATIONS:
-            streams, largest, _, _ = OPERATIONS[operation]
-            drawn = [draw(generator, streams, largest, device) for _ in range(shape_count)]
+            stream_counts, largest, _, _ = OPERATIONS[operation]
+            drawn = [draw_shape(generator, stream_counts, largest, device) for _ in range(shape_count)]
             jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_of)) for x in drawn)
         else:
             named_work = BENCHMARKS[operation](generator, benchmark_count, device, quick)

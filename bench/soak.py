@@ -34,7 +34,7 @@ import h5py
 import numpy as np
 import pyarrow
 import torch
-from record import commit, describe_machine
+from record import describe_machine, find_commit
 from robocache.self_test import self_test
 
 import robocache
@@ -354,6 +354,8 @@ PARTS: dict[str, Part] = {
 
 
 # ---- The run ----
+
+
 class Soak:
     """Runs rounds of parts and finds leaks."""
 
@@ -447,7 +449,7 @@ def main() -> int:
     description = {
         "bench": "soak",
         "machine": describe_machine(options),
-        "commit": os.environ.get("ROBOCACHE_COMMIT") or commit(),
+        "commit": os.environ.get("ROBOCACHE_COMMIT") or find_commit(),
     }
     description |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device}
     result = run({name: PARTS[name] for name in options.parts}, options.minutes, options.device)

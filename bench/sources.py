@@ -22,7 +22,7 @@ START_NS = 1_700_000_000 * 10**9
 
 @dataclass(frozen=True)
 class Source:
-    """The data to ingest, and the peers' ways to read them.
+    """The data to ingest, and the library's calls that read them.
 
     read: reads everything with the library, and returns the number of rows or messages of `stream`.
     options: options for :func:`robocache.ingest`.
@@ -100,11 +100,10 @@ def lerobot(folder: Path, rows: int) -> Source:
     (folder / "meta/episodes/chunk-000").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(episode_rows), folder / "meta/episodes/chunk-000/file-000.parquet")
     pq.write_table(pa.table({"task_index": [0], "task": ["lift the cube"]}), folder / "meta/tasks.parquet")
-    features = {"observation.state": {"dtype": "float32", "shape": [32], "names": None}} | {
-        name: {"dtype": dtype, "shape": [1], "names": None}
-        for name, dtype in {"timestamp": "float32"}.items()
-        | dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64").items()
-    }
+    scalar = {"shape": [1], "names": None}
+    features = {"observation.state": {"dtype": "float32", "shape": [32], "names": None}}
+    features |= {"timestamp": scalar | {"dtype": "float32"}}
+    features |= dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), scalar | {"dtype": "int64"})
     info = {"codebase_version": "v3.0", "fps": 50, "features": features, "total_episodes": len(episode_rows)}
     (folder / "meta/info.json").write_text(json.dumps(info))
 
@@ -260,10 +259,8 @@ def write_zarr(folder: Path, rows: int, arrays: dict[str, np.ndarray], **options
     path = folder / "replay.zarr"
     root = zarr.open_group(str(path), mode="w", zarr_format=2)
     arrays = {f"data/{name}": values for name, values in arrays.items()}
-    for name, values in {
-        **arrays,
-        "meta/episode_ends": np.array([end for _, end in split_into_ranges(rows, 400)]),
-    }.items():
+    arrays["meta/episode_ends"] = np.array([end for _, end in split_into_ranges(rows, 400)])
+    for name, values in arrays.items():
         chunk = max(1, min(len(values), (1 << 20) // max(1, values[0].nbytes)))
         array = root.create_array(name, shape=values.shape, chunks=(chunk, *values.shape[1:]), dtype=values.dtype)
         array[...] = values
@@ -371,7 +368,7 @@ def masked_crc(content: bytes) -> bytes:
 
 
 def write_rlds(folder: Path, rows: int, size: int, steps: Callable[[int, int], dict], features: dict) -> Source:
-    """Episodes of `size` steps in one shard; `steps` makes the fields of their steps."""
+    """Writes episodes of `size` steps to one shard. `steps` returns the fields of the steps from a first row to an end."""
     example = example_class()
     path = folder / "toy-train.tfrecord-00000-of-00001"
     episodes = list(split_into_ranges(rows, size))

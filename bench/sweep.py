@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 import torch
 from inputs import count_moved_bytes, make_clock, make_targets
-from measure import copy_timers, cpu_timer, graph_timer, median_us, rotations
+from measure import copy_timers, cpu_timer, graph_timer, input_sets, median_us
 from record import Report, arguments
 
 import robocache
@@ -96,13 +96,13 @@ def time_of_copies(device: str, quick: bool) -> Callable[[int], float]:
     measured = []
     for size in sizes:
         least_calls = max(4, min(16, math.ceil(2e9 / size)))
-        timers = copy_timers(size, device, sets=rotations(size, device, 64, quick), least_calls=least_calls)
+        timers = copy_timers(size, device, sets=input_sets(size, device, 64, quick), least_calls=least_calls)
         measured.append(min(median_us(timers, 7).values()))
     print(f"  copies of {sizes[0]:,} to {sizes[-1]:,} bytes: {measured[0]:.2f} to {measured[-1]:.2f} us", flush=True)
     return lambda size: float(np.interp(size, sizes, measured))
 
 
-def time_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size: int) -> float:
+def measure_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size: int) -> float:
     resample = partial(robocache.resample_trajectories, method=case["method"])
     calls = [partial(resample, *x) for x in sets]
     timer = graph_timer(calls, max(4, min(16, math.ceil(2e9 / size)))) if device == "cuda" else cpu_timer(calls)
@@ -128,7 +128,7 @@ def fill_plane(
         try:
             first = make_inputs(case, device, sets=1)[0]
             size = count_moved_bytes(*first, case["method"])
-            us = time_us(case, device, make_inputs(case, device, rotations(value_bytes, device, 64, quick)), size)
+            us = measure_us(case, device, make_inputs(case, device, input_sets(value_bytes, device, 64, quick)), size)
             plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
         except Exception as error:
             plane["failures"][f"{rows.name} {row}, {columns.name} {column}"] = f"{type(error).__name__}: {error}"

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 from contest import contest, overhead
-from measure import rotations
+from measure import input_sets
 from peers import tsdf_torch
 from record import Report, arguments
 
@@ -123,12 +123,14 @@ def make_lidar_round(seed: int) -> np.ndarray:
     """Returns the points of 128 beams at 1024 azimuths in a yard 40 m wide, the ground 2 m below, in the order of the scan."""
     turn, beam = (x.ravel() for x in np.meshgrid(np.arange(1024), np.arange(128), indexing="ij"))
     azimuth, elevation = turn * (2 * np.pi / 1024), np.deg2rad(-25 + 40 * beam / 127)
-    d = np.stack([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)], axis=1)
+    direction = np.stack(
+        [np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)], axis=1
+    )
     with np.errstate(divide="ignore"):
-        wall = 20 / np.maximum(np.abs(d[:, 0]), np.abs(d[:, 1]))
-        ground = np.where(d[:, 2] < 0, -2 / d[:, 2], np.inf)
-    noise = np.random.default_rng(seed).normal(0, 0.02, len(d))
-    return d * (np.minimum(wall, ground) + noise)[:, None]
+        wall = 20 / np.abs(direction[:, :2]).max(1)
+        ground = np.where(direction[:, 2] < 0, -2 / direction[:, 2], np.inf)
+    noise = np.random.default_rng(seed).normal(0, 0.02, len(direction))
+    return direction * (np.minimum(wall, ground) + noise)[:, None]
 
 
 def integrate_ours(scene: Scene) -> torch.Tensor:
@@ -179,7 +181,7 @@ def check_errors(case: Case, ours: torch.Tensor, theirs: object) -> dict:
 
     Peers work in float32, with errors of 2^-22 of 2 m in a depth. Open3D uses the length of the ray at the centre of the pixel,
     half a pixel from the voxel, so its distance is off by 1/1000 here. If the centre of a voxel lies midway between two pixels,
-    float32 may take the other pixel and its depth: this happens in the few voxels.
+    float32 may take the other pixel and its depth. Only such voxels may be off by more.
     """
     if not isinstance(theirs, torch.Tensor):
         from peers import tsdf_open3d
@@ -200,7 +202,7 @@ def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     scenes = [Scene(case, device, seed=0)]
     # All voxels of the grid and the weights count as read and written, although most unseen voxels need neither.
     result["bytes"] = 4 * 4 * case.cells**3
-    scenes += [Scene(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
+    scenes += [Scene(case, device, seed) for seed in range(1, input_sets(result["bytes"], device, quick=quick))]
     verify, peer_calls = partial(check_errors, case), peers(case, device, quick)
     for scene in scenes:  # every timed replay would clear volumes that were created within a graph
         for name in {"robocache", *peer_calls} - {"open3d"}:

@@ -18,7 +18,7 @@ import scans
 import torch
 from contest import contest, overhead
 from inputs import CLOUDS, make_cloud
-from measure import rotations
+from measure import input_sets
 from peers import voxelize_numpy, voxelize_torch
 from record import Report, arguments
 from voxelize_check import DenseCheck, check_centroids, check_hard
@@ -26,13 +26,13 @@ from voxelize_check import DenseCheck, check_centroids, check_hard
 import robocache
 
 EARLIER = "an earlier public kernel"  # its authors measured its numbers on the same model of GPU
-GIVEN_CELLS = "torch scatter_add_ of given cells"  # the reduction alone
+GIVEN_CELLS = "torch scatter_add_ of given cells"  # without finding the voxel of each point
 
 
 @dataclass(frozen=True)
 class Case:
     name: str
-    job: str  # "dense", "hard" or "downsample"
+    job: str  # "dense" (voxelize_pointcloud), "hard" (voxelize_sparse with each voxel's points) or "downsample"
     cloud: str  # a name in CLOUDS or in scans.SCANS
     points: int = 0  # 0 for a scan, since its file determines the number
     size: tuple[int, int, int] = (128, 128, 128)  # voxels
@@ -67,7 +67,7 @@ class Case:
         return result
 
 
-MILLIONS = 10_000_000
+TEN_MILLION = 10_000_000
 LARGE = {"size": (256, 256, 256), "corner": (-6.4, -6.4, -6.4)}
 # Contains the yard of inputs.py.
 YARD = {
@@ -104,20 +104,20 @@ SCAN_CASES = [
 ]
 CASES = {
     "cuda": [
-        Case("count, 10M uniform, 128^3", "dense", "uniform", MILLIONS),
-        Case("count, 10M gaussian, 256^3", "dense", "gaussian", MILLIONS, **LARGE),
-        Case("count, 10M lidar, 128^3", "dense", points=MILLIONS, **YARD),
-        Case("occupancy, 10M uniform, 128^3", "dense", "uniform", MILLIONS, mode="occupancy"),
-        Case("occupancy, 10M uniform, 256^3", "dense", "uniform", MILLIONS, mode="occupancy", **LARGE),
-        Case("occupancy, 10M gaussian, 256^3", "dense", "gaussian", MILLIONS, mode="occupancy", **LARGE),
-        Case("mean of 8, 10M uniform, 128^3, quantum", cloud="uniform", points=MILLIONS, quantum=QUANTUM, **MEAN),
-        Case("mean of 8, 10M uniform, 128^3", cloud="uniform", points=MILLIONS, **MEAN),
-        Case("mean of 8, 10M lidar, 128^3, quantum", points=MILLIONS, quantum=QUANTUM, **MEAN, **YARD),
-        Case("mean of 8, 10M lidar, 128^3", points=MILLIONS, **MEAN, **YARD),
+        Case("count, 10M uniform, 128^3", "dense", "uniform", TEN_MILLION),
+        Case("count, 10M gaussian, 256^3", "dense", "gaussian", TEN_MILLION, **LARGE),
+        Case("count, 10M lidar, 128^3", "dense", points=TEN_MILLION, **YARD),
+        Case("occupancy, 10M uniform, 128^3", "dense", "uniform", TEN_MILLION, mode="occupancy"),
+        Case("occupancy, 10M uniform, 256^3", "dense", "uniform", TEN_MILLION, mode="occupancy", **LARGE),
+        Case("occupancy, 10M gaussian, 256^3", "dense", "gaussian", TEN_MILLION, mode="occupancy", **LARGE),
+        Case("mean of 8, 10M uniform, 128^3, quantum", cloud="uniform", points=TEN_MILLION, quantum=QUANTUM, **MEAN),
+        Case("mean of 8, 10M uniform, 128^3", cloud="uniform", points=TEN_MILLION, **MEAN),
+        Case("mean of 8, 10M lidar, 128^3, quantum", points=TEN_MILLION, quantum=QUANTUM, **MEAN, **YARD),
+        Case("mean of 8, 10M lidar, 128^3", points=TEN_MILLION, **MEAN, **YARD),
         Case(
             "count, mean and max of 8, 10M lidar, 128^3",
             "dense",
-            points=MILLIONS,
+            points=TEN_MILLION,
             mode=("count", "mean", "max"),
             features=8,
             **YARD,
@@ -132,7 +132,7 @@ CASES = {
     ],
     "cpu": [
         Case("count, 1M uniform, 128^3", "dense", "uniform", 1_000_000),
-        Case("count, 10M uniform, 128^3", "dense", "uniform", MILLIONS),
+        Case("count, 10M uniform, 128^3", "dense", "uniform", TEN_MILLION),
         Case("count, 1M lidar, 128^3", "dense", points=1_000_000, **YARD),
         Case("occupancy, 1M uniform, 128^3", "dense", "uniform", 1_000_000, mode="occupancy"),
         Case("mean of 8, 1M lidar, 128^3, quantum", points=1_000_000, quantum=QUANTUM, **MEAN, **YARD),
@@ -177,11 +177,9 @@ EARLIER_US = {"count, 500k spread, 128^3": 7.0, "occupancy, 500k spread, 128^3":
 
 def aims(device: str) -> dict[str, dict]:
     if device == "cpu":
-        result = {case.name: {"faster_than": {"numpy add.at": 4.0}} for case in CASES["cpu"] if case.mode == "count"}
-        result = {name: aim for name, aim in result.items() if name.startswith("count")}
-        return result | {
-            case.name: {"faster_than": {"Open3D": 1.0}} for case in CASES["cpu"] if case.job == "downsample"
-        }
+        peer_ratios = {"dense": {"numpy add.at": 4.0}, "downsample": {"Open3D": 1.0}}
+        cases = [case for case in CASES["cpu"] if case.job in peer_ratios and case.mode == "count"]
+        return {case.name: {"faster_than": peer_ratios[case.job]} for case in cases}
     billions = {
         "count, 10M uniform, 128^3": 150,
         "count, 10M gaussian, 256^3": 150,
@@ -221,11 +219,10 @@ class Cloud:
         self.features = torch.randn(len(points), case.features, generator=generator, device=device)
         if case.job == "hard":  # in the form that detectors read: x, y, z, intensity
             self.points = torch.cat([self.points, self.features], 1)
+        if case.job != "downsample":
+            self.grid = voxelize_torch.make_grid(self.points, case.corner, case.voxel_m, case.size)
         if case.job == "dense":
-            self.grid = voxelize_torch.make_grid(self.points, case.corner, case.voxel_m, case.size)
             self.cell = voxelize_torch.compute_cells(self.points, self.grid)
-        if case.job == "hard":
-            self.grid = voxelize_torch.make_grid(self.points, case.corner, case.voxel_m, case.size)
         if case.job == "downsample":  # Open3D's voxels have this corner
             low = self.points.amin(0).double() - case.voxel_m[0] / 2
             self.origin = tuple(low.tolist())
@@ -342,7 +339,7 @@ def open3d_centroids(cloud: Cloud) -> np.ndarray:
     return voxelize_open3d.compute_centroids(cloud.open3d, cloud.case.voxel_m[0])
 
 
-def checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable[[object, object], dict]]:
+def make_checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable[[object, object], dict]]:
     """Returns two checks: of our output against NumPy's, and of a peer's output against ours."""
     if case.job == "dense":
         check = DenseCheck(case.grid, case.modes, cloud.array, cloud.features, case.quantum)
@@ -370,10 +367,10 @@ def run_case(case: Case, device: str, quick: bool, result: dict) -> None:
     output = call(first)
     result["read_bytes"] = first.read_bytes
     result["bytes"] = result["read_bytes"] + count_written_bytes(case, output)
-    check, verify = checks(case, first)
+    check, verify = make_checks(case, first)
     result["check"] = check(output)
     del output
-    clouds += [Cloud(case, device, seed) for seed in range(1, rotations(result["bytes"], device, quick=quick))]
+    clouds += [Cloud(case, device, seed) for seed in range(1, input_sets(result["bytes"], device, quick=quick))]
     # These calls wait for the device, because they read the number of voxels from it.
     waiting_calls = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
     contest(

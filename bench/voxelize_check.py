@@ -31,7 +31,7 @@ class DenseCheck:
         self.quantum = quantum
 
     def compare_with_numpy(self, ours: object) -> dict:
-        """Compares our grids with NumPy's, whose sums of n numbers have n roundings of 2^-53; see _bound."""
+        """Compares our grids with NumPy's, whose sums of n numbers have n roundings of 2^-53."""
         return self._compare(ours, self.expected, self._bound(self.count * 2.0**-53), 0)
 
     def compare_with_peer(self, ours: object, theirs: object, max_wrong: int) -> dict:
@@ -42,7 +42,7 @@ class DenseCheck:
 
     def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
         """Returns the largest allowed difference of a mean, [X, Y, Z, 1]. Our error is half of a given quantum, or 2^(k - 62)
-        of the largest value, where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp). Their error is
+        of the largest value, where 2^k is at least the number n of the voxel's points and less than 2 n (fixed_point.hpp). Their error is
         `their_roundings` of the largest value. The bound includes the rounding to float32."""
         our_error = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)
         return our_error + their_roundings * self.largest
@@ -67,7 +67,7 @@ class DenseCheck:
 
 
 def check_hard(ours: object, theirs: tuple) -> dict:
-    """Checks that all bits are equal, except that our arrays have unused rows for more voxels."""
+    """Checks that all voxels are equal, bit for bit. Our arrays also have unused rows, which are not compared."""
     coords, gathered, counts = (torch.as_tensor(x).to(ours.coords.device) for x in theirs)
     voxel_count = int(ours.num_voxels)
     if voxel_count != len(coords):
@@ -107,7 +107,7 @@ def take_centroids(output: object) -> object:
 
 
 def number_voxels(points: np.ndarray, origin: tuple, voxel_m: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a number for each occupied voxel, and the index of each point's voxel among them."""
+    """Returns for each point the number of its voxel, and the index of this voxel among the occupied voxels."""
     x, y, z = voxelize_numpy.coordinates(points, origin, (voxel_m,) * 3).astype(np.int64).T
     number = (x * 2**20 + y) * 2**20 + z
     return number, np.unique(number, return_inverse=True)[1]

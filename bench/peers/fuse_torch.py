@@ -6,5 +6,6 @@ from peers import resample_torch
 
 
 def fuse(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
-    """[(values [B,S,D], times [B,S])], targets [B,T] -> [B,T,sum of D]. A target before or after a row gets its first or last sample."""
+    """[(values [B,S,D], times [B,S])], targets [B,T] -> [B,T,sum of D]. A target beyond an episode's times gets its first or last
+    sample."""
     return torch.cat([resample_torch.resample(values, times, targets) for values, times in streams], -1)

@@ -15,7 +15,7 @@ except ImportError:
     decode_jpeg = None
 
 
-def decoder() -> str:
+def decoder_name() -> str:
     return "Pillow" if decode_jpeg is None else "torchvision"
 
 
@@ -37,7 +37,7 @@ class Rows(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.state)
 
-    def file(self, camera: str, row: int) -> bytes:
+    def read_file(self, camera: str, row: int) -> bytes:
         if camera not in self.files:
             opened = open(self.paths[camera], "rb", buffering=0)  # noqa: SIM115  stays open
             header = self.paths[camera].stat().st_size - int(self.offsets[camera][-1])
@@ -51,7 +51,7 @@ class Rows(torch.utils.data.Dataset):
         steps = np.minimum(row + np.arange(self.chunk), len(self.action) - 1)
         sample = {"state": torch.from_numpy(self.state[row]), "action": torch.from_numpy(self.action[steps])}
         for camera in self.cameras:
-            file = self.file(camera, row)
+            file = self.read_file(camera, row)
             if decode_jpeg is None:
                 pixels = torch.from_numpy(np.asarray(Image.open(io.BytesIO(file)))).permute(2, 0, 1)
             else:

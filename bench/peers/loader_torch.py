@@ -1,4 +1,4 @@
-"""Aligned windows by careful torch code: all data on the device, one searchsorted per stream for the whole batch."""
+"""Aligned windows by torch code without a loop over samples: all data on the device, one searchsorted per stream for the whole batch."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class ResidentWindows:
     ) -> None:
         starts = np.min([time_ns[offsets[:-1]] for time_ns, _, offsets in streams.values()], axis=0)
         span = max(int((time_ns[offsets[1:] - 1] - starts).max()) for time_ns, _, offsets in streams.values())
+        # Episodes are 4 s apart, more than the windows reach beyond an episode's ends.
         self.shift_ns = torch.from_numpy(np.arange(len(starts)) * (span + 4 * 10**9) - starts).to(device)
         self.delta_ns = torch.from_numpy(delta_ns).to(device)
         self.snap_ns = snap_ns

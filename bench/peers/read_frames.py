@@ -17,7 +17,7 @@ from .compiled import compile_peer
 
 
 class Reader:
-    """Reads rows of a stream of blobs on `threads` threads, each an even share, and always into the same memory."""
+    """Reads rows of a stream of blobs on `threads` threads, always into the same memory. The threads have equal shares."""
 
     def __init__(self, stream: Path, threads: int) -> None:
         self._read = compile_peer("read_frames").read_frames

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def resample(values: np.ndarray, times: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """values [B,S,D], times [B,S], targets [B,T] -> [B,T,D]. A target beyond a row's times gets the row's first or last sample."""
+    """values [B,S,D], times [B,S], targets [B,T] -> [B,T,D]. A target beyond an episode's times gets its first or last sample."""
     out = np.empty((values.shape[0], targets.shape[1], values.shape[2]), values.dtype)
     for row in range(values.shape[0]):
         right = np.searchsorted(times[row], targets[row], side="right").clip(1, times.shape[1] - 1)

@@ -4,7 +4,7 @@ import torch
 
 
 def resample(values: torch.Tensor, times: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """values [B,S,D], times [B,S], targets [B,T] -> [B,T,D]. Outside a row its end sample is held."""
+    """values [B,S,D], times [B,S], targets [B,T] -> [B,T,D]. A target beyond an episode's times gets its first or last sample."""
     batch, samples, features = values.shape
     right = torch.searchsorted(times, targets, right=True).clamp(1, samples - 1)
     left = right - 1

@@ -21,9 +21,8 @@ def integrate(grid, weights, depth, pose, camera, carving, grid_min, voxel_size,
     measured = is_inside & (depth_of_voxel > 0) & torch.isfinite(depth_of_voxel) & (sdf >= -truncation)
     if not carving:
         measured = measured & (sdf <= truncation)
-    old_weights = weights
-    total = old_weights + measured
-    mean = (grid * old_weights + sdf.clamp(max=truncation)) / total
+    total = weights + measured
+    mean = (grid * weights + sdf.clamp(max=truncation)) / total
     grid.copy_(torch.where(measured, mean, grid))
     weights.copy_(total)
     return grid

@@ -76,9 +76,12 @@ def centroids(points: np.ndarray, origin: tuple, voxel_size: float) -> np.ndarra
     finite."""
     coords = coordinates(points, origin, (voxel_size,) * 3).astype(np.int64)
     coords -= coords.min(0)
-    _, y, z = coords.max(0) + 1
+    _, ny, nz = coords.max(0) + 1
     _, first, voxel, counts = np.unique(
-        (coords[:, 0] * y + coords[:, 1]) * z + coords[:, 2], return_index=True, return_inverse=True, return_counts=True
+        (coords[:, 0] * ny + coords[:, 1]) * nz + coords[:, 2],
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
     )
     sums = np.stack([np.bincount(voxel, axis) for axis in points.T], 1)
     return (sums / counts[:, None])[np.argsort(first)]

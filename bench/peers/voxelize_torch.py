@@ -1,4 +1,4 @@
-"""Voxels in torch as a careful user writes them, without avoidable waits for the device."""
+"""Voxels in torch, without avoidable waits for the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid with its bounds on the device, since torch divides by a host's number by multiplying with its reciprocal."""
+    """A grid with its bounds on the device: torch divides by a Python number by multiplying with its reciprocal, which rounds
+    differently."""
 
     minimum: torch.Tensor  # [3], in the points' dtype
     voxel_size: torch.Tensor
@@ -72,8 +73,8 @@ def gather_hard_voxels(points: torch.Tensor, grid: Grid, max_points: int) -> tup
     gathered = points.new_zeros(len(occupied), max_points, points.shape[1])
     gathered[rank[voxel[is_kept]], index_in_voxel[is_kept]] = points[order[is_kept]]
     occupied = occupied[by_first_point]
-    _, y, z = grid.shape
-    coords = torch.stack([occupied // (y * z), occupied // z % y, occupied % z], 1).int()
+    _, ny, nz = grid.shape
+    coords = torch.stack([occupied // (ny * nz), occupied // nz % ny, occupied % nz], 1).int()
     return coords, gathered, counts[by_first_point].clamp(max=max_points)
 
 
@@ -82,8 +83,8 @@ def compute_centroids(points: torch.Tensor, origin: torch.Tensor, voxel_size: to
     depends on the data."""
     coords = torch.floor((points - origin) / voxel_size).long()
     coords -= coords.amin(0)
-    _, y, z = (coords.amax(0) + 1).unbind()
+    _, ny, nz = (coords.amax(0) + 1).unbind()
     _, voxel, counts = torch.unique(
-        (coords[:, 0] * y + coords[:, 1]) * z + coords[:, 2], return_inverse=True, return_counts=True
+        (coords[:, 0] * ny + coords[:, 1]) * nz + coords[:, 2], return_inverse=True, return_counts=True
     )
     return points.new_zeros(len(counts), 3).index_add_(0, voxel, points) / counts[:, None]
