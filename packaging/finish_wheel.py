@@ -66,14 +66,14 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
     if name != "robocache":
         for path in [path for path in files if path.endswith(".py")]:
             files[path] = files[path].replace(b"pip install 'robocache[", f"pip install '{name}[".encode())
-    old_info, info = f"robocache-{version}.dist-info", f"{name.replace('-', '_')}-{version}.dist-info"
-    files = {path.replace(old_info, info): content for path, content in files.items()}
+    built_dist_info, dist_info = f"robocache-{version}.dist-info", f"{name.replace('-', '_')}-{version}.dist-info"
+    files = {path.replace(built_dist_info, dist_info): content for path, content in files.items()}
 
     toolkit = components.find_toolkit(build_folder)
     licences = {f"third-party/{c.name}.txt": components.read_licence(c, toolkit) for c in versions}
     for path, text in licences.items():
-        files[f"{info}/licenses/{path}"] = text.encode()
-    metadata = files[f"{info}/METADATA"].decode()
+        files[f"{dist_info}/licenses/{path}"] = text.encode()
+    metadata = files[f"{dist_info}/METADATA"].decode()
     head, readme = metadata.split("\n\n", 1)
     head = head.replace("Name: robocache\n", f"Name: {name}\n").replace("Dist: robocache[", f"Dist: {name}[")
     head = re.sub(
@@ -83,12 +83,12 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
         flags=re.M,
     )
     head = head.replace("\nLicense-File: NOTICE", "".join(f"\nLicense-File: {p}" for p in ("NOTICE", *licences)))
-    files[f"{info}/METADATA"] = f"{head}\n\n{readme}".encode()
+    files[f"{dist_info}/METADATA"] = f"{head}\n\n{readme}".encode()
 
     built_platform = built_wheel.stem.split("-")[-1]
     platform = re.sub("^linux", f"manylinux_{GLIBC}", built_platform)
-    wheel = files[f"{info}/WHEEL"].decode()
-    files[f"{info}/WHEEL"] = wheel.replace(f"-{built_platform}\n", f"-{platform}\n").encode()
+    wheel = files[f"{dist_info}/WHEEL"].decode()
+    files[f"{dist_info}/WHEEL"] = wheel.replace(f"-{built_platform}\n", f"-{platform}\n").encode()
 
     stated_versions = {
         tool: v for library in libraries.values() for tool, v in components.read_linked_versions(library).items()
@@ -98,7 +98,7 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
     bill = components.make_bill(
         name, version, versions, purls, components.read_compiler_versions(stated_versions), time
     )
-    files[f"{info}/sboms/{name}.cdx.json"] = bill.encode()
+    files[f"{dist_info}/sboms/{name}.cdx.json"] = bill.encode()
 
     path = out_folder / f"{name.replace('-', '_')}-{version}-py3-none-{platform}.whl"
     write(path, files, epoch)

@@ -56,9 +56,9 @@ class Wheel:
         with zipfile.ZipFile(path) as archive:
             self.names = [name for name in archive.namelist() if not name.endswith("/")]
             self.files = {name: archive.read(name) for name in self.names}
-        self.expected = [CPU] if self.distribution == "robocache_cpu" else [CPU, CUDA]
-        self.libraries = [path for path in self.expected if path in self.files]
-        self.info = f"{self.distribution}-{self.version}.dist-info"
+        self.expected_libraries = [CPU] if self.distribution == "robocache_cpu" else [CPU, CUDA]
+        self.libraries = [path for path in self.expected_libraries if path in self.files]
+        self.dist_info = f"{self.distribution}-{self.version}.dist-info"
         self.folder = folder
         for library in self.libraries:
             (folder / Path(library).name).write_bytes(self.files[library])
@@ -77,12 +77,12 @@ class Wheel:
 
     @cached_property
     def metadata(self) -> dict[str, list[str]]:
-        message = BytesParser().parsebytes(self.files.get(f"{self.info}/METADATA", b""))
+        message = BytesParser().parsebytes(self.files.get(f"{self.dist_info}/METADATA", b""))
         return {key: message.get_all(key, []) for key in message}
 
     @property
     def sbom_name(self) -> str:
-        return f"{self.info}/sboms/{self.distribution.replace('_', '-')}.cdx.json"
+        return f"{self.dist_info}/sboms/{self.distribution.replace('_', '-')}.cdx.json"
 
 
 @gate
@@ -142,20 +142,22 @@ def list_sources() -> set[str]:
 
 def list_info_files(wheel: Wheel) -> set[str]:
     names = ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"]
-    texts = [f"licenses/third-party/{c.name}.txt" for c in components.COMPONENTS if c.library in wheel.expected]
-    return {f"{wheel.info}/{name}" for name in (*names, *texts)} | {wheel.sbom_name}
+    texts = [
+        f"licenses/third-party/{c.name}.txt" for c in components.COMPONENTS if c.library in wheel.expected_libraries
+    ]
+    return {f"{wheel.dist_info}/{name}" for name in (*names, *texts)} | {wheel.sbom_name}
 
 
 @gate
 def missing(wheel: Wheel) -> Iterator[str]:
-    for name in sorted((list_sources() | set(wheel.expected) | list_info_files(wheel)) - set(wheel.names)):
+    for name in sorted((list_sources() | set(wheel.expected_libraries) | list_info_files(wheel)) - set(wheel.names)):
         if "/licenses/" not in name and "/sboms/" not in name:  # licences and SBOMs have their own gates
             yield f"{name}: missing"
 
 
 @gate
 def strays(wheel: Wheel) -> Iterator[str]:
-    for name in sorted(set(wheel.names) - list_sources() - set(wheel.expected) - list_info_files(wheel)):
+    for name in sorted(set(wheel.names) - list_sources() - set(wheel.expected_libraries) - list_info_files(wheel)):
         yield f"{name}: does not belong into a wheel"
     for name in sorted({name for name in wheel.names if wheel.names.count(name) > 1}):
         yield f"{name}: is in the wheel {wheel.names.count(name)} times"
@@ -206,7 +208,9 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
     linked_versions = components.read_versions({path: wheel.files[path] for path in wheel.libraries})
     expected = {component.name: version for component, version in linked_versions.items()}
     absent_components = {
-        c.name for c in components.COMPONENTS if c.library in wheel.expected and c.library not in wheel.libraries
+        c.name
+        for c in components.COMPONENTS
+        if c.library in wheel.expected_libraries and c.library not in wheel.libraries
     }
     for part in sorted((listed_versions.keys() | expected.keys()) - absent_components):
         if listed_versions.get(part) != expected.get(part):
@@ -219,35 +223,37 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
 @gate
 def licences(wheel: Wheel) -> Iterator[str]:
     """The licence of each component is in the expression, its text is in the wheel, and the component's name is in NOTICE."""
-    expected_components = [component for component in components.COMPONENTS if component.library in wheel.expected]
+    expected_components = [
+        component for component in components.COMPONENTS if component.library in wheel.expected_libraries
+    ]
     expected = components.make_licence_expression(dict.fromkeys(expected_components, ""))
     if wheel.metadata.get("License-Expression") != [expected]:
-        yield f"{wheel.info}/METADATA: License-Expression is not {expected}"
-    notice = wheel.files.get(f"{wheel.info}/licenses/NOTICE", b"").decode()
+        yield f"{wheel.dist_info}/METADATA: License-Expression is not {expected}"
+    notice = wheel.files.get(f"{wheel.dist_info}/licenses/NOTICE", b"").decode()
     for component in expected_components:
         if component.name not in notice:
-            yield f"{wheel.info}/licenses/NOTICE: does not name {component.name}"
+            yield f"{wheel.dist_info}/licenses/NOTICE: does not name {component.name}"
         text = f"third-party/{component.name}.txt"
-        if not wheel.files.get(f"{wheel.info}/licenses/{text}"):
-            yield f"{wheel.info}/licenses/{text}: missing"
+        if not wheel.files.get(f"{wheel.dist_info}/licenses/{text}"):
+            yield f"{wheel.dist_info}/licenses/{text}: missing"
     for listed in wheel.metadata.get("License-File", []):
-        if f"{wheel.info}/licenses/{listed}" not in wheel.files:
-            yield f"{wheel.info}/licenses/{listed}: missing, though METADATA names it"
+        if f"{wheel.dist_info}/licenses/{listed}" not in wheel.files:
+            yield f"{wheel.dist_info}/licenses/{listed}: missing, though METADATA names it"
     for file in ("LICENSE", "NOTICE"):
-        if wheel.files.get(f"{wheel.info}/licenses/{file}") != (ROOT / file).read_bytes():
-            yield f"{wheel.info}/licenses/{file}: is not the project's"
+        if wheel.files.get(f"{wheel.dist_info}/licenses/{file}") != (ROOT / file).read_bytes():
+            yield f"{wheel.dist_info}/licenses/{file}: is not the project's"
 
 
 @gate
 def metadata(wheel: Wheel) -> Iterator[str]:
-    name = f"{wheel.info}/METADATA"
+    name = f"{wheel.dist_info}/METADATA"
     for key, expected in (("Name", wheel.distribution.replace("_", "-")), ("Version", wheel.version)):
         if wheel.metadata.get(key) != [expected]:
             yield f"{name}: {key} is {wheel.metadata.get(key)}; the file's name says {expected}"
     if not re.fullmatch(r"py3-none-manylinux_2_28_(x86_64|aarch64)", wheel.tag):
         yield f"{wheel.path.name}: is tagged {wheel.tag}"
-    if f"\nTag: {wheel.tag}\n" not in wheel.files.get(f"{wheel.info}/WHEEL", b"").decode():
-        yield f"{wheel.info}/WHEEL: has another tag than the file's name"
+    if f"\nTag: {wheel.tag}\n" not in wheel.files.get(f"{wheel.dist_info}/WHEEL", b"").decode():
+        yield f"{wheel.dist_info}/WHEEL: has another tag than the file's name"
     for link in re.findall(r"\]\((?![a-z]+:)([^()]*)\)", wheel.files.get(name, b"").decode()):
         yield f"{name}: the link {link} leads nowhere on an index"
 
@@ -255,7 +261,7 @@ def metadata(wheel: Wheel) -> Iterator[str]:
 @gate
 def unchanged(wheel: Wheel) -> Iterator[str]:
     """RECORD has the hash of each file. SHA256SUMS beside the wheel has the hash of the wheel."""
-    name = f"{wheel.info}/RECORD"
+    name = f"{wheel.dist_info}/RECORD"
     recorded = dict(line.rsplit(",", 2)[:2] for line in wheel.files.get(name, b"").decode().splitlines())
     for path in sorted(set(wheel.names) | recorded.keys()):
         digest = hashlib.sha256(wheel.files.get(path, b"")).digest()
@@ -273,7 +279,7 @@ NOT_IN_SDIST = (".ci/", "bench/results/")
 
 
 def contents_of_sdist(path: Path) -> Iterator[str]:
-    """The sdist has every file that git tracks, and no other file except its metadata."""
+    """The sdist has every file that git tracks, except NOT_IN_SDIST, and no other file except its metadata."""
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

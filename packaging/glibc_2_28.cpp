@@ -45,12 +45,12 @@ void __cxa_finalize(void* object);
 // 0 means that there may be several threads, which is always correct.
 char __libc_single_threaded = 0;
 
-// The unwinder asks for the unwind table of the code at `address`.
+// The unwinder asks for the unwind table of the code at `address`. `result` carries the address to the callback.
 int _dl_find_object(void* address, dl_find_object* result) {
   result->dlfo_map_start = address;
   return dl_iterate_phdr(
-             [](dl_phdr_info* object, std::size_t, void* into) {
-               auto& output = *static_cast<dl_find_object*>(into);
+             [](dl_phdr_info* object, std::size_t, void* data) {
+               auto& output = *static_cast<dl_find_object*>(data);
                const auto code = reinterpret_cast<std::uintptr_t>(output.dlfo_map_start);
                bool is_inside = false;
                void* table = nullptr;
@@ -75,17 +75,17 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
   using Wait = int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
   static Wait* const libc_wait = reinterpret_cast<Wait*>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
   if (libc_wait != nullptr) return libc_wait(condition, mutex, clock, until);
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  constexpr std::int64_t kLongest = 50'000'000;
+  constexpr std::int64_t kSecondNs = 1'000'000'000;
+  constexpr std::int64_t kLongestNs = 50'000'000;
   timespec now{};
   clock_gettime(clock, &now);
-  const std::int64_t left = (until->tv_sec - now.tv_sec) * kSecond + (until->tv_nsec - now.tv_nsec);
-  if (left <= 0) return ETIMEDOUT;
+  const std::int64_t left_ns = (until->tv_sec - now.tv_sec) * kSecondNs + (until->tv_nsec - now.tv_nsec);
+  if (left_ns <= 0) return ETIMEDOUT;
   clock_gettime(CLOCK_REALTIME, &now);
-  const std::int64_t end = now.tv_nsec + (left < kLongest ? left : kLongest);
-  const timespec wall{now.tv_sec + end / kSecond, end % kSecond};
-  const int status = pthread_cond_timedwait(condition, mutex, &wall);
-  return status == ETIMEDOUT && left > kLongest ? 0 : status;
+  const std::int64_t end = now.tv_nsec + (left_ns < kLongestNs ? left_ns : kLongestNs);
+  const timespec wall_until{now.tv_sec + end / kSecondNs, end % kSecondNs};
+  const int status = pthread_cond_timedwait(condition, mutex, &wall_until);
+  return status == ETIMEDOUT && left_ns > kLongestNs ? 0 : status;
 }
 
 }  // extern "C"

@@ -59,7 +59,7 @@ def run(root: Path, *command: str, quiet: bool = False) -> str | None:
 
 @gate
 def version(root: Path) -> Iterator[str]:
-    """CMakeLists.txt, what VERSIONED lists and the first entry of CHANGELOG.md have one version, and the entry a date."""
+    """CMakeLists.txt, the places in VERSIONED and the first entry of CHANGELOG.md have one version. The entry has a date."""
     expected = version_of(root)
     for name, text_before in VERSIONED:
         versions = re.findall(rf"{text_before}([\d.]+)", (root / name).read_text(), re.MULTILINE)
@@ -87,7 +87,7 @@ def tag(root: Path) -> Iterator[str]:
 
 @gate
 def interface(root: Path) -> Iterator[str]:
-    """tests/interface.json has every public name, so that none can go without a word later."""
+    """tests/interface.json has every public name, so that no name can be removed unnoticed later."""
     with tempfile.TemporaryDirectory() as folder:
         interface_file = Path(folder) / "interface.json"
         if fault := run(root, sys.executable, "tests/python/test_stability.py", str(interface_file), quiet=True):
@@ -98,7 +98,7 @@ def interface(root: Path) -> Iterator[str]:
 
 @gate
 def files(root: Path) -> Iterator[str]:
-    """The workflows, issue forms and CITATION.cff have their schemas; zizmor finds no hole in a workflow."""
+    """The workflows, issue forms and CITATION.cff are valid by their schemas. zizmor finds no hole in a workflow."""
     for pattern, schema in SCHEMAS.items():
         paths = sorted(str(path.relative_to(root)) for path in root.glob(pattern))
         if not paths:
@@ -142,7 +142,7 @@ def container(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root)}: expected a stage {name} whose user is not root"
 
 
-def dev(name: str, description: str, *dev_arguments: str) -> None:
+def add_dev_gate(name: str, description: str, *dev_arguments: str) -> None:
     """Adds a gate that fails if `./dev DEV_ARGUMENTS` fails."""
 
     def function(root: Path) -> Iterator[str]:
@@ -153,7 +153,7 @@ def dev(name: str, description: str, *dev_arguments: str) -> None:
     GATES[name] = function
 
 
-dev("lint", "./dev lint.", "lint")
+add_dev_gate("lint", "./dev lint.", "lint")
 
 
 # PACKAGE matches reasons of skipped tests that name a package. ./dev test does not install the packages of NOT_INSTALLED: they
@@ -191,9 +191,11 @@ def tests(root: Path) -> Iterator[str]:
             print(f"        {line}")
 
 
-dev("fuzz", "./dev fuzz: every parser of tests/fuzz for half a minute.", "fuzz", "--seconds", "30")
-dev("soak", "./dev soak: every part for ten minutes, on the GPU where there is one.", "soak", "--minutes", "10")
-dev("docs", "./dev docs: the site without a warning.", "docs")
+add_dev_gate("fuzz", "./dev fuzz: every parser of tests/fuzz for half a minute.", "fuzz", "--seconds", "30")
+add_dev_gate(
+    "soak", "./dev soak: every part for ten minutes, on the GPU where there is one.", "soak", "--minutes", "10"
+)
+add_dev_gate("docs", "./dev docs: the site without a warning.", "docs")
 
 
 @gate
@@ -207,7 +209,7 @@ def links(root: Path) -> Iterator[str]:
         yield fault
 
 
-dev(
+add_dev_gate(
     "wheels",
     "./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, each the same twice.",
     *("wheel", "twice"),

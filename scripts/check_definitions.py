@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 SOURCES = Path("src/robocache")
-# This matches text that is no code but may contain a brace: comments, strings, characters, preprocessor lines.
+# Text that is not code but may contain a brace: comments, strings, characters, preprocessor lines.
 NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])'"""
     r"""|^[ \t]*\#(?:\\\n|[^\n])*""",
@@ -62,16 +62,16 @@ def find_definitions(text: str) -> set[str]:
 
 
 def main() -> int:
-    files_of = defaultdict(set)
+    files_by_name = defaultdict(set)
     files = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".hpp", ".cpp", ".cu", ".cuh"))
     for path in files:
         for name in find_definitions(path.read_text()):
-            files_of[name].add(path)
-    repeated = {name: paths for name, paths in files_of.items() if len(paths) > 1}
+            files_by_name[name].add(path)
+    repeated = {name: paths for name, paths in files_by_name.items() if len(paths) > 1}
     for name, paths in sorted(repeated.items()):
         print(f"{name}: defined in {' and '.join(map(str, sorted(paths)))}")
-    print(f"one definition: {len(files)} files, {len(files_of)} names, {len(repeated)} defined twice")
-    return 1 if repeated or not files_of else 0
+    print(f"one definition: {len(files)} files, {len(files_by_name)} names, {len(repeated)} defined twice")
+    return 1 if repeated or not files_by_name else 0
 
 
 if __name__ == "__main__":

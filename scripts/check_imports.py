@@ -33,13 +33,11 @@ PACKAGE = Path("python/robocache")
 
 def find_imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, str]]:
     """Yields the line and the module of each import of a module of robocache."""
-    package = (
-        ["robocache", *module.split(".")] if path.name == "__init__.py" else ["robocache", *module.split(".")][:-1]
-    )
-    if module == "__init__":
-        package = ["robocache"]
+    package = ["robocache"] if module == "__init__" else ["robocache", *module.split(".")]
+    if path.name != "__init__.py":
+        package.pop()
     nodes: list[ast.AST] = [ast.parse(path.read_text())]
-    for node in nodes:
+    for node in nodes:  # the loop appends the children of each node
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             nodes += node.orelse
             continue
@@ -65,7 +63,7 @@ def find_mistakes(files: dict[str, Path]) -> Iterator[str]:
     used_exceptions = set()
     siblings: dict[str, dict[str, int]] = {}  # {module: {imported module of the same subpackage: line}}
     for module, path in files.items():
-        unit = module.split(".")[0]
+        unit = module.split(".")[0]  # a module or subpackage in ORDER
         if unit not in ORDER:
             yield f"{path}: {unit} is in no room of {Path(__file__).name}"
             continue

@@ -16,6 +16,7 @@ def count_results(part: Path) -> tuple[int, int, int]:
     passed = failed = skipped = 0
     for report in sorted(part.glob("*.xml")):
         root = ElementTree.parse(report).getroot()
+        # tests/python/conftest.py writes how many tests it did not collect because they need CUDA.
         skipped += sum(int(entry.get("value", 0)) for entry in root.iter("property") if entry.get("name") == "not_run")
         for case in root.iter("testcase"):
             if case.find("failure") is not None or case.find("error") is not None:
