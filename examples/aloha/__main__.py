@@ -26,8 +26,8 @@ PREDICTED = {
 }
 TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the cube's position"}
 EXECUTE = 25  # so many ticks of a chunk of 50 are executed before the policy runs again; with 10 it may stand still
-# The ways in which commands become the policy's numbers.
-WAYS = {
+# How commands become the policy's numbers.
+ACTION_FORMS = {
     "absolute": "as recorded, normalised by their statistics",
     "per-step": "relative to the joints, each step of a chunk normalised by its own statistics",
     "pooled": "relative to the joints, normalised by the statistics of all steps together",
@@ -46,8 +46,8 @@ def record(options):
     )
 
 
-def run_folder(options, way, seed):
-    return options.folder / (f"{options.policy}-{seed}" if way == "absolute" else f"{options.policy}-{way}-{seed}")
+def run_folder(options, form, seed):
+    return options.folder / (f"{options.policy}-{seed}" if form == "absolute" else f"{options.policy}-{form}-{seed}")
 
 
 def find_demonstrations(options):
@@ -68,7 +68,7 @@ def train(options):
         seed=options.seed,
         image_size=options.image_size,
         shift=options.shift,
-        way=options.actions,
+        form=options.actions,
     )
     return training.train(
         loader,
@@ -88,41 +88,41 @@ def evaluate(options):
     """Rolls out the checkpoints that have no rollouts yet."""
     from . import evaluate as evaluation
 
-    has_several_ways = len(options.actions) > 1
+    has_several_forms = len(options.actions) > 1
     arms = []
-    for way, seed in itertools.product(options.actions, options.seeds):
+    for form, seed in itertools.product(options.actions, options.seeds):
         arm = evaluation.evaluate_run(
-            run_folder(options, way, seed),
+            run_folder(options, form, seed),
             rollouts=options.rollouts,
             execute=options.execute,
             workers=options.workers,
             device=options.device,
             film=None if arms else options.film,
         )
-        arms.append(arm | ({"name": way} if has_several_ways else {}))
+        arms.append(arm | ({"name": form} if has_several_forms else {}))
         low, high = arm["interval"]
         print(
-            f"{way}, seed {seed}: strict {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; "
+            f"{form}, seed {seed}: strict {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; "
             f"a touch: {arm['touched']}",
             file=sys.stderr,
         )
     if options.result:
         expert = json.loads((options.folder / "demonstrations.json").read_text())
-        ways = f"--actions {' '.join(options.actions)} " if has_several_ways else ""
-        title = "How commands become numbers" if has_several_ways else TITLES[options.policy]
+        forms = f"--actions {' '.join(options.actions)} " if has_several_forms else ""
+        title = "How commands become numbers" if has_several_forms else TITLES[options.policy]
         results.write(
             options.result,
             command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each run train --policy {options.policy} "
-            f"{arms[0]['trained_with']}; evaluate --policy {options.policy} {ways}--seeds {' '.join(map(str, options.seeds))} "
+            f"{arms[0]['trained_with']}; evaluate --policy {options.policy} {forms}--seeds {' '.join(map(str, options.seeds))} "
             f"--rollouts {options.rollouts} --execute {options.execute}",
             seeds=options.seeds,
             expert=expert,
             arms=arms,
-            predictions=PREDICTED["actions" if has_several_ways else options.policy],
+            predictions=PREDICTED["actions" if has_several_forms else options.policy],
             packages=["mujoco", "lerobot"] if options.policy == "act" else ["mujoco"],
             commit=options.commit,
             title=title + ("" if options.execute == EXECUTE else f", {options.execute} of 50 commands carried out"),
-            **({"explained": {way: WAYS[way] for way in options.actions}} if has_several_ways else {}),
+            **({"explained": {form: ACTION_FORMS[form] for form in options.actions}} if has_several_forms else {}),
         )
     return {"arms": arms}
 
@@ -162,7 +162,9 @@ def main(arguments=None):
         "--shift", type=int, default=4, help="the most pixels by which a frame is moved at random (default: 4)"
     )
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--actions", choices=WAYS, default="absolute", help="how commands become the policy's numbers")
+    command.add_argument(
+        "--actions", choices=ACTION_FORMS, default="absolute", help="how commands become the policy's numbers"
+    )
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     command.set_defaults(run=train)
 
@@ -170,7 +172,11 @@ def main(arguments=None):
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
     command.add_argument("--seeds", type=int, nargs="+", default=[0], help="the seeds of the training runs")
     command.add_argument(
-        "--actions", choices=WAYS, nargs="+", default=["absolute"], help="the ways of the training runs"
+        "--actions",
+        choices=ACTION_FORMS,
+        nargs="+",
+        default=["absolute"],
+        help="how commands became the policy's numbers",
     )
     command.add_argument("--rollouts", type=int, default=200)
     command.add_argument("--execute", type=int, default=EXECUTE, help="ticks of a chunk of 50 that are executed")

@@ -20,10 +20,10 @@ DEVIATION_RAD = 0.01
 STEPS = (0, 12, 24)  # of a chunk
 
 
-def kept_shares(path, run, way, seed=0, moments=2048):
+def kept_shares(path, run, form, seed=0, moments=2048):
     """Moves the joints of demonstrated moments at random. Returns, for each of STEPS, the share of the move that the commands make,
     too."""
-    loader = make_loader(path, camera=False, batch_size=moments, device="cpu", seed=seed, way=way)
+    loader = make_loader(path, camera=False, batch_size=moments, device="cpu", seed=seed, form=form)
     policy = load(checkpoints(run)[-1])
     batch = next(loader)
     state = loader.unnormalize(STATE, batch[STATE])
@@ -34,7 +34,7 @@ def kept_shares(path, run, way, seed=0, moments=2048):
         moved_batch = batch | {STATE: loader.normalize(STATE, state), f"{ACTION}_base": state}
         with torch.no_grad():
             numbers = policy.predict_action_chunk(moved_batch)
-        if way == "absolute":
+        if form == "absolute":
             return loader.unnormalize(ACTION, numbers)
         return loader.to_absolute(ACTION, numbers, moved_batch)
 
@@ -59,7 +59,7 @@ def main():
         f"{trained['trained_with']} --actions absolute, then per-step; python -m examples.aloha.deviation",
         "deviation_rad": DEVIATION_RAD,
         "steps": STEPS,
-        "kept": {way: kept_shares(demonstrations, run, way) for way, run in runs.items()},
+        "kept": {form: kept_shares(demonstrations, run, form) for form, run in runs.items()},
     }
     options.result.write_text(json.dumps(content, indent=1) + "\n")
     print(content["kept"])

@@ -24,15 +24,15 @@ AVERAGED = 0.1  # rollouts use an exponential average of the weights over about 
 RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay absolute
 
 
-def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute", memory=None):
+def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, form="absolute", memory=None):
     """Returns a loader of the successful demonstrations.
 
     The anchors are the stamps of the camera's frames, because the observations of a rollout have the newest frame's stamp, too. Without
     a camera, the anchors are the commands.
 
-    way: how commands become the policy's numbers, a key of `WAYS` in __main__.py.
+    form: how commands become the policy's numbers, a key of `ACTION_FORMS` in __main__.py.
     """
-    converted = {} if way == "absolute" else {"convert": [RELATIVE], "base": STATE}
+    converted = {} if form == "absolute" else {"convert": [RELATIVE], "base": STATE}
     windows = {STATE: None, ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)], **converted)}
     if camera:
         size = (image_size, image_size) if image_size else None
@@ -56,9 +56,9 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
             memory=memory,
         )
 
-    if way == "per-step":
+    if form == "per-step":
         return loader({ACTION: robocache.open(path).statistics(loader(), per_step=True)[ACTION]})
-    if way == "absolute-statistics":
+    if form == "absolute-statistics":
         recorded = robocache.open(path).stats[ACTION]
         return loader({ACTION: {"mean": recorded.mean, "std": recorded.std}})
     return loader()

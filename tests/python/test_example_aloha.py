@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from examples.aloha import deviation, expert  # noqa: E402
 from examples.aloha import train as training  # noqa: E402
-from examples.aloha.__main__ import WAYS, main  # noqa: E402
+from examples.aloha.__main__ import ACTION_FORMS, main  # noqa: E402
 from examples.aloha.episode import ACTION, CAMERA, CUBE, STATE, Episode  # noqa: E402
 from examples.aloha.record import demonstrate  # noqa: E402
 from examples.aloha.rollout import Rollout  # noqa: E402
@@ -114,10 +114,10 @@ def test_equal_seeds_give_equal_episodes():
 
 def test_each_stream_has_its_own_clock():
     streams, _ = demonstrate(0, camera=False)
-    joints, commands = (np.diff(streams[key][0]) / 1e6 for key in (STATE, ACTION))
-    assert joints.min() == pytest.approx(4) and joints.max() == pytest.approx(6)  # 200 Hz on steps of 2 ms
-    assert joints.mean() == pytest.approx(5, abs=0.02)
-    assert commands.mean() == pytest.approx(20, abs=0.02) and 0.1 < commands.std() < 1
+    joints_ms, commands_ms = (np.diff(streams[key][0]) / 1e6 for key in (STATE, ACTION))
+    assert joints_ms.min() == pytest.approx(4) and joints_ms.max() == pytest.approx(6)  # 200 Hz on steps of 2 ms
+    assert joints_ms.mean() == pytest.approx(5, abs=0.02)
+    assert commands_ms.mean() == pytest.approx(20, abs=0.02) and 0.1 < commands_ms.std() < 1
     episode = Episode(Scene(), 0)
     periods = np.diff(episode.exposed_s)
     assert np.median(periods) == pytest.approx(1 / 30, abs=0.004)
@@ -148,13 +148,13 @@ def test_recording_resumes(folder):
     np.testing.assert_array_equal(rows, streams[STATE][1])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_outputs_of_a_policy_become_commands(folder, tmp_path, way):
-    loader = make_loader(folder / "demonstrations", camera=False, batch_size=64, device="cpu", seed=0, way=way)
+@pytest.mark.parametrize("form", ACTION_FORMS)
+def test_outputs_of_a_policy_become_commands(folder, tmp_path, form):
+    loader = make_loader(folder / "demonstrations", camera=False, batch_size=64, device="cpu", seed=0, form=form)
     loader.save_spec(tmp_path / "spec.json")
-    rollout = Rollout(1_000_000, robocache.Spec.load(tmp_path / "spec.json"), 25)
+    rollout = Rollout(seed=1_000_000, spec=robocache.Spec.load(tmp_path / "spec.json"), execute=25)
     rollout.observe()
-    base = 0.0 if way == "absolute" else rollout._batch[f"{ACTION}_base"][0]
+    base = 0.0 if form == "absolute" else rollout._batch[f"{ACTION}_base"][0]
     expected = rollout._episode.scene.start + 0.01 * np.arange(50)[:, None] / 50
     outputs = expected - base * (np.arange(14) % 7 < 6)
     rollout.advance(loader.normalize(ACTION, outputs[None].astype(np.float32))[0])
@@ -176,18 +176,18 @@ def test_a_policy_from_joints_and_cube(folder):
     # Rollouts need the checkpoint and the spec, but not the dataset.
     shutil.move(folder / "demonstrations", folder / "away")
     evaluate = "evaluate", "--policy", "mlp", "--rollouts", rollouts, "--workers", 2
-    (arm,) = json.loads(run(folder, *evaluate).stdout)["arms"]
+    (policy,) = json.loads(run(folder, *evaluate).stdout)["arms"]
     shutil.move(folder / "away", folder / "demonstrations")
-    assert arm["rollouts"] == rollouts and arm["successes"] <= arm["touched"]
-    assert not IS_SOAK or arm["successes"] >= 3, arm
-    assert [point["step"] for point in arm["curve"]] == [every, 2 * every]
+    assert policy["rollouts"] == rollouts and policy["successes"] <= policy["touched"]
+    assert not IS_SOAK or policy["successes"] >= 3, policy
+    assert [point["step"] for point in policy["curve"]] == [every, 2 * every]
     # A policy that was trained and rolled out is not trained again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
     run(folder, "train", "--policy", "mlp", "--steps", 2 * every, "--device", "cpu")
     run(folder, *evaluate, "--result", folder / "result.json")
     content = json.loads((folder / "result.json").read_text())
-    assert content["arms"][0]["outcomes"] == arm["outcomes"]
+    assert content["arms"][0]["outcomes"] == policy["outcomes"]
     assert f"train --policy mlp --steps {2 * every} --batch-size 256 --lr 0.001" in content["command"]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
@@ -216,17 +216,18 @@ def test_weights_are_averaged_and_training_resumes_exactly(folder, tmp_path):
     assert all(torch.equal(value, uninterrupted[-1]["weights"][key]) for key, value in policy.state_dict().items())
 
 
-@pytest.mark.parametrize(("way", "expected_share"), [("absolute", 0), ("per-step", 1)])
-def test_the_share_of_a_deviation_that_a_constant_policy_keeps(folder, tmp_path, way, expected_share):
-    """Absolute commands contain nothing of a deviation, relative ones all of it."""
-    loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0, way=way)
+@pytest.mark.parametrize(("form", "expected_share"), [("absolute", 0), ("per-step", 1)])
+def test_the_share_of_a_deviation_that_a_constant_policy_keeps(folder, tmp_path, form, expected_share):
+    """The joints of demonstrated moments are moved. Constant outputs then give the same absolute commands; relative commands
+    move along."""
+    loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0, form=form)
     training.train(loader, tmp_path, kind="mlp", steps=2, every=2)
     (file,) = training.checkpoints(tmp_path)
     state = torch.load(file, weights_only=True)
     for value in state["weights"].values():
         value.zero_()
     torch.save(state, file)
-    assert deviation.kept_shares(folder / "demonstrations", tmp_path, way, moments=64) == pytest.approx(
+    assert deviation.kept_shares(folder / "demonstrations", tmp_path, form, moments=64) == pytest.approx(
         [expected_share] * 3, abs=1e-4
     )
 
@@ -239,8 +240,8 @@ def test_the_pace_leaves_out_the_time_of_saving_checkpoints(folder, tmp_path, mo
     loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0)
     training.train(loader, tmp_path / "run", kind="mlp", steps=40, every=10)
     pace = saved[-1]["pace"]
-    assert pace["saving_s"] == pytest.approx(1000, rel=0.01)  # the save after the warm-up, before the last one
-    assert 20 / pace["steps_per_s"] < 500
+    assert pace["saving_s"] == pytest.approx(1000, rel=0.01)  # steps 21 to 40 are timed: one save is within
+    assert 20 / pace["steps_per_s"] < 500  # so the pace has no save, of 1000 s
 
 
 def test_a_step_crops_frames_like_the_loader():
@@ -284,7 +285,7 @@ def test_the_camera_sees_the_cube_at_its_position(filmed):
     assert frame.shape == (128, 128, 3)
     is_red = (frame[..., 0] > 150) & (frame[..., 1] < 100)
     rows, columns = np.nonzero(is_red)
-    # A pixel is 4.5 mm wide; the middle of the picture is at (0.05, 0.5).
+    # The middle of the picture is at (0.05, 0.5).
     cube = episode.scene.cube()
     pixel_m = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
     assert 0.05 + (columns.mean() - 63.5) * pixel_m == pytest.approx(cube[0], abs=0.01)
@@ -319,22 +320,22 @@ def test_a_policy_sees_the_newest_frame_that_arrived(filmed, tmp_path):
     observations = run_python("-c", OBSERVE, spec).stdout.splitlines()
     assert len(observations) == 4
     for pixel_error, age_error_s in map(json.loads, observations):
-        assert pixel_error < 2  # levels of 255, by JPEG; a frame of another moment differs more
+        assert pixel_error < 2  # in levels of 255: JPEG's error; another frame differs by more
         assert age_error_s == pytest.approx(0, abs=1e-6)
 
 
-def test_arms_of_the_comparison_have_the_same_batches(filmed):
-    """Rows have the order given to LeRobot's loader, and are normalised like the batches of the recording."""
+def test_contenders_of_the_comparison_have_the_same_batches(filmed):
+    """Batches of LeRobot's dataset have the order that its loader is given, and the normalisation of the recording's batches."""
     pytest.importorskip("av")
     from examples.aloha.compare import Demonstrations, Normalized
 
     demonstrations = Demonstrations(filmed)
     demonstrations.prepare()
-    native, on_theirs = demonstrations.ours(16, "cpu"), demonstrations.on_theirs(16, "cpu", seed=3)
+    on_recording, on_lerobot_dataset = demonstrations.ours(16, "cpu"), demonstrations.on_theirs(16, "cpu", seed=3)
     order = demonstrations.order(3, 16, seed=3)
-    assert [next(on_theirs)["index"].tolist() for _ in order] == order
+    assert [next(on_lerobot_dataset)["index"].tolist() for _ in order] == order
     raw = next(demonstrations.on_theirs(16, "cpu"))
-    batch = next(iter(Normalized([raw], native)))
+    batch = next(iter(Normalized([raw], on_recording)))
     stats = robocache.open(filmed / "demonstrations").stats[ACTION]
     expected = (raw[ACTION].double().numpy() - stats.mean) / stats.std
     np.testing.assert_allclose(batch[ACTION].numpy(), expected, atol=1e-5)
@@ -363,14 +364,14 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
     result = tmp_path / "training-aloha-loaders.json"
     run(filmed, "compare", "--seeds", 0, *options.split(), "--result", result)
     content = json.loads(result.read_text())
-    assert [len(arm["curve"]) for arm in content["arms"]] == [2, 2, 2]
-    losses = [arm["curve"][0]["loss"] for arm in content["arms"]]
+    assert [len(policy["curve"]) for policy in content["arms"]] == [2, 2, 2]
+    losses = [policy["curve"][0]["loss"] for policy in content["arms"]]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # the same rows and weights
     loading = content["loading"]
     assert loading["equal_samples"] > 0
     assert [len(loading[part]) for part in ("sizes", "frames", "cores")] == [1, 1, 1]
-    # The first two arms are one policy at each checkpoint; the second is not rolled out.
-    policies = [[point["policy"] for point in arm["curve"]] for arm in content["arms"]]
+    # The first two contenders are the same policy at each checkpoint; the second is not rolled out.
+    policies = [[point["policy"] for point in contender["curve"]] for contender in content["arms"]]
     assert policies[0] == policies[1] and len({*policies[0], *policies[2]}) == 4
     assert "bit for bit" in content["explained"]["ours, the same dataset"]
     assert [len([*(filmed / f"compare-{number}-0").glob("*.rollouts.json")]) for number in range(3)] == [2, 0, 2]
@@ -379,7 +380,7 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
     run(filmed, "compare", "--seeds", 0, 1, *options.split(), "--result", result)
     resumed = json.loads(result.read_text())
     assert resumed["loading"] == loading and resumed["arms"][:3] == content["arms"]
-    assert [arm["seed"] for arm in resumed["arms"]] == [0, 0, 0, 1, 1, 1]
+    assert [contender["seed"] for contender in resumed["arms"]] == [0, 0, 0, 1, 1, 1]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 

@@ -58,12 +58,12 @@ def library(
     options: Sequence[str] = (),
     declarations: str = "",
     call: str = "",
-    pow_of: str = "2.2.5",
+    pow_version: str = "2.2.5",
 ) -> bytes:
     source, out = folder / "library.c", folder / "library.so"
     source.write_text(f"#define EXTRA_CALL {call}\n{declarations}\n{LIBRARY}")
     exported, linked = ("robocache_cuda_one", CUDA_LINKED) if cuda else ("__tvm_ffi_one", CPU_LINKED)
-    defines = [f"-DEXPORTED={exported}", f'-DLINKED="{linked}"', f'-DPOW="GLIBC_{pow_of}"']
+    defines = [f"-DEXPORTED={exported}", f'-DLINKED="{linked}"', f'-DPOW="GLIBC_{pow_version}"']
     command = ["gcc", "-shared", "-fPIC", "-O1", "-fno-builtin", "-fvisibility=hidden", "-nostartfiles", *defines]
     subprocess.run([*command, str(source), "-o", str(out), "-lm", *options], check=True, cwd=folder)
     return out.read_bytes()
@@ -152,7 +152,8 @@ def test_the_same_contents_are_the_same_bytes(cpu_wheel: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("second_build", ["same", "other"])
-def test_two_builds_that_differ(tmp_path: Path, second_build: str) -> None:
+def test_the_sdist_builds_the_same_wheel(tmp_path: Path, second_build: str) -> None:
+    # ./dev's function same_again builds the wheel a second time, from the sdist. ON: with CUDA.
     same_again = re.search(r"^same_again\(\) {\n.*?^}\n", (ROOT / "dev").read_text(), re.DOTALL | re.MULTILINE)
     assert same_again is not None
     wheel = tmp_path / "dist/robocache-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
@@ -192,7 +193,7 @@ LIBRARY_FAULTS = {
         "exports",
         {"declarations": '__attribute__((visibility("default"))) int stranger(void) { return 1; }'},
     ),
-    "GLIBC_2.29": ("glibc", {"pow_of": "2.29"}),
+    "GLIBC_2.29": ("glibc", {"pow_version": "2.29"}),
     "a build path": (
         "build_path",
         {"declarations": '__attribute__((used)) static const char path[] = "/home/builder/robocache/src/a.cpp";'},

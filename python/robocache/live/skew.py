@@ -39,13 +39,13 @@ class KeySkew:
         camera: whether its rows are frames.
         windows: the number of compared windows.
         differ: the number of windows that differ from training's in a step that training has.
-        older_ms: how much older the policy's newest row for the last step was than training's; the mean.
+        older_ms: how much older the policy's newest row was than training's, at the last step of a window; the mean.
         oldest_ms: the same; the maximum.
         not_settled: the number of windows with steps that the aligner masks, because their rows had not arrived.
         delay_ms: a row's arrival minus its stamp; the median.
         longest_delay_ms: the same; the quantile 0.99.
-        too_late: the number of rows that the ring dropped because they came later than its `lateness_s`, from the recording's
-            provenance.
+        too_late: the number of rows that came later than the ring's `lateness_s`, so that it dropped them. The recorder counted
+            them.
         spans: the spans of time in which windows differ, the one with the most windows first.
     """
 
@@ -174,8 +174,8 @@ def skew(
     if whole("moments", moments) < 1:
         raise errors.ArgumentError(f"moments: expected at least 1, got {moments}")
     streams, outputs = _find_streams(opened, spec)
-    picking, cameras = _make_picking_spec(spec, outputs)
-    recorders = opened.provenance.get("live", {})
+    comparable, cameras = _make_comparable_spec(spec, outputs)
+    recorded_streams = opened.provenance.get("live", {})
     has_moments = MOMENTS in opened.streams
     compared: list[_Compared] = []
     left_out = 0
@@ -194,7 +194,7 @@ def skew(
             first = max(int(x.arrival_ns.min()) for x in rows.values())
             last = max(first + 1, min(int(x.time_ns[-1]) for x in rows.values()))
             got_ns = moment_ns = np.sort(rng.integers(first, last, max(1, round(moments * share))))
-        results, left_out_here = _compare(episode, picking, rows, got_ns, moment_ns)
+        results, left_out_here = _compare(episode, comparable, rows, got_ns, moment_ns)
         left_out += left_out_here
         compared += results
     keys = {}
@@ -202,7 +202,7 @@ def skew(
         arrivals = opened[stream + ARRIVAL]
         delays = arrivals.values - arrivals.time_ns
         older = np.array([result.older_ns[key] for result in compared if key in result.older_ns], np.int64)
-        ring = recorders.get(stream, {}).get("ring", {})
+        ring_counts = recorded_streams.get(stream, {}).get("ring", {})
         keys[key] = KeySkew(
             camera=key in cameras,
             windows=len(compared),
@@ -212,7 +212,7 @@ def skew(
             not_settled=sum(key in result.not_settled for result in compared),
             delay_ms=float(np.median(delays) / 1e6) if len(delays) else 0.0,
             longest_delay_ms=float(np.quantile(delays, 0.99) / 1e6) if len(delays) else 0.0,
-            too_late=int(ring.get("too_late", 0)),
+            too_late=int(ring_counts.get("too_late", 0)),
             spans=_make_spans([(result.episode, result.since_begin_ns, key in result.differ) for result in compared]),
         )
     return Skew(
@@ -251,9 +251,9 @@ def _find_streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], 
     return streams, outputs
 
 
-def _make_picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
-    """Returns a spec that only picks rows, and the set of its cameras. A camera becomes the index of its frame; conversions are
-    left out."""
+def _make_comparable_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
+    """Returns the spec without outputs and conversions, and the set of its cameras. A camera's values are the indices of its
+    frames."""
     described = json.loads(spec.to_json()) | {"pad_features": False, "dataset_index": None, "return_age": False}
     described["keys"] = [
         key
@@ -282,14 +282,14 @@ def _read_rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: i
             f"{opened.path}: expected as many rows of '{stream}{ARRIVAL}' as of '{stream}' in episode {episode}, "
             f"{len(time_ns)}, got {len(arrival_ns)}"
         )
-    ring = opened.provenance.get("live", {}).get(stream, {})
+    recorded = opened.provenance.get("live", {}).get(stream, {})
     indices = np.arange(len(time_ns), dtype=np.int64)[:, None]
     return _Rows(
         np.array(time_ns),
         arrival_ns,
         indices if is_camera else np.asarray(values),
-        float(ring.get("lateness_s", 0.0)),
-        ring.get("on_duplicate", "keep"),
+        float(recorded.get("lateness_s", 0.0)),
+        recorded.get("on_duplicate", "keep"),
     )
 
 

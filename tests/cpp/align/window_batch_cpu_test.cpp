@@ -273,7 +273,7 @@ void expect_the_rows_of_the_scalar_rules(const std::vector<int64_t>& deltas) {
     batch.count = count;
     const WindowSegment segment = tables_of(batch.plan.first.groups[0]).segments[0];
     for (const Build& build : every_build()) {
-      std::vector<unsigned char> memory(static_cast<size_t>(13 * steps * count));
+      std::vector<unsigned char> memory(static_cast<size_t>((8 + 4 + 1) * steps * count));  // ages, values, is_pad
       batch.memory = memory.data();
       Portion portion(0, count);
       build.kernel(batch, portion);
@@ -342,7 +342,7 @@ TEST(WindowSamplesBuilds, WriteEveryNanAlikeInBFloat16) {
   batch.mixture = mixture.mixture().at_epoch(0, 0);
   batch.count = 3;
   for (const Build& build : every_build()) {
-    std::vector<uint16_t> memory(3 * kFeatures + 2);
+    std::vector<uint16_t> memory(3 * kFeatures + 2);  // the values, and 3 bytes of is_pad
     batch.memory = memory.data();
     Portion portion(0, 3);
     build.kernel(batch, portion);

@@ -91,8 +91,8 @@ std::string altered(const std::string& from, const std::string& to) {
 }
 
 TEST(Manifest, ALaterGenerationHasItsOwnSmallFiles) {
-  EXPECT_EQ(of_generation("row_offsets.npy", 0), "row_offsets.npy");
-  EXPECT_EQ(of_generation("row_offsets.npy", 12), "row_offsets.12.npy");
+  EXPECT_EQ(file_in_generation("row_offsets.npy", 0), "row_offsets.npy");
+  EXPECT_EQ(file_in_generation("row_offsets.npy", 12), "row_offsets.12.npy");
   Manifest manifest = example();
   manifest.generation = 3;
   EXPECT_TRUE(contains(refusal(manifest_text(manifest)), "'files.episodes.3.jsonl': expected a value, got none"));

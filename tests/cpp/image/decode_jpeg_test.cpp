@@ -44,7 +44,7 @@ Decoded decode_on_cuda(const JpegFrames& frames, const std::vector<int64_t>& row
   const DeviceBuffer workspace(device, size_t(resident.workspace_bytes(count)));
   const auto* const device_rows = static_cast<const int64_t*>(row_array.view().data);
   DeviceBuffer words;
-  ResidentJpegs::Marks marks;
+  JpegMarks marks;
   if (fetched) {
     marks.fetched_stride = resident.largest_data_bytes() + 16;
     words = DeviceBuffer(device, size_t(count * marks.fetched_stride));

@@ -177,7 +177,7 @@ TEST(Transform, DrawsAreTheSameInEveryVersion) {
   const Augments augments = frame_augments(augmenting.params(), {1, 2, 3}, 0);
   EXPECT_FALSE(augments.warp.flipped[1]);
   EXPECT_EQ(augments.warp.sine, -588190641);
-  EXPECT_EQ(augments.blur.of[1], 25035);
+  EXPECT_EQ(augments.blur.by_distance[1], 25035);
   EXPECT_EQ(augments.erased.first[0], 5);
   EXPECT_EQ(augments.erased.size[1], 6);
 }

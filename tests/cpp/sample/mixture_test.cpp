@@ -92,7 +92,7 @@ TEST(Mixture, SourcesContinueAfterAChangeOfWeights) {
              {{0.5, 0.3, 0.2}, 40'000}, {{0, 1, 3}, 40'001}, {{1, 0, 0}, 200'000}, {{2, 3, 1}, 400'000}}) {
       options.weights.assign(weights.begin(), weights.end());
       MixtureTables next(anchors, options);
-      next.go_on(mixture(tables.back()), draw);
+      next.continue_from(mixture(tables.back()), draw);
       const Mixture changed_mixture = mixture(next);
       for (; draw < end; ++draw) {
         const Draw actual = changed_mixture.at(static_cast<int64_t>(draw));
