@@ -122,7 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="print a mapping of the streams that are found, for editing; write nothing",
     )
     subparser.add_argument("--workers", type=_positive(int), help="processes that share the recordings (default 1)")
-    subparser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    subparser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
     ingest_options(subparser)
     subparser.set_defaults(append=False)
 
@@ -169,7 +169,7 @@ def make_parser() -> argparse.ArgumentParser:
         "shards", nargs="+", metavar="plan", help="the directory of robocache plan, or all its shards"
     )
     subparser.add_argument("cache", help="the directory to write")
-    subparser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    subparser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
 
     subparser = command(
         "export",

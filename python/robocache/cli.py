@@ -102,7 +102,7 @@ def _run(argv: list[str] | None) -> int:
         message = printable(" ".join(str(error).split()))
         can_skip = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
         can_skip = can_skip and "--" not in message  # if the error names an option, skipping would leave nothing
-        message += " (--on-error skip passes over it by name)" * can_skip
+        message += " (--on-error skip leaves it out and names it)" * can_skip
         code = _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
         if as_json:
             _print_error(error, message, code)
@@ -278,14 +278,14 @@ def _inspect(arguments: argparse.Namespace) -> int:
         if arguments.all:
             view.show(opened, console)
             if report is not None:
-                _say(f"doctor: {report.summary} (robocache doctor {shlex.quote(arguments.cache)})")
+                _print_line(f"doctor: {report.summary} (robocache doctor {shlex.quote(arguments.cache)})")
         else:
             summary = None if report is None else report.summary
             overview.show(overview.cache_lines(opened, console.width, summary), console)
             if arguments.stats:
                 view.show_stats(opened, console, every_feature=False)
         if arguments.plot:
-            _say(f"picture: {arguments.plot}")
+            _print_line(f"picture: {arguments.plot}")
     return _DONE
 
 
@@ -318,7 +318,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     else:
         terminal.show(report, Console(), lines=arguments.lines)
         if arguments.html:
-            _say(f"report: {arguments.html}")
+            _print_line(f"report: {arguments.html}")
     worst = report.counts["error"] + (report.counts["warning"] if arguments.strict else 0)
     return _REFUSED if worst else _DONE
 
@@ -403,7 +403,7 @@ def _info(arguments: argparse.Namespace) -> int:
         _print_json(facts)
     elif arguments.report:
         for name, value in _flatten(facts):
-            _say(f"{name}: {value}")
+            _print_line(f"{name}: {value}")
     else:
         view.show_installation(facts, Console())
     return _DONE if facts["ok"] else _REFUSED
@@ -436,11 +436,11 @@ def _show(arguments: argparse.Namespace, value: Any, *lines: str) -> int:
         _print_json(value)
     else:
         for line in lines:
-            _say(line)
+            _print_line(line)
     return _DONE
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(printable(line))
 
 

@@ -37,8 +37,8 @@ def differ(first: float, second: float) -> bool:
 def rates_of_stamps(
     values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
 ) -> tuple[float, float, float] | None:
-    """Returns three rates in Hz: the rate of the values as stamps by their mean step, that rate by their median step, and the
-    clock's rate. Returns None if the values are no stamps: they step back, are few, or count rows.
+    """Returns three rates in Hz: of the values, read as stamps, by their mean step and by their median step; and of the clock.
+    Returns None if the values are no stamps: they step back, are few, or count rows.
 
     unit_ns: the values' unit. None: seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
     """
@@ -70,7 +70,7 @@ def notes_of_rates(
                 low, high = f"{1e9 / periods.max():.4g}", f"{1e9 / periods.min():.4g}"
                 slow_count = int((periods > periods.min() * _OTHER_RATE).sum())
                 yield (
-                    f"delta_timestamps['{key}'].rows: a row is another time in other episodes: {slow_count} of {len(periods)} "
+                    f"delta_timestamps['{key}'].rows: a row is not the same time in all episodes: {slow_count} of {len(periods)} "
                     f"episodes have {low} rows a second or little more, the fastest {high}; offsets in seconds, without "
                     "rows=True, are the same times in all"
                 )
@@ -87,8 +87,8 @@ def notes_of_rates(
                 rates = ", ".join(f"{rate:.4g}" for rate in np.unique(np.round(1e9 / periods[is_between], 3))[:4])
                 yield (
                     f"delta_timestamps['{key}']: in {is_between.sum()} of {len(periods)} episodes, of {rates} rows a second, "
-                    "offsets lie between rows of a clock that is nominal: values are made there; method= says which values "
-                    "are wanted, and ends this warning"
+                    "offsets lie between rows of a nominal clock, so values are interpolated there; method= chooses how, and "
+                    "ends this warning"
                 )
 
 

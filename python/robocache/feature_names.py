@@ -21,7 +21,7 @@ _NAMES_SUBJECTS = re.compile(
     rf"((?:\w+_)?(?:{_SUBJECTS})s?)_?(?:names?|order|labels?|keys|columns|fields|list)|(joint|dof|motor|actuator|servo|bone)s",
     re.IGNORECASE,
 )
-# Words for columns whose texts may name features, or anything else. They name features if their number is that of the features.
+# Words for columns whose texts may name features or other things. A list with one text for each feature has the features' names.
 _NAMES_ANYTHING = re.compile(
     r"names|labels|columns|keys|fields|features|channels|legend"
     r"|(?:feature|column|field|channel|axis|data|header)s?_?(?:names?|labels?|columns|keys|fields|order)",
@@ -170,11 +170,11 @@ def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
     for source, dataset, episodes in sources:
         for row in _rows_of(dataset, episodes, may_say_unit):
             for where, unit in declared_units(row).items():
-                place = f"{source}{dataset.path}"
-                first_unit, first_place = first.setdefault(where, (unit, place))
+                origin = f"{source}{dataset.path}"
+                first_unit, first_origin = first.setdefault(where, (unit, origin))
                 if unit != first_unit:
                     return (
-                        f"episodes: column {where!r} says {first_unit!r} in {first_place} and {unit!r} in {place}: batches mix these units; "
+                        f"episodes: column {where!r} says {first_unit!r} in {first_origin} and {unit!r} in {origin}: batches mix these units; "
                         "convert one, or episodes= draws those of one unit"
                     )
     return None
@@ -284,7 +284,7 @@ def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
 
 
 def units_in(column: str, value: Any) -> dict[str, str]:
-    """Returns the known units in a column in one spelling, by their place in the column, such as "units[2]"."""
+    """Returns the known units in a column in one spelling, by their origin in the column, such as "units[2]"."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = read_object(value)
     if isinstance(value, dict):

@@ -12,7 +12,7 @@ Block = list[Any]  # [start, stop, method]
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # QUATERNION: words for a quaternion. ROTATIONS: words for a rotation, which is a quaternion if it has four numbers.
-# _WITH_COMPONENTS: words for a quaternion if the components are x, y, z, w. _WITH_ORDER: words that also give an order.
+# _WITH_COMPONENTS: words for a quaternion if the components are x, y, z, w. _WITH_ORDER: words for a quaternion, some with its order.
 QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
 _ORIENTATION = frozenset({"orientation", "orientations", "orient", "ori", "orn", "attitude"})
 ROTATIONS = QUATERNION | _ORIENTATION | {"rotation", "rotations", "rot", "rots"}

@@ -297,7 +297,9 @@ def enforce(caches: Iterable[str], findings: str | None) -> None:
         report = load(cache)
         if report is None:
             if findings == "strict":
-                raise FileError(f"{cache}: expected {FILE} of the cache as it is; run: robocache doctor {cache}")
+                raise FileError(
+                    f"{cache}: expected {FILE} of the cache's present content; run: robocache doctor {cache}"
+                )
             continue
         errors = [finding for finding in report.findings if finding.severity == "error"]
         if errors:

@@ -37,7 +37,7 @@ def open_cache(
 ) -> Dataset:
     """Opens the cache of a LeRobot dataset. Makes it if there is none, or if a file that was read has changed.
 
-    A cache made by others, such as by ``robocache ingest``, is used unchanged and never written to. Of several processes one
+    A cache made by others, such as by ``robocache ingest``, is used unchanged and never written to. If several processes open it, one
     makes the cache and the others wait. On a terminal a bar shows the progress.
 
     Args:
@@ -143,7 +143,9 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
             f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(cache_path))} --index-columns --overwrite"
         )
         advice = f"`{command}` makes it again, or cache= names another path"
-    raise errors.FileError(f"{cache_path}: {'; '.join(reasons)}; it was not made here, and stays as it is: {advice}")
+    raise errors.FileError(
+        f"{cache_path}: {'; '.join(reasons)}; from_lerobot() did not make it, so it stays unchanged: {advice}"
+    )
 
 
 def _find_reasons(dataset: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
@@ -154,12 +156,12 @@ def _find_reasons(dataset: Dataset, source: Path, on_error: str, frames: str | N
     if not provenance.get("video", True) and video and provenance.get("cameras"):
         yield "its cameras were left out; video=False needs none"
     if on_error != "skip" and (skipped := dataset.provenance.get("skipped")):
-        yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' takes it so"
+        yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' accepts that"
     if frames not in (None, provenance.get("frames")) and provenance.get("video", True):
-        yield f"its frames are {provenance.get('frames')}, asked for are {frames}"
+        yield f"its frames are {provenance.get('frames')}, expected {frames}"
     numbers = episode_numbers(dataset) if provenance else np.empty(0)
     if len(np.unique(numbers)) < len(numbers):
-        yield "several episodes have one number, since it was appended to or its episodes were split"
+        yield "several episodes share a number, since it was appended to or its episodes were split"
 
 
 def _make_cache(

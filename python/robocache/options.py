@@ -63,7 +63,7 @@ class Window:
         max_gap_s: a value interpolated across a longer gap, in seconds, is padding. None: no limit.
         tolerance_s: for ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther away, in seconds, is padding;
             :meth:`Loader.check_tolerance` raises instead. None: no limit.
-        normalize: ``"mean_std"``; ``"min_max"``, or any two quantiles such as ``"q01_q99"``, to -1 and 1; or ``"none"``.
+        normalize: ``"mean_std"``; ``"min_max"``, or two quantiles such as ``"q01_q99"``, which become -1 and 1; or ``"none"``.
             :class:`Normalization` sets the statistics. None: not normalised.
         dtype: the dtype of a floating key: float32, float64, float16 or bfloat16; frames cannot be float64. Integers and bool
             keep their dtype. None: float32.
@@ -287,8 +287,8 @@ class Memory:
     Args:
         residency: the memory of the rows. ``"device"``: the device's; ``"pinned"``: the host's, which the same kernel reads
             across the link; ``"mapped"``: the cache's files, read ahead by threads; ``"auto"``: the first of these that
-            `budget` has room for; the largest streams move down first. In these three, frames of a camera stay encoded. ``"decoded"``: a
-            camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room left. One tier for all keys, or
+            `budget` has room for; the largest streams move down first. In these three memories a camera's frames stay encoded.
+            ``"decoded"``: a camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room left. One tier for all keys, or
             ``{key: tier}``. On the CPU ``"device"`` and ``"pinned"`` are the same: one copy in memory. :meth:`Loader.explain`
             shows the choice.
         budget: bytes, or a share of the free memory (a float, at most 1), of the device, or on the CPU of the host; or

@@ -71,10 +71,10 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
     return head + _stream_lines(dataset, width, LINES - len(head) - len(foot)) + foot
 
 
-def ingest_lines(report: IngestReport, dataset: Dataset, width: int, words: Sequence[str] | None) -> list[Line]:
+def ingest_lines(report: IngestReport, dataset: Dataset, width: int, arguments: Sequence[str] | None) -> list[Line]:
     """Returns the lines for an ingest: a verdict, the cache's content, the omissions, and the next command.
 
-    words: the arguments of the command; None if it cannot simply be run again.
+    arguments: the arguments of the command; None if it cannot simply be run again.
     """
     head = [Line(verdict(report, len(dataset) - report.episodes), "bold yellow" if report.skipped else "bold green")]
     route = f"{printable(report.source)} ({report.format}) -> {printable(report.cache)}"
@@ -89,7 +89,7 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, words: Sequ
         foot.append(Line(cut_end(f"repaired {printable(name)}: {repairs}", width), "yellow"))
     shorten = shorten_paths(report.source)
     groups = group_alike((omission.what, shorten(omission.reason)) for omission in report.skipped)
-    next_lines = _next_command(report, words, width)
+    next_lines = _next_command(report, arguments, width)
     left_out = group_alike((omission.what, shorten(omission.reason)) for omission in report.left_out)
     room = LINES - len(head) - len(foot) - len(next_lines) - _STREAMS_LEAST - 2 - bool(report.assumed)
     needed = 2 * len(groups[:_SKIPPED_SHOWN]) + (len(groups) > _SKIPPED_SHOWN) + min(len(left_out), _LEFT_OUT_SHOWN)
@@ -159,15 +159,15 @@ def report_html(report: IngestReport) -> str:
     )
 
 
-def _next_command(report: IngestReport, words: Sequence[str] | None, width: int) -> list[Line]:
+def _next_command(report: IngestReport, arguments: Sequence[str] | None, width: int) -> list[Line]:
     """Returns the next command: the same ingest if something was skipped, with the option that the reasons name."""
-    if not report.skipped or words is None:
+    if not report.skipped or arguments is None:
         return [Line(line) for line in command_lines("next: ", ["robocache", "doctor", report.cache], width)]
     options = [
         set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", omission.reason)) for omission in report.skipped
     ]
     common_options = set.intersection(*options)
-    command = ["robocache", *words, *(["--overwrite"] if "--overwrite" not in words else [])]
+    command = ["robocache", *arguments, *(["--overwrite"] if "--overwrite" not in arguments else [])]
     if len(common_options) == 1:
         (option,) = common_options
         return [Line(line) for line in command_lines("or: ", [*command, option.split()[0]], width)]
@@ -175,7 +175,7 @@ def _next_command(report: IngestReport, words: Sequence[str] | None, width: int)
 
 
 def command_lines(before: str, words: Sequence[str], width: int) -> list[str]:
-    """Returns a command that can be pasted into a shell, over several lines if it is long."""
+    """Returns the words as a command for a shell, over several lines if it is long."""
     lines = [before.rstrip()] if before and cell_len(before + shlex.join(words)) > width else []
     text = "" if lines else before
     for index, word in enumerate(words):

@@ -59,7 +59,7 @@ def rows_without_text(dataset: Dataset, stream: Stream) -> np.ndarray:
 
 
 def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | None]:
-    """Returns a table of texts by its name: an exported source's table, else the provenance's entry at this path with dots."""
+    """Returns a table of texts by its name: an exported source's table, else the provenance's entry at this dotted path."""
     exported = provenance.get(str(provenance.get("format")), {})
     table: Any = exported.get("texts", {}).get(name) if isinstance(exported, Mapping) else None
     if table is None:
@@ -85,7 +85,7 @@ def episode_tasks(dataset: Dataset) -> np.ndarray:
     """Returns a number for each episode's task, its first text; -1 for none. Without any texts all episodes have the same
     task."""
     texts = MomentTexts(dataset)
-    if not texts.found:
+    if not texts.has_texts:
         return np.zeros(len(dataset), np.int64)
     return texts.first_codes()
 
@@ -110,7 +110,7 @@ class MomentTexts:
         table: the numbers of the texts; it is complete after the constructor.
 
     Attributes:
-        found: whether the dataset has any text.
+        has_texts: whether the dataset has any text.
         several: episodes with several texts in a column, because no stream says when each one applies.
         lacking: bool [episodes], whether an episode has neither rows of a stream nor a text in a column.
         streams: the streams with the texts; the first with rows in an episode counts.
@@ -138,7 +138,7 @@ class MomentTexts:
             streams = [dataset.streams[stream]]
         self.streams = streams
         self._by_row = [(stream, _by_row(dataset, stream, self.table)) for stream in streams]
-        self.found = bool(streams) or columns is not None
+        self.has_texts = bool(streams) or columns is not None
         has_rows = np.zeros(len(dataset), bool)
         for task_stream in streams:
             has_rows |= np.diff(task_stream.row_offsets) > 0
@@ -249,8 +249,8 @@ def _row_codes(stream: Stream, table: TextTable) -> np.ndarray:
 
 def is_text(dataset: Dataset, stream: str) -> bool:
     """Whether the dataset has this stream, and it holds texts or numbers that have texts."""
-    found_stream = dataset.streams.get(stream)
-    return found_stream is not None and _is_text(dataset, found_stream)
+    named_stream = dataset.streams.get(stream)
+    return named_stream is not None and _is_text(dataset, named_stream)
 
 
 def _is_text(dataset: Dataset, stream: Stream) -> bool:

@@ -173,7 +173,7 @@ def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: 
     """
     table = TextTable()
     texts_of_sources = [MomentTexts(source.dataset, stream, snap_ns, table=table) for source in sources]
-    by_source = [[texts] if texts.found else [] for texts in texts_of_sources]
+    by_source = [[texts] if texts.has_texts else [] for texts in texts_of_sources]
     key = TextKey(name, "task_text", Window(), by_source, table)
     expected = f"a stream {stream!r} of texts, or of numbers that have texts,"
     if stream is None:
@@ -229,7 +229,7 @@ def _find_texts(
         return [MomentTexts(dataset, name, snap_ns, table=table) for name in streams if is_text(dataset, name)]
     if key == "task":
         texts = MomentTexts(dataset, None, snap_ns, table=table)
-        return [texts] if texts.found else []
+        return [texts] if texts.has_texts else []
     if key not in dataset.episodes.column_names:
         return []
     texts = MomentTexts(dataset, column=key, table=table)

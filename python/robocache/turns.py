@@ -18,7 +18,7 @@ _SHORT = 3
 
 @dataclass(frozen=True)
 class Turn:
-    """A rotation or mirroring from stored pixels to the picture shown: exchanges rows and columns, then may reverse either."""
+    """A rotation or mirroring from stored pixels to the picture shown. Rows and columns are exchanged before they are reversed."""
 
     exchanged: bool
     rows_reversed: bool

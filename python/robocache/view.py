@@ -92,24 +92,24 @@ def _jsonable(value: Any) -> Any:
 
 def show(dataset: Dataset, console: Console) -> None:
     """Prints streams, episodes, statistics of every feature, and provenance of a cache."""
-    _say(console, dataset.path, "bold")
+    _print_line(console, dataset.path, "bold")
     _show_streams(dataset, console)
-    _say(console, _episodes_line(dataset))
+    _print_line(console, _episodes_line(dataset))
     show_stats(dataset, console, every_feature=True)
     records = list(ingests(dataset.provenance))
     for index, record in enumerate(records):
         if record.source:
-            _say(console, f"{'appended' if index else 'made from'} {record.source}")
+            _print_line(console, f"{'appended' if index else 'made from'} {record.source}")
     for record in records:
         for name, counts in record.repaired.items():
             changes = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
-            _say(console, f"repaired {name}: {changes}", "yellow")
+            _print_line(console, f"repaired {name}: {changes}", "yellow")
     for record in records:
         for line in record.assumed:
-            _say(console, f"assumed {line}")
+            _print_line(console, f"assumed {line}")
         show_left_out(record.left_out, console)
         for omission in record.skipped:
-            _say(console, f"skipped {describe_group([omission])}", "yellow")
+            _print_line(console, f"skipped {describe_group([omission])}", "yellow")
 
 
 def show_stats(dataset: Dataset, console: Console, *, every_feature: bool) -> None:
@@ -121,10 +121,10 @@ def show_stats(dataset: Dataset, console: Console, *, every_feature: bool) -> No
 def show_left_out(omissions: Iterable[tuple[str, str]], console: Console) -> None:
     """Prints what was left out by design, as pairs (what, reason)."""
     for what, reason in omissions:
-        _say(console, f"left out {what}: {reason}", "dim")
+        _print_line(console, f"left out {what}: {reason}", "dim")
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _print_line(console: Console, text: str, style: str = "") -> None:
     console.print(printable(text), style=style, highlight=False, markup=False)
 
 
@@ -140,9 +140,9 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
             f"{findings['max_period_ns'] / 1e6:.2f}",
         )
         table.add_row(
-            Name(name),
+            WrappedText(name),
             _values(stream),
-            *[Name(units[name])] * any(units.values()),
+            *[WrappedText(units[name])] * any(units.values()),
             str(stream.rows),
             *(clock_cells if stream.kind != "text" else ()),  # text has no rate
         )
@@ -154,10 +154,10 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
         names = [name for name, stream in dataset.streams.items() if stream.clock == clock]
         if names:
             listed = "all streams" if len(names) == len(dataset.streams) else ", ".join(names)
-            console.print(Name(f"{clock} clock, {meaning}: {listed}"))
+            console.print(WrappedText(f"{clock} clock, {meaning}: {listed}"))
     for name, stream in dataset.streams.items():
         if odd := ", ".join(count(number, what) for what, number in oddities(stream).items() if number):
-            console.print(Name(f"{name}: {odd}"))
+            console.print(WrappedText(f"{name}: {odd}"))
 
 
 def oddities(stream: Stream) -> dict[str, int]:
@@ -194,7 +194,9 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
     for name, stream in cameras.items():
         format = cast(FrameFormat, stream.frames)
         size = f"{_frame_bytes(stream) / stream.rows:,.0f}" if stream.rows else ""
-        table.add_row(Name(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), size)
+        table.add_row(
+            WrappedText(name), f"{format.codec} {format.color_space}", str(format.width), str(format.height), size
+        )
         facts = [f"a unit is {format.unit_m:g} m"] if format.unit_m else []
         if format.intrinsics is not None:
             facts.append("intrinsics")
@@ -203,7 +205,7 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
             facts_lines.append(f"{name}: {', '.join(facts)}")
     console.print(table)
     for line in facts_lines:
-        console.print(Name(line))
+        console.print(WrappedText(line))
 
 
 def _episodes_line(dataset: Dataset) -> str:
@@ -228,11 +230,11 @@ def _stats_table(dataset: Dataset, every_feature: bool) -> Table:
         rows = width if every_feature else min(width, _FEATURES_SHOWN)
         values = [[f"{column[feature] + 0.0:.3g}" for column in columns] for feature in range(rows)]
         if stream.shape == () and not stream.names:
-            table.add_row(Name(name, "bold"), *values[0])
+            table.add_row(WrappedText(name, "bold"), *values[0])
             continue
-        table.add_row(Name(name, "bold"))
+        table.add_row(WrappedText(name, "bold"))
         for feature in range(rows):
-            table.add_row(Name(f"  {feature_name(stream, feature)}"), *values[feature])
+            table.add_row(WrappedText(f"  {feature_name(stream, feature)}"), *values[feature])
         if rows < width:
             table.add_row(Text(f"  and {width - rows} more", style="dim"))
             table.caption = "--all: every feature"
@@ -243,7 +245,7 @@ def feature_name(stream: Stream, feature: int) -> str:
     return stream.names[feature] if stream.names else f"[{feature}]"
 
 
-class Name:
+class WrappedText:
     """Text that breaks at spaces. A word longer than a line breaks after dots, dashes, slashes and underscores if it can."""
 
     def __init__(self, text: str, style: str = "") -> None:

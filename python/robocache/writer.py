@@ -43,7 +43,7 @@ class Writer:
     The cache appears only when the ``with`` block ends. Until then everything is in ``PATH.partial``, locked by this process.
     At the end the files are made durable and the directory is renamed. After an exception nothing remains. The next writer
     replaces the files that a killed process leaves. Several threads may append at once. A process forked while a writer is open
-    must not use it. Unless `set_num_threads` is 1, the writer's own thread writes appended rows to disk, up to 32 MiB behind.
+    must not use it. Unless `set_num_threads` is 1, the writer's own thread writes appended rows to disk; up to 32 MiB may wait.
 
     :meth:`commit` makes the cache appear earlier, for a recording that must outlive a crash.
 

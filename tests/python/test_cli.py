@@ -92,7 +92,7 @@ def test_failures_as_json(capsys, cache, tmp_path, monkeypatch):
         (1, "FileError", "overwrite=True (--overwrite) replaces a cache", "ingest", tmp_path / "logs", cache),
         (2, "ArgumentError", "time_unit", "ingest", tmp_path / "lerobot", tmp_path / "c", "--time-unit", "ms"),
         (2, "ArgumentError", "--offset: expected one per stream", "ingest", ambiguous, tmp_path / "c", *offsets),
-        (1, "SourceError", "--on-error skip passes over it by name", "ingest", broken, tmp_path / "c"),
+        (1, "SourceError", "--on-error skip leaves it out and names it", "ingest", broken, tmp_path / "c"),
         (1, "FileError", "--overwrite", "ingest", broken, cache),
         (1, "FileError", "plan.json: No such file", "merge", tmp_path / "none", tmp_path / "c"),
         (1, "FileError", "no such file or directory", "doctor", tmp_path / "none"),

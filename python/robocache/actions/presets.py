@@ -86,7 +86,7 @@ def openvla(dataset: str) -> list[Conversion]:
     The other six features are recorded deltas; those of BridgeData are differences of the reached state (:func:`reached_state`).
 
     Args:
-        dataset: ``"bridge_orig"``: binarised, over a whole episode; ``"libero"``: 1 - clip(g, 0, 1), since -1 opens LIBERO's gripper.
+        dataset: ``"bridge_orig"``: binarised over the whole episode; ``"libero"``: 1 - clip(g, 0, 1), since -1 opens LIBERO's gripper.
     """
     if dataset not in _OPENVLA:
         raise errors.ArgumentError(f"dataset: expected {', '.join(map(repr, _OPENVLA))}, got {dataset!r}")

@@ -88,7 +88,7 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
     leading = tuple(x.shape[:-1])
     rows = work.reshape(math.prod(leading), width)
     with quietly(xp):
-        parts, absent = check_parts(
+        parts, is_nan = check_parts(
             xp, "x", [rows[:, i] for i in range(width)], source, roundoff(x), normalize, leading
         )
         if source in _QUATERNIONS and target in _QUATERNIONS and not normalize:
@@ -99,7 +99,7 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
             result = from_matrix(xp, to_matrix(xp, parts, source), target)
         else:
             result = _from_quaternion(xp, _to_quaternion(xp, parts, source), target)
-        out = xp.stack([xp.where(absent, math.nan, part) for part in result], -1)
+        out = xp.stack([xp.where(is_nan, math.nan, part) for part in result], -1)
     return cast(out.reshape(*leading, len(result)), x.dtype)
 
 
@@ -118,20 +118,20 @@ def check_parts(
 
     Raises ArgumentError for rows that are no rotation. If values cannot be read, such rows count as rows with NaN.
     """
-    absent = xp.isnan(parts[0])
+    is_nan = xp.isnan(parts[0])
     for part in (*parts[1:], *more):
-        absent = absent | xp.isnan(part)
+        is_nan = is_nan | xp.isnan(part)
     identity = _identity(source)
-    parts = [xp.where(absent, value, part) for part, value in zip(parts, identity, strict=True)]
+    parts = [xp.where(is_nan, value, part) for part, value in zip(parts, identity, strict=True)]
     wrong, measure, text = _flaw(xp, parts, source, _LENGTH_TOLERANCE + unit_roundoff, normalize)
     if values_are_readable(xp, parts[0]):
         if bool(wrong.any()):
             index = int(np.flatnonzero(wrong if xp is np else wrong.detach().cpu().numpy())[0])
             value = float(measure.reshape(-1)[index])
             raise errors.ArgumentError(f"{argument}: {text.format(value)} at {row_text(index, leading)}")
-        return parts, absent
+        return parts, is_nan
     parts = [xp.where(wrong, value, part) for part, value in zip(parts, identity, strict=True)]
-    return parts, absent | wrong
+    return parts, is_nan | wrong
 
 
 def _identity(source: str) -> list[float]:

@@ -201,10 +201,10 @@ def _convert_pose(
     if back:
         pose = [*p, *(part * scale[1] for part in pose[3:])] if scale[1] != 1 else pose
         p = [part * scale[0] for part in p] if scale[0] != 1 else p
-    parts, absent = check_parts(xp, "x", pose[3:], rotation, roundoffs[0], normalize, shapes[0], p)
-    base_parts, base_absent = check_parts(xp, "base", base[3:], rotation, roundoffs[1], normalize, shapes[1], p0)
-    absent = absent | base_absent
-    p, p0 = ([xp.where(absent, 0.0, part) for part in vector] for vector in (p, p0))
+    parts, is_nan = check_parts(xp, "x", pose[3:], rotation, roundoffs[0], normalize, shapes[0], p)
+    base_parts, base_is_nan = check_parts(xp, "base", base[3:], rotation, roundoffs[1], normalize, shapes[1], p0)
+    is_nan = is_nan | base_is_nan
+    p, p0 = ([xp.where(is_nan, 0.0, part) for part in vector] for vector in (p, p0))
     m, m0 = to_matrix(xp, parts, rotation), to_matrix(xp, base_parts, rotation)
     if kind == "base_frame":
         m = product(m, m0 if back else transposed(m0))
@@ -219,7 +219,7 @@ def _convert_pose(
     result = [*p, *from_matrix(xp, m, rotation)]
     if not back and scale != (1.0, 1.0):
         result = [part / scale[i >= 3] for i, part in enumerate(result)]
-    return [xp.where(absent, math.nan, part) for part in result]
+    return [xp.where(is_nan, math.nan, part) for part in result]
 
 
 def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:

@@ -74,7 +74,7 @@ def doctor(
     checked_splits = _check_splits(splits)
     if os.path.exists(root / "manifest.json"):
         if options:
-            raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {root}")
+            raise ArgumentError(f"{next(iter(options))}: goes with a source, got the cache {root}")
         report = _check(root, checked_splits)
         if save:
             store(report, root)

@@ -372,7 +372,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             f"the clock begins near 0, at {int(survey.distinct[near_zero[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
             "or time since the robot started",
             count=len(near_zero),
-            advice="This is right for a simulation: rates and gaps are in simulation time, and rows of one stamp are its ticks.",
+            advice="This is right for a simulation: rates and gaps are in simulation time, and rows with the same stamp are one tick of it.",
         )
     reasons = [(text, reason) for ingest in ingests(survey.dataset.provenance) for text, reason in ingest.left_out]
     topics = [text for text, reason in reasons if " as the clock" in text and _OFF_BY_A_DATE.search(reason)]

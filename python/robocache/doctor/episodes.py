@@ -18,7 +18,7 @@ from .streams import Survey, is_action, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
 _BYTES = 1 << 24  # bytes of two episodes that are compared at once
-SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
+SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20  # compared shifts of rows, the share of equal rows, compared episodes
 
 
 def check_lengths(survey: Survey) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def check_boundaries(survey: Survey) -> Iterator[Finding]:
                 "error",
                 "episode-within",
                 f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {last_part[3:]} of an episode by this stream, "
-                "and lie within one",
+                "but lie inside an episode",
                 episode=episode,
                 stream=stream.name,
                 row=row - int(starts[episode]),
@@ -107,7 +107,7 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
                 f"episodes {ranges(group)} have the same values",
                 episode=group[0],
                 count=len(group) - 1,
-                advice="It counts that often in training, and a split may put it on both sides: keep one, or split by your own column.",
+                advice="Training sees it that many times, and a split may put it on both sides: keep one, or split by your own column.",
             )
 
 
@@ -149,7 +149,7 @@ def check_actions(survey: Survey) -> Iterator[Finding]:
                         + (
                             ": a policy that sees the state only has to copy it."
                             if shift == 0
-                            else ". If that is intended it is right, but a window that reaches there shows the answer."
+                            else ". If that is intended it is right, but a window that reaches that row contains the answer."
                         ),
                     )
                     break

@@ -22,7 +22,12 @@ LARGEST_LAG_S = 1.0
 CORRELATION = 0.5  # the least correlation of the rates of change, at the peak
 # The largest correlation of opposite sign allowed, as a share of the peak. Periodic motion exceeds it, and so does a velocity beside its position.
 OPPOSITE = 0.7
-PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = 24, 5, 10.0, 4.0
+PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = (
+    24,
+    5,
+    10.0,
+    4.0,
+)  # the most and the fewest pieces, the longest and the shortest
 AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or the share SAME_LAG of the lag
 SAME_LAG = 0.2
 LATENCY_WARNING_S = 0.1
@@ -56,7 +61,7 @@ class Latency:
 
 
 def check_latency(survey: Survey) -> Iterator[Finding]:
-    """Finds streams that move like one before them in the cache, but later or sooner."""
+    """Finds streams that make the motion of an earlier stream of the cache, but later or sooner."""
     numbers_left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
     moving = [stream for stream in survey.floats if _may_move(stream, survey.clocks[stream.name])]
     compared: list[Stream] = []

@@ -31,8 +31,8 @@ class StreamPicture:
         features: name, min, q01, q50, q99 and max of the first 24 features that change.
         more: the number of further features that change.
         constant: the number of features that do not change.
-        spans: the times with rows, as parts from 0 to 1 of all episodes' time, one after another.
-        gaps: the ends of long gaps, as parts of that time too.
+        spans: the intervals that have rows, on an axis from 0 to 1 along which the episodes lie one after another.
+        gaps: the ends of long gaps, on the same axis.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Pictures:
 
     Attributes:
         streams: the pictures of at most 64 streams.
-        borders: the begins of the episodes and the end of the last episode, from 0 to 1; at most 300 episodes.
+        borders: where each episode begins_ns and the last one ends, on the same axis; at most 300 episodes.
         seconds: the duration of these episodes together.
         episodes: the number of these episodes.
         strips: the strips of the first 16 cameras.
@@ -80,17 +80,17 @@ def draw(survey: Survey) -> Pictures:
     """Returns the pictures of a cache."""
     clocks = list(survey.clocks.values())[:STREAMS]
     episodes = min(len(survey.dataset), EPISODES)
-    begins, lengths = np.zeros(episodes, np.int64), np.zeros(episodes)
+    begins_ns, lengths_ns = np.zeros(episodes, np.int64), np.zeros(episodes)
     for episode in range(episodes):
         present = [clock for clock in clocks if clock.rows[episode]]
         if present:
-            begins[episode] = min(int(clock.first_ns[episode]) for clock in present)
-            lengths[episode] = max(int(clock.last_ns[episode]) for clock in present) - int(begins[episode])
-    borders = np.concatenate([[0.0], np.cumsum(lengths)])
+            begins_ns[episode] = min(int(clock.first_ns[episode]) for clock in present)
+            lengths_ns[episode] = max(int(clock.last_ns[episode]) for clock in present) - int(begins_ns[episode])
+    borders = np.concatenate([[0.0], np.cumsum(lengths_ns)])
     total = max(float(borders[-1]), 1.0)
 
     def position(time_ns: int, episode: int) -> float:
-        return (float(borders[episode]) + float(time_ns - int(begins[episode]))) / total
+        return (float(borders[episode]) + float(time_ns - int(begins_ns[episode]))) / total
 
     streams = []
     for clock in clocks:

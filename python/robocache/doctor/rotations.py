@@ -61,18 +61,22 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             continue
         described = [feature_names(stream, list(range(start, start + 4))) for start in chosen[:3]]
         more = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
-        turns = sum(unit_blocks[start][0] for start in chosen)
+        sign_changes = sum(unit_blocks[start][0] for start in chosen)
         new_blocks: list[list[int | str]] = [[start, start + 4, "slerp"] for start in chosen]
         new_blocks += [[start, stop, method] for start, stop, method in methods if not _overlap(start, stop, chosen)]
         new_blocks.sort(key=lambda block: int(block[0]))
         yield Finding(
             "warning",
             "quaternion-without-method",
-            f"four numbers of length 1 in every row, as of a quaternion, interpolated one by one: {'; '.join(described)}{more}"
-            + (f"; their signs turn together {turns} times, q and -q are one rotation" if turns else ""),
+            f"four numbers of length 1 in every row, like a quaternion, interpolated one by one: {'; '.join(described)}{more}"
+            + (
+                f"; all four change their sign {sign_changes} times: q and -q are the same rotation"
+                if sign_changes
+                else ""
+            ),
             stream=stream.name,
             count=len(chosen),
-            value=turns,
+            value=sign_changes,
             advice="If they are a rotation, ingest with --mapping FILE, which contains"
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
             + f":\n{mapping_line(stream.name, new_blocks)}"
@@ -106,10 +110,10 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:
-    """Returns each block of four with length 1 in every row, by its first feature: how often its sign turns from row to row, and the
-    largest deviation of the length from 1. If a component is near 0, a neighbouring block has a length near 1 too."""
+    """Returns each block of four with length 1 in every row, by its first feature: how often its sign changes from row to row, and the
+    largest deviation of its length from 1. Two blocks that overlap may both have length 1."""
     candidates = np.array(blocks, np.int64)
-    sign_turns = np.zeros(len(candidates), np.int64)
+    sign_changes = np.zeros(len(candidates), np.int64)
     worst = np.zeros(len(candidates))
     mixed = np.zeros(len(candidates), bool)  # whether some row is not one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
@@ -126,10 +130,10 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
         with np.errstate(invalid="ignore", over="ignore"):
             deviations = np.abs(np.sqrt((components * components).sum(2)) - 1)
             is_unit = (deviations <= UNIT).all(0)
-        components, candidates, sign_turns, mixed = (
+        components, candidates, sign_changes, mixed = (
             components[:, is_unit],
             candidates[is_unit],
-            sign_turns[is_unit],
+            sign_changes[is_unit],
             mixed[is_unit],
         )
         worst = np.maximum(worst[is_unit], deviations[:, is_unit].max(0))
@@ -137,11 +141,11 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
         consecutive = components if last_row is None else np.concatenate([last_row[:, is_unit], components])
         dots = (consecutive[1:] * consecutive[:-1]).sum(2)
         is_same_episode = ~is_first_row[rows.start + (last_row is None) : rows.stop]
-        sign_turns += ((dots < 0) & is_same_episode[:, None]).sum(0)
+        sign_changes += ((dots < 0) & is_same_episode[:, None]).sum(0)
         last_row = components[-1:]
     return {
         int(f): (int(n), float(deviation))
-        for f, n, deviation, is_mixed in zip(candidates, sign_turns, worst, mixed, strict=True)
+        for f, n, deviation, is_mixed in zip(candidates, sign_changes, worst, mixed, strict=True)
         if is_mixed
     }
 

@@ -20,7 +20,11 @@ from .streams import Survey
 
 # Patterns in the reasons that readers and ingest give, with the finding's code and advice.
 _KINDS = (
-    (r"\bsay (how many|which)\b.* with ", "unreadable", "This is no damage: the files do not say it. Give the option."),
+    (
+        r"\bsay (how many|which)\b.* with ",
+        "unreadable",
+        "The files are not damaged, they do not say it. Give the option.",
+    ),
     ("which is no time", "stamp-without-time", "The recorder had no time there. --repair drop leaves such rows out."),
     (
         "a step back of|do not decrease",
@@ -36,7 +40,8 @@ _KINDS = (
     ),
 )
 TOLERANCE = 1e-3  # relative to the column's range
-# Relative to the largest value. A float32 sum row by row is off by up to 2^-24 for each row, a few digits in JSON by 1e-5.
+# Relative to the largest value: the rounding of few digits in JSON, and the most that is allowed. Between them, float32 sums are
+# allowed 2^-24 for each row.
 ROUNDING = 1e-5, 1e-3
 
 
@@ -169,7 +174,7 @@ def _pixel_statistics(survey: Survey, file: Path, episode: int | None, statistic
             yield Finding(
                 "warning",
                 "source-statistics",
-                f"they go to {largest:.6g} there, but the pixels of a batch from 0 to 1",
+                f"their largest value is {largest:.6g} there, but the pixels of a batch are from 0 to 1",
                 episode=episode,
                 stream=camera.name,
                 value=largest,

@@ -11,7 +11,7 @@ from rich.text import Text
 from .._printable import count, printable
 from ..findings import SEVERITIES, Finding, Report
 from ..overview import cut_end, cut_middle
-from ..view import Name
+from ..view import WrappedText
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDEST = 100
@@ -40,13 +40,13 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
             title = code if number == 1 else f"{code} ({number})"
             if severity == "note" and lines is None:
                 console.print(
-                    Name(cut_end(f"{title}: {_with_location(group_findings[0])}", 2 * width - 30)), width=width
+                    WrappedText(cut_end(f"{title}: {_with_location(group_findings[0])}", 2 * width - 30)), width=width
                 )
                 continue
             shown = group_findings[: lines or _SHOWN]
             table = Table.grid(padding=(0, 1))
             for finding in shown:
-                table.add_row(" -", Name(_with_location(finding)))
+                table.add_row(" -", WrappedText(_with_location(finding)))
             if more := number - len(shown):
                 table.add_row("", Text(f"and {more} more", "dim"))
             if advice := group_findings[0].advice:

@@ -22,7 +22,7 @@ from .streams import Clock, Survey, feature_names, index_of, is_action
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
 STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows
-# A column that repeats in more than these shares of its other rows, or of the episodes, is not reported: it rests by its nature.
+# A column is not reported if it repeats in more than this share of its other rows, or of the episodes: it rests by its nature.
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
 JUMPS_AN_EPISODE = 0.5  # a column with more jumps in an episode is not reported: it jumps by its nature
@@ -543,7 +543,7 @@ def _report_quaternions(scanned: Scan) -> Iterator[Finding]:
         yield Finding(
             "note",
             "quaternion-flip",
-            f"the sign of all four components turns {count(number, 'time')}: "
+            f"all four components change their sign {count(number, 'time')}: "
             f"{feature_names(scanned.stream, list(range(block, block + 4)))}",
             **scanned.clock.locate(row),
             count=number,

@@ -66,7 +66,7 @@ def write(
     """Writes ``episode_000000.mcap`` and so on into `folder`."""
     if empty := [name for name, stream in streams.items() if stream.ragged is None and 0 in stream.shape]:
         for empty_name in empty:
-            report.leave_out(empty_name, "rows of no numbers: ROS has no arrays of them")
+            report.leave_out(empty_name, "its rows have no numbers, and ROS has no arrays of length 0")
         streams = {name: stream for name, stream in streams.items() if name not in empty}
     types = {name: _message_type(stream) for name, stream in streams.items()}
     report.rows = dict.fromkeys(streams, 0)

@@ -195,7 +195,7 @@ def ingest(
         source: a file or folder of recordings of any format of docs/formats.md.
         cache: the directory to write; it appears only when it is complete.
         format: the format's name, such as "lerobot" or "mcap"; None finds it from the files, which must look like one format only.
-        on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
+        on_error: "stop" raises at the first thing that cannot be read; "skip" leaves it out and names it in the report.
         repair: how to repair stamps that step back; None refuses them. "sort" sorts rows by time; equal stamps keep their
             order. "drop" leaves out rows before the latest stamp so far, and unset stamps (0 among stamps of today). "split"
             begins an episode at each step back, numbered from 0 in the column ``clock_run``. The report counts it.

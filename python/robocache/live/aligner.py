@@ -214,8 +214,8 @@ class Aligner:
     """Makes batches of one sample from the rings' rows, bit for bit those of a :class:`Loader` with the same spec.
 
     A target is settled when no later arrival can change its value. The frontier is the newest moment with all targets settled.
-    At the frontier a batch is as in training. At the present moment a batch would have held and missing rows that training
-    never had.
+    At the frontier a batch is as in training. At the present moment a batch would repeat or lack rows where training's
+    batches do not.
 
     Args:
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
@@ -281,7 +281,7 @@ class Aligner:
             memory = memory[-memory.ctypes.data % 64 :]
             self._memory: Any = _lib.from_numpy(memory)
         else:
-            # Not zeros: these would be written on the stream that is current now, but latest() writes on the stream current then.
+            # Not torch.zeros, which writes on the stream that is current now; latest() writes on the one current at its call.
             memory = self._torch.empty(description["bytes"] + 63, dtype=self._torch.uint8, device=device)
             self._memory = memory = memory[-memory.data_ptr() % 64 :]
         self._batch: dict[str, Any] = {}

@@ -236,11 +236,11 @@ def _no_vmap() -> errors.ArgumentError:
 # result is the same on every run.
 
 
-def at_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
-    """Returns array[voxel], with `absent` where voxel is -1."""
+def at_voxels(array: Any, voxel: Any, fill: int = 0) -> Any:
+    """Returns array[voxel], with `fill` where voxel is -1."""
     import torch
 
-    padded = torch.cat([array, array.new_full((1, *array.shape[1:]), absent)])
+    padded = torch.cat([array, array.new_full((1, *array.shape[1:]), fill)])
     return padded.index_select(0, torch.where(voxel < 0, len(array), voxel))
 
 
@@ -252,40 +252,41 @@ def to_rows(gradient: Any, row: Any, count: int) -> Any:
     return gradient.new_zeros(count + 1, gradient.shape[-1]).index_copy(0, row, gradient)[:count]
 
 
-def _least_row(eligible: Any, voxel: Any, voxels: int, largest: bool = False) -> Any:
-    """Returns [voxels, F]: for each voxel the least, or the largest, of the rows that are eligible [N, F]."""
+def _least_row(eligible: Any, voxel: Any, voxel_count: int, largest: bool = False) -> Any:
+    """Returns [voxel_count, F]: for each voxel the least, or the largest, of the rows that are eligible [N, F]."""
     import torch
 
     count = len(voxel)
     rows = torch.arange(count, device=voxel.device)[:, None].expand_as(eligible)
     no_row = -1 if largest else count
-    voxel = torch.where(voxel < 0, voxels, voxel).long()[:, None].expand_as(eligible)
-    chosen = rows.new_full((voxels + 1, eligible.shape[1]), no_row)
-    return chosen.scatter_reduce(0, voxel, torch.where(eligible, rows, no_row), "amax" if largest else "amin")[:voxels]
+    voxel = torch.where(voxel < 0, voxel_count, voxel).long()[:, None].expand_as(eligible)
+    chosen = rows.new_full((voxel_count + 1, eligible.shape[1]), no_row)
+    chosen = chosen.scatter_reduce(0, voxel, torch.where(eligible, rows, no_row), "amax" if largest else "amin")
+    return chosen[:voxel_count]
 
 
-def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
+def mean_gradient(source: Any, counts: Any, voxel: Any, gradient: Any) -> Any:
     """Returns the gradient of source [N, F] for a mean, as :func:`reduce_gradient`."""
     import torch
 
-    row_gradients = at_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
-    return (row_gradients / at_voxels(counts, kept, absent=1)[:, None]).to(source.dtype)
+    row_gradients = at_voxels(gradient, voxel).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
+    return (row_gradients / at_voxels(counts, voxel, fill=1)[:, None]).to(source.dtype)
 
 
-def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, gradient: Any) -> Any:
-    """Returns the gradient of source [N, F]. kept [N] is the row of out [M, F] that each row was reduced into, or -1."""
+def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, voxel: Any, gradient: Any) -> Any:
+    """Returns the gradient of source [N, F]. voxel [N] is the row of out [M, F] that each row was reduced into, or -1."""
     import torch
 
     if reduce == "mean":
-        return mean_gradient(source, counts, kept, gradient)
-    row_gradients = at_voxels(gradient, kept)
+        return mean_gradient(source, counts, voxel, gradient)
+    row_gradients = at_voxels(gradient, voxel)
     if reduce == "sum":
         return row_gradients.to(source.dtype)
-    candidates = (kept >= 0)[:, None].expand_as(source)
+    candidates = (voxel >= 0)[:, None].expand_as(source)
     if reduce in ("min", "max"):
-        row_results = at_voxels(out, kept)
+        row_results = at_voxels(out, voxel)
         is_equal = (source == row_results) & (source.signbit() == row_results.signbit())  # -0 is below +0
         candidates = candidates & (is_equal | (source.isnan() & row_results.isnan()))
-    chosen = _least_row(candidates, kept, len(out), largest=reduce == "last")
+    chosen = _least_row(candidates, voxel, len(out), largest=reduce == "last")
     rows = torch.arange(len(source), device=source.device)[:, None]
-    return torch.where(rows == at_voxels(chosen, kept, absent=-1), row_gradients, 0).to(source.dtype)
+    return torch.where(rows == at_voxels(chosen, voxel, fill=-1), row_gradients, 0).to(source.dtype)

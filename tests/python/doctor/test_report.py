@@ -195,7 +195,9 @@ def test_the_loader_warns_of_errors(cache, good, recwarn):
 
 
 def test_a_strict_loader_refuses(cache, good, rng):
-    with pytest.raises(robocache.FileError, match=r"expected doctor\.json of the cache as it is; run: robocache"):
+    with pytest.raises(
+        robocache.FileError, match=r"expected doctor\.json of the cache.s present content; run: robocache"
+    ):
         load_by(good, findings="strict")
     robocache.doctor(good)
     load_by(good, findings="strict")

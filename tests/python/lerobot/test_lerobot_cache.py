@@ -160,9 +160,7 @@ def test_files_of_others_are_never_replaced(source, tmp_path, options):
     robocache.ingest(source, tmp_path / "cache", **options)
     result = made_at(open_cache(source, cache=tmp_path / "cache"))
     change_actions(source)
-    words = (
-        r"cache: files of .*source have changed since; it was not made here, and stays as it is: `robocache ingest .*`"
-    )
+    words = r"cache: files of .*source have changed since; from_lerobot\(\) did not make it, so it stays unchanged: `robocache ingest .*`"
     with pytest.raises(robocache.FileError, match=words):
         open_cache(source, cache=tmp_path / "cache")
     assert made_at(robocache.open(tmp_path / "cache")) == result
@@ -173,13 +171,13 @@ def test_files_that_replaced_our_cache_are_not_replaced(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache", overwrite=True, index_columns=True)
     result = made_at(open_cache(source, cache=tmp_path / "cache"))
     change_actions(source)
-    with pytest.raises(robocache.FileError, match="it was not made here"):
+    with pytest.raises(robocache.FileError, match="did not make it"):
         open_cache(source, cache=tmp_path / "cache")
     assert made_at(robocache.open(tmp_path / "cache")) == result
     default = Path(open_cache(source).path)
     shutil.copytree(default, tmp_path / "copy")
     change_actions(source)
-    with pytest.raises(robocache.FileError, match="it was not made here"):
+    with pytest.raises(robocache.FileError, match="did not make it"):
         open_cache(source, cache=tmp_path / "copy")
     assert len(open_cache(source)) == 4  # the cache in the default folder is made again
 
@@ -188,7 +186,7 @@ def test_an_appended_cache_is_not_replaced(source, rng, tmp_path):
     robocache.ingest(source, tmp_path / "cache")
     robocache.ingest(write(tmp_path / "other", rng), tmp_path / "cache", append=True)
     episodes = len(robocache.open(tmp_path / "cache"))
-    with pytest.raises(robocache.FileError, match="several episodes have one number, since it was appended to"):
+    with pytest.raises(robocache.FileError, match="several episodes share a number, since it was appended to"):
         open_cache(source, cache=tmp_path / "cache")
     assert len(robocache.open(tmp_path / "cache")) == episodes
 
