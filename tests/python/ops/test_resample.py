@@ -45,6 +45,15 @@ def test_every_target_count_gives_the_oracles_bits(rng, device, targets):
     check(*case, device, method="next")
 
 
+@pytest.mark.parametrize("kind", ["linear", "nearest", "previous", "next"])
+def test_values_between_samples_equal_scipys(rng, device, kind):
+    interpolate = pytest.importorskip("scipy.interpolate")
+    values, times = rng.standard_normal((40, 3)), np.sort(rng.uniform(0, 10, 40))
+    targets = rng.uniform(times[0], times[-1], 200)
+    (out,), _ = resample(values[None], times[None], targets[None], device, method=kind)
+    np.testing.assert_allclose(out, interpolate.interp1d(times, values, kind, axis=0)(targets), rtol=0, atol=1e-14)
+
+
 small_times = st.lists(st.integers(0, 6), min_size=0, max_size=8).map(sorted)
 any_float = st.floats(width=32, allow_subnormal=True)
 

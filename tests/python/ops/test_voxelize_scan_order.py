@@ -45,13 +45,6 @@ def voxels(points, features, device, quantum=None, mode=MODES, grid=GRID, **opti
     )
 
 
-def test_the_scan_is_in_scan_order(rng):
-    cells = np.floor(scan(rng) / 0.5)
-    chunks = cells[: POINTS // 2048 * 2048].reshape(-1, 2048, 3)
-    voxels_per_chunk = np.mean([len(np.unique(chunk, axis=0)) for chunk in chunks[::16]])
-    assert voxels_per_chunk < 2048 / 4
-
-
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 def test_rule_28_means_of_a_scan(rng, device, quantum):
     points, features = torch.from_numpy(scan(rng)), values(rng, (POINTS, 8), torch.float32)
