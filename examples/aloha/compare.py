@@ -26,7 +26,7 @@ from .record import record
 from .scene import TICK_S
 from .train import Step, make_loader, train
 
-SHIFT = 4  # each training step moves its frames by at most so many pixels
+SHIFT = 4  # the most pixels by which a training step moves its frames
 THEIRS, ON_THEIRS, OURS = "LeRobot's loader", "ours, the same dataset", "ours, the recording"
 FROM_JPEGS = "ours, from JPEGs"
 ARMS = {
@@ -59,7 +59,7 @@ def _limit_cores(cores):
 
 
 def call_in_process(function, *arguments, cores=None):
-    """Calls a function in a process of its own, which uses so many cores, and returns the result. By default it may use all cores."""
+    """Calls a function in a process of its own, which uses at most `cores` cores (by default all), and returns the result."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _limit_cores, (cores,)) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -220,7 +220,7 @@ def step_ms(native, seconds):
 def theirs_ms(data, order, native, workers, decoder, batch_size, seconds):
     """Returns the milliseconds per batch of LeRobot's loader."""
     pinned = str(native.device).startswith("cuda")
-    # After so many batches, each worker has opened most of the videos.
+    # After this many batches, each worker has opened most of the videos.
     ahead = workers * max(6, math.ceil(1.5 * len(data.succeeded()) / batch_size))
     repeated = itertools.islice(itertools.cycle(order), 1_000_000)
     return batch_ms(Normalized(data.theirs(repeated, workers, decoder, pinned), native), seconds, ahead)
@@ -320,7 +320,7 @@ def train_arm(data, folder, arm, seed, steps, every, batch_size, device, best):
 
 
 def explain(arms):
-    """Returns texts about the settings of all arms and about each arm; if the first two arms have equal weights, one says so."""
+    """Returns texts about the settings of all arms, and about each arm. If the first two arms have equal weights, the second's says so."""
     policies = {(arm["name"], arm["seed"]): [point["policy"] for point in arm["curve"]] for arm in arms}
     are_equal = all(policies[name, seed] == policies[THEIRS, seed] for name, seed in policies if name == ON_THEIRS)
     proof = {

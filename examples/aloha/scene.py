@@ -25,7 +25,7 @@ ARM_AT_START = np.array([0.0, -0.96, 1.16, 0.0, -0.3, 0.0])
 GRIPPER_AT_START = 0.1
 CLOSED_M, OPEN_M = 0.01844, 0.058  # a finger's position when the gripper is at 0 and at 1
 FRAME_SIZE = 128
-HELD_TICKS = 25  # the left fingers must hold the cube for so long, 0.5 s
+HELD_TICKS = 25  # the left fingers must hold the cube for this many ticks, 0.5 s
 
 
 def model_path():
@@ -70,7 +70,7 @@ class Scene:
         self._left_fingers = {self._left_finger, names.index("vx300s_left/10_right_gripper_finger")}
 
     def reset(self, seed):
-        """Sets the arms and the cube to the seed's start. Returns the generator, which the episode uses further."""
+        """Sets the arms and the cube to the seed's start. Returns the generator, which the episode continues to use."""
         rng = np.random.default_rng(seed)
         mujoco.mj_resetData(self.model, self.data)
         arms = [ARM_AT_START + rng.uniform(-0.05, 0.05, 6) for _ in range(2)]
@@ -79,8 +79,8 @@ class Scene:
         self.data.qpos[:16] = self.data.ctrl
         self.data.qpos[16:] = [rng.uniform(0.0, 0.2), rng.uniform(0.4, 0.6), 0.02, 1, 0, 0, 0]
         mujoco.mj_forward(self.model, self.data)
-        self.held_ticks = 0  # for so long, the left fingers have held the cube
-        self._loose_ticks = 100  # for so long, not both left fingers have touched the cube
+        self.held_ticks = 0  # since the left fingers began to hold the cube
+        self._loose_ticks = 100  # since both left fingers last touched the cube
         self.touched = False
         return rng
 

@@ -20,7 +20,7 @@ SECONDS, LOWER_S = 1.3, 1.05
 HEIGHT, WIDTH = 32, 96  # a frame's size; a pixel has 6.7 mm
 LAG_S = 0.054  # the gantry's delay behind commands that move and are each held for 1/120 s
 ABOVE_M, TOUCH_M = 0.06, 0.02  # the height of the waiting tool, and that of the part's top
-NEAR_M = 0.003  # a tip that is so close to the part's centre has reached it
+NEAR_M = 0.003  # a tip less than this far from the part's centre has reached it
 SPEED_M_S = (0.1, 0.4)
 # The standard deviation of delays, as a share of their mean, and the time in which their correlation falls to 1/e.
 DELAY_SPREAD, DELAY_MEMORY_S = 0.6, 0.3

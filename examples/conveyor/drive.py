@@ -10,9 +10,7 @@ from examples.results import Progress
 from robocache import Spec, live
 
 FILM_FROM_S = 0.5
-FINE_S = np.arange(
-    0, ACTIONS_S[-1], 0.001
-)  # between the steps of a chunk, commands are interpolated linearly at these times
+FINE_S = np.arange(0, ACTIONS_S[-1], 0.001)  # commands are interpolated linearly to these times of a chunk
 
 
 class Robot:

@@ -43,7 +43,7 @@ STEP_NS = 2_000_000
 FRAME_STEPS, ACTION_STEPS = 17, 5  # a frame comes every 34 ms, a command every 10 ms
 LEAD_S = 0.06  # the arm's delay behind its command
 PIXELS, VIEW_M = 24, 1.1  # the side of a frame, in pixels and in meters
-NEAR_M = 0.03  # a tip that is so close has reached the ball
+NEAR_M = 0.03  # a tip at most this far from the ball has reached it
 FRAMES_S = [-0.204, -0.102, 0.0]
 ACTIONS_S = [k / 50 for k in range(15)]
 
@@ -174,7 +174,7 @@ def robot(pipe, seed, seconds, delay_s):
     ball = ball_path(rng)
     arm = Arm(ball)
     command = arm.data.ctrl.copy()
-    frames = deque()  # those that have not arrived, each with the time at which it will, and its stamp
+    frames = deque()  # (arrival, stamp, frame) of each frame that has not arrived
     distances = []
     began_ns, step = time.time_ns(), 0
     while step * STEP_NS < seconds * 1e9:
@@ -197,7 +197,7 @@ def robot(pipe, seed, seconds, delay_s):
 
 
 def latest_of_everything(rows, now_ns):
-    """Returns a batch with the newest joints and, by their count, the newest frames, as most deployments do."""
+    """Returns a batch with the newest joints and the frames 7, 4 and 1 from the end, whatever their stamps, as most deployments do."""
     if len(rows["front"]) < 7 or not rows["joint"]:
         return None
     frames = np.stack([rows["front"][i][1] for i in (-7, -4, -1)]).transpose(0, 3, 1, 2)

@@ -8,7 +8,7 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.policies import ENV_POLICY_MAP
 
-# Experts have too high gains, but commands are clipped.
+# metaworld warns of the experts' high gains; they do no harm, because commands are clipped.
 warnings.filterwarnings("ignore", message="Constant.*may be too high")
 
 STEP_NS = 12_500_000  # the period of commands, and of the hand's rows
@@ -30,7 +30,7 @@ def starts(task: str, seed: int, count: int) -> list:
 
 
 class Robot:
-    """Simulates the arm of a task. `rows` yields the stream, the stamp and the row of what the sensors sent since the last step."""
+    """Simulates the arm of a task. `rows` yields (stream, stamp, row) for each row that the sensors sent since the last step."""
 
     def __init__(self, task: str, **rendering: object) -> None:
         self.env = ALL_V3_ENVIRONMENTS[task](**rendering)

@@ -77,7 +77,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
             except errors.ArgumentError as error:
                 raise errors.MissingStreamError(str(error)) from None
             raise errors.ArgumentError(
-                f"stream '{name}': expected numbers of one shape a row; a camera, text and ragged rows have no statistics"
+                f"stream '{name}': expected rows of numbers of one shape; cameras, text and ragged rows have no statistics"
             )
         return self._value_of(self._streams[name])
 

@@ -641,8 +641,8 @@ class LeRobotDataset(_MapStyle):
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
         self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision, video=video)
         self.episodes = None if episodes is None else wholes("episodes", episodes).tolist()
-        is_counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
-        if episodes is None and not (is_counted and len(self._dataset) == len(self.meta.episodes)):
+        index_is_row = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
+        if episodes is None and not (index_is_row and len(self._dataset) == len(self.meta.episodes)):
             self.episodes = episode_numbers(self._dataset).tolist()  # here a row's position differs from its `index`
         numbers = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
         streams = self._dataset.streams

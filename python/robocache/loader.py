@@ -268,7 +268,8 @@ class Loader(BatchesInOrder):
         self._begin(seed, drop_last)
         # An empty array for each call: the library allocates in its framework and on its device.
         self._like: Any = None
-        self._exchange: int | None = None  # with it the library makes torch's tensors, in the list whose id is passed
+        # torch's exchange API: with it the library makes tensors itself, and puts them in the list whose id is passed.
+        self._exchange: int | None = None
         if self._torch is not None:
             self._exchange = _lib.exchange_api(self._torch.Tensor) or None
             self._like = self._torch.empty(0, dtype=self._torch.uint8, device=self.device)

@@ -54,8 +54,8 @@ from .text_keys import TextKey, task_key, text_keys, without_missing
 
 _open = _lib.function("loader_open")
 
-# The library's fields of the loader, of a window and of a source: name -> type. `memory.budget` is a field of `memory`. A field
-# with a type in _CONVERT is read from the argument or dataclass field of its name.
+# The library's fields of the loader, of a window and of a source: name -> type. The name `memory.budget` means the field `budget`
+# of the argument `memory`. A field whose type is in _CONVERT is read from the argument or the dataclass field with its name.
 _FIELDS: dict[str, dict[str, str]] = json.loads(_lib.function("loader_fields")())
 
 
@@ -105,7 +105,7 @@ def open_loader(
             if window.stream is not None
         }
     )
-    has_other = any(window.moment is not None and window.moment.kind == "other" for window in windows.values())
+    has_other_moment = any(window.moment is not None and window.moment.kind == "other" for window in windows.values())
     if texts and not windows:
         raise errors.ArgumentError(
             f"delta_timestamps: expected a key of numbers or frames beside the texts, got {', '.join(texts)}"
@@ -119,9 +119,9 @@ def open_loader(
     for key, window in windows.items():
         stream = window.stream or key
         notes += [_check_orders(key, stream, pairs), _check_numbering(f"delta_timestamps['{key}']", stream, sources)]
-    sharing = [pair for pair in pairs if pair[0].anchors is None]
-    if anchors.where is not None and len(sharing) > 1:
-        notes += _check_where(anchors.where, sharing)
+    with_loaders_anchors = [pair for pair in pairs if pair[0].anchors is None]
+    if anchors.where is not None and len(with_loaders_anchors) > 1:
+        notes += _check_where(anchors.where, with_loaders_anchors)
     notes.append(note_of_units([(name, source.dataset, source.episodes) for source, name in pairs]))
     converted = {
         "device": device,
@@ -164,7 +164,7 @@ def open_loader(
             _optional(wholes, f"{name}episodes", source.episodes),
             *_filter_arrays(options, f"{name}anchors.", source.dataset, snap_ns, raised),
             *_anchor_values(source, name, snap_ns, raised),
-            episode_tasks(source.dataset) if has_other else None,
+            episode_tasks(source.dataset) if has_other_moment else None,
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows, default)
     for index, (source, name) in enumerate(pairs):
@@ -209,10 +209,10 @@ def _check_orders(key: str, stream: str, sources: Sequence[tuple[Source, str]]) 
 
 
 def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]:
-    """Compares the columns of a condition between the sources that share it, each with its name in errors. Returns notes.
+    """Compares the columns of a condition between the sources that share it. Each source comes with its name for errors. Returns notes.
 
     Raises:
-        ArgumentError: a column has different units in two sources, or its index is of different features.
+        ArgumentError: in two sources, a column has different units, or its index means different features.
     """
     first: dict[str, tuple[str, Stream, list[str]]] = {}
     numbers: dict[str, None] = {}
@@ -242,7 +242,7 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
     for source in {id(source.dataset): source for source in sources}.values():
         for stream in streams_of(source, key):
             texts = texts_of_numbers(source.dataset, stream)
-            meanings_of = {("", code): {describe: None} for code, describe in texts.items() if describe is not None}
+            meanings_of = {("", code): {text: None} for code, text in texts.items() if text is not None}
             meanings_of = meanings_of or _words(stream)
             for (feature, code), meanings in meanings_of.items():
                 first_meanings = first.setdefault((feature, code), meanings)
@@ -252,7 +252,7 @@ def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str 
                     if texts:
                         advice = 'Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
                     return (
-                        f"{argument}: its sources number {'texts' if texts else 'words'} otherwise: {number} is {next(iter(first_meanings))!r} in "
+                        f"{argument}: its sources number {'texts' if texts else 'words'} differently: {number} is {next(iter(first_meanings))!r} in "
                         f"one and {next(iter(meanings))!r} in another; {advice}"
                     )
     return None
@@ -700,8 +700,8 @@ def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], wi
 
 
 def _misfits(stats: Stats, rows: Stats, episodes: int) -> list[str]:
-    """Compares statistics with those of the rows. The mean may be off by one standard deviation and three standard errors, which
-    count episodes, since the rows of an episode are alike."""
+    """Compares statistics with those of the rows. The mean may be off by one standard deviation and three standard errors. A standard
+    error is that of as many samples as there are episodes, since the rows of an episode are alike."""
     return misfits(stats._asdict(), rows, beyond=0.5, off=1 + 3 / math.sqrt(max(episodes, 1)), few=episodes < 3)
 
 

@@ -98,7 +98,7 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
     warn(f"{name}: statistics of other features than {owner}: {difference}", NormStatsWarning)
 
 
-# If the stds of rows and of statistics differ by these factors, their units differ: for degrees and radians it is 57.
+# Rows whose std is this many times larger, or smaller, than that of the statistics are in another unit; a radian has 57 degrees.
 _LARGER, _SMALLER = 5, 20
 
 
@@ -269,7 +269,7 @@ def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]
     numbers = np.array([number(f"weights[{index}]", weight) for index, weight in enumerate(weights)], np.float64)
     if len(numbers) != count or not np.isfinite(numbers).all() or (numbers < 0).any() or not (numbers > 0).any():
         raise errors.ArgumentError(
-            f"weights: expected {count} finite numbers of at least 0, one of them above it, got {numbers.tolist()}"
+            f"weights: expected {count} finite numbers of at least 0, one of them above 0, got {numbers.tolist()}"
         )
     return numbers
 

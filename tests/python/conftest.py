@@ -123,6 +123,16 @@ def threads():
 
 
 @pytest.fixture
+def fresh_compiler():
+    """Drops what torch.compile has compiled, before and after the test."""
+    import torch
+
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
 def rng(request):
     """A generator seeded by the test's name: the same data in every run and order, other data in every test."""
     return np.random.default_rng(list(request.node.nodeid.encode()))

@@ -36,8 +36,7 @@ __all__ = ["Node", "Stream"]
 _DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
 _RELIABILITY, _DURABILITY = ("best_effort", "reliable"), ("volatile", "transient_local")
 _TAKE_VALUE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char, ctypes.c_char_p)
-# A report has the latencies of so many messages.
-_LATEST = 1000
+_LATEST = 1000  # the messages whose latencies a report has
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _KINDS = (
     (
         r"\bsay (how many|which)\b.* with ",
         "unreadable",
-        "The files are not damaged, they do not say it. Give the option.",
+        "The files lack this fact, but are not damaged. Give the option.",
     ),
     ("which is no time", "stamp-without-time", "The recorder had no time there. --repair drop leaves such rows out."),
     (

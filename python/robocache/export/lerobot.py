@@ -71,14 +71,13 @@ def write(
     tasks = _Tasks(dataset)
     exported = dict(_keep(streams, report))
     problems = _Problems()
-    for name, stream in list(
-        exported.items()
-    ):  # GR00T and robocache look up an annotation's numbers in the table of tasks
+    for name, stream in [*exported.items()]:
+        # GR00T and robocache look up an annotation's numbers in the table of tasks.
         texts = texts_of_numbers(dataset, stream)
         if texts and texts != dict(enumerate(tasks.texts)) and rename.get(name, name).startswith("annotation."):
-            reason = "its numbers have texts that LeRobot's table of tasks does not have by these numbers"
+            reason = "LeRobot's table of tasks has other texts by its numbers"
             if name in rename:
-                problems.arguments.append(f"rename: {name}: {reason}, and '{rename[name]}' says that it has")
+                problems.arguments.append(f"rename: {name}: {reason}, but '{rename[name]}' would be looked up there")
             else:
                 report.leave_out(name, reason)
                 del exported[name]
@@ -409,7 +408,7 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Seque
             if not np.array_equal(stamps, clock):
                 return suggested, (
                     f"episode {number}: {name!r} ({rates[name]:.6g} Hz, {len(clock)} rows) and {other!r} "
-                    f"({rates[other]:.6g} Hz, {len(stamps)} rows) have other stamps"
+                    f"({rates[other]:.6g} Hz, {len(stamps)} rows) have different stamps"
                 )
         if fps < 1 or np.abs(clock - clock[0] - _nominal_stamps(len(clock), fps)).max() > _TOLERANCE_NS:
             return suggested, (

@@ -25,7 +25,7 @@ POLICIES = ("sort", "drop", "split")
 RUN_COLUMN = "clock_run"
 # The most bytes of a recording that are held in memory, if its rows cannot be written as they come.
 HELD_BYTES = 512 << 20
-# Sorted rows are written in pieces of so many bytes.
+# Sorted rows are written in pieces of this many bytes.
 _PIECE_BYTES = 8 << 20
 
 _INT64_MIN, _INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max

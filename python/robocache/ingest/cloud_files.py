@@ -27,7 +27,7 @@ Columns = dict[str, np.ndarray]
 _HEADER = 1 << 16
 # The most numbers in a point. An array with few rows that are longer than this may hold its points as columns.
 _WIDEST = 16
-# A compressed file may claim to hold so many bytes of points, or so many times its size.
+# A compressed file may claim to hold this many bytes of points, or this many times its size.
 _SMALL = 1 << 26
 _MOST_PACKED = 100
 # The lines of text that are read at once.

@@ -566,7 +566,7 @@ class Found:
     rate_hz: float | None = None
 
 
-# A stream's rate is computed from about so many stamps.
+# A stream's rate is computed from about this many stamps.
 _MOST_STAMPS = 65536
 
 

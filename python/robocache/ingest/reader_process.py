@@ -22,7 +22,7 @@ from .recording import SourceError
 
 # The most CPU seconds of a request. A thousand requests usually take one second.
 _CPU_S = 10
-# The most memory of a request, beyond that of the libraries: so many items of the largest size that the budget allows.
+# The most memory of a request, beyond that of the libraries: this many items of the largest size that the budget allows.
 _ITEMS = 4
 
 

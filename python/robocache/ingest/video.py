@@ -52,7 +52,7 @@ _MOST_JITTER = 0.4
 _LAST = 9
 # The most bytes of frames that are decoded before they are encoded; the processor's cache holds no more.
 _BYTES_AT_ONCE = 4 << 20
-# The most files that a process keeps open; a robot has about so many cameras.
+# The most files that a process keeps open; a robot has about that many cameras.
 _OPEN_FILES = 4
 # The most cuts that a process has: it decodes one while the other waits, so that it is never idle.
 _CUTS_AT_ONCE = 2

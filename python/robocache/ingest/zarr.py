@@ -32,7 +32,7 @@ _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
 _BYTES_AT_ONCE = 2**25
 # The most feature names in a list of `meta`.
 _MOST_NAMES = 4096
-# The rate of so many first rows is compared with the declared one.
+# The rate of this many first rows is compared with the declared one.
 _CLOCK_ROWS = 1000
 _SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b")
 # So many first rows show whether an array of floats is a camera.

@@ -92,7 +92,7 @@ class Folder:
             return None
         check_file(file)
         with file.open("rb") as stream:
-            # read(most + 1) would allocate so many bytes even for a small file, which doubles the time.
+            # read(most + 1) would allocate that many bytes even for a small file, which doubles the time.
             content = stream.read(min(most, os.fstat(stream.fileno()).st_size) + 1)
         if len(content) > most:
             raise SourceError(f"{file}: expected at most {most} bytes, got {file.stat().st_size}")

@@ -46,18 +46,18 @@ def matrices(pose, rotation):
     """Returns matrices [..., 4, 4] from poses [..., 3 + n]."""
     pose = np.asarray(pose, np.float64)
     result = np.zeros((*pose.shape[:-1], 4, 4))
-    turns = as_rotation(pose[..., 3:].reshape(-1, pose.shape[-1] - 3), rotation).as_matrix()
-    result[..., :3, :3] = turns.reshape(*pose.shape[:-1], 3, 3)
+    rotations = as_rotation(pose[..., 3:].reshape(-1, pose.shape[-1] - 3), rotation).as_matrix()
+    result[..., :3, :3] = rotations.reshape(*pose.shape[:-1], 3, 3)
     result[..., :3, 3], result[..., 3, 3] = pose[..., :3], 1
     return result
 
 
-def poses(t, rotation):
+def poses(matrix, rotation):
     """Returns poses [..., 3 + n] from matrices [..., 4, 4]."""
-    turns = by_scipy(Rotation.from_matrix(t[..., :3, :3].reshape(-1, 3, 3)), rotation)
-    return np.concatenate([t[..., :3, 3], turns.reshape(*t.shape[:-2], -1)], -1)
+    rotations = by_scipy(Rotation.from_matrix(matrix[..., :3, :3].reshape(-1, 3, 3)), rotation)
+    return np.concatenate([matrix[..., :3, 3], rotations.reshape(*matrix.shape[:-2], -1)], -1)
 
 
 def random_poses(rng, shape, rotation):
-    turns = by_scipy(Rotation.random(math.prod(shape), rng=rng), rotation)
-    return np.concatenate([rng.standard_normal((*shape, 3)), turns.reshape(*shape, -1)], -1)
+    rotations = by_scipy(Rotation.random(math.prod(shape), rng=rng), rotation)
+    return np.concatenate([rng.standard_normal((*shape, 3)), rotations.reshape(*shape, -1)], -1)

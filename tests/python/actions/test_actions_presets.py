@@ -135,9 +135,9 @@ def test_openvlas_libero_gripper_and_its_inverse(rng):
     assert (result[:, 6] == 1 - np.clip(x[:, 6], 0, 1)).all() and (result[:, :6] == x[:, :6]).all()
     # At deployment a policy's g in [0, 1] becomes sign(2 g - 1), and that times -1.
     output = rng.uniform(0, 1, (9, 7))
-    theirs = np.sign(2 * output[:, 6] - 1) * -1.0
-    ours = np.sign(actions.rescale(revert(output, None, presets.openvla("libero")), (0, 1), (-1, 1)))
-    assert (ours[:, 6] == theirs).all()
+    expected = np.sign(2 * output[:, 6] - 1) * -1.0
+    result = np.sign(actions.rescale(revert(output, None, presets.openvla("libero")), (0, 1), (-1, 1)))
+    assert (result[:, 6] == expected).all()
     with pytest.raises(robocache.ArgumentError, match="dataset: expected 'bridge_orig', 'libero', got 'droid'"):
         presets.openvla("droid")
 

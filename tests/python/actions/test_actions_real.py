@@ -38,25 +38,25 @@ NAMES = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bodys_rotations_round_trip(bodies, name):
-    turns, _ = bodies
-    converted = convert_rotation(turns, "rotvec", name)
+    rotvecs, _ = bodies
+    converted = convert_rotation(rotvecs, "rotvec", name)
     back = convert_rotation(converted, name, "rotvec")
-    difference = Rotation.from_rotvec(turns.reshape(-1, 3)).inv() * Rotation.from_rotvec(back.reshape(-1, 3))
+    difference = Rotation.from_rotvec(rotvecs.reshape(-1, 3)).inv() * Rotation.from_rotvec(back.reshape(-1, 3))
     assert difference.magnitude().max() < 1e-7
 
 
 @pytest.mark.parametrize("kind", ["se3", "mixed", "base_frame"])
 def test_a_bodys_poses_round_trip(bodies, kind):
-    turns, positions = bodies
-    pose = np.concatenate([positions, turns[:, 0]], -1)
+    rotvecs, positions = bodies
+    pose = np.concatenate([positions, rotvecs[:, 0]], -1)
     rows = np.arange(len(pose) - 16)
-    x, base = pose[rows[:, None] + np.arange(16)], pose[rows]
-    result = relative(x, base, kind, rotation="rotvec")
+    windows, base = pose[rows[:, None] + np.arange(16)], pose[rows]
+    result = relative(windows, base, kind, rotation="rotvec")
     # By scipy, in the base's frame or in the world.
-    t, t0 = Rotation.from_rotvec(x[:, 7, 3:]), Rotation.from_rotvec(base[:, 3:])
-    expected = t * t0.inv() if kind == "base_frame" else t0.inv() * t
+    target, start = Rotation.from_rotvec(windows[:, 7, 3:]), Rotation.from_rotvec(base[:, 3:])
+    expected = target * start.inv() if kind == "base_frame" else start.inv() * target
     assert (Rotation.from_rotvec(result[:, 7, 3:]).inv() * expected).magnitude().max() < 1e-7
     back = absolute(result, base, kind, rotation="rotvec")
-    np.testing.assert_allclose(back[..., :3], x[..., :3], atol=1e-9)
-    turn = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(x[..., 3:].reshape(-1, 3))
-    assert turn.magnitude().max() < 1e-7
+    np.testing.assert_allclose(back[..., :3], windows[..., :3], atol=1e-9)
+    expected_back, rotation_back = (Rotation.from_rotvec(x[..., 3:].reshape(-1, 3)) for x in (windows, back))
+    assert (rotation_back.inv() * expected_back).magnitude().max() < 1e-7

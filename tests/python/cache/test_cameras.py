@@ -155,7 +155,7 @@ def test_a_camera_has_no_statistics(path, rng):
         ep.append("x", [0], [1.5])
     ds = robocache.open(path)
     assert list(ds.stats) == ["x"] and "cam" not in ds.stats
-    with pytest.raises(ArgumentError, match="stream 'cam': expected numbers of one shape a row; a camera"):
+    with pytest.raises(ArgumentError, match="stream 'cam': expected rows of numbers of one shape; cameras"):
         ds.stats["cam"]
     with pytest.raises(ArgumentError, match="stream: "):
         ds.stats["y"]

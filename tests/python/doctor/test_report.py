@@ -476,7 +476,7 @@ def test_options_that_the_user_must_give_are_no_findings(logs):
     (logs / "imu.csv").write_text("t,value\n0,1\n1,2\n")
     (logs / "arm.csv").unlink()
     (finding,) = robocache.doctor(logs).findings
-    assert "say which with time_unit" in finding.message and "no damage" in finding.advice
+    assert "say which with time_unit" in finding.message and "not damaged" in finding.advice
 
 
 def test_files_of_another_layout(tmp_path):

@@ -573,7 +573,7 @@ def test_one_error_lists_everything_missing(tmp_path):
         to_lerobot(tmp_path / "cache", tmp_path / "out", video=True, rename={"top": "action", "arm": "action"})
     for message in (
         "(1) rename: expected each camera as a feature by itself, got 'top'",
-        "have other stamps; give the rows per second with fps (--fps), such as 30",
+        "have different stamps; give the rows per second with fps (--fps), such as 30",
         "arm=linear, imu=linear, mode=previous, top=nearest, reward=linear",
         "video: top: expected frames of even height and width, which H.264 needs, got 5x8",
         "(5) reward: no rows in 1 of 2 episodes (1)",
@@ -723,7 +723,9 @@ def test_subtasks_and_text_indices_without_a_table(tmp_path):
     to_lerobot(tmp_path / "cache", tmp_path / "renamed", rename=renamed)
     subtasks = pq.read_table(tmp_path / "renamed/meta/subtasks.parquet")["subtask"].to_pylist()
     assert subtasks == ["pick", "pour"]
-    with pytest.raises(robocache.ArgumentError, match=r"rename: subtask_index: its numbers have texts that"):
+    with pytest.raises(
+        robocache.ArgumentError, match=r"rename: subtask_index: LeRobot's table of tasks has other texts"
+    ):
         to_lerobot(tmp_path / "cache", tmp_path / "annotated", rename={"subtask_index": "annotation.part"})
     robocache.ingest(tmp_path / "out", tmp_path / "again")
     again = robocache.open(tmp_path / "again")

@@ -8,12 +8,12 @@ from yields import Yields
 import robocache
 
 
-def assert_refused(source, cache, *message_part, **options):
+def assert_refused(source, cache, *words, **options):
     """Asserts that ingest raises a FileError with these words and leaves no cache. Returns the error."""
     with pytest.raises(robocache.FileError) as caught:
         robocache.ingest(source, cache, **options)
     assert not list(cache.parent.glob(f"{cache.name}*"))
-    assert_words(caught, message_part)
+    assert_words(caught, words)
     return caught.value
 
 
@@ -23,11 +23,11 @@ def ingest_and_open(source, cache, **options):
     return robocache.open(cache), report
 
 
-def assert_unread(format, source, *message_part, **options):
+def assert_unread(format, source, *words, **options):
     """Asserts that the reader raises a FileError with these words."""
     with pytest.raises(robocache.FileError) as caught:
         Yields(format, source, **options)
-    assert_words(caught, message_part)
+    assert_words(caught, words)
 
 
 def reasons(notes):
@@ -35,8 +35,8 @@ def reasons(notes):
     return {note.what: note.reason for note in notes}
 
 
-def assert_words(caught, message_part):
-    assert [word for word in message_part if word not in str(caught.value)] == [], caught.value
+def assert_words(caught, words):
+    assert [word for word in words if word not in str(caught.value)] == [], caught.value
 
 
 def assert_skipped(source, cache, *names, **options):

@@ -5,7 +5,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import assert_refused, read_all, skipped_reasons
+from hdf5_files import assert_refused, read_all
 from outcomes import ingest_and_open, reasons
 
 import robocache
@@ -186,4 +186,4 @@ def test_a_single_episode(rng, tmp_path):
     (tmp_path / "a/proprio_stats/1/2/proprio_stats.h5").rename(tmp_path / "a/observations/1/2/proprio_stats.h5")
     [(recording, streams)], notes = read_all(tmp_path / "a/observations/1/2", jobs=1)
     assert {"videos/head_color", "state/joint/position"} <= set(streams)
-    assert recording.metadata["episode_id"] == "2" and not skipped_reasons(notes)
+    assert recording.metadata["episode_id"] == "2" and not reasons(notes.skipped)

@@ -26,14 +26,14 @@ def test_files_are_read_ahead_in_their_order(tmp_path):
         with pytest.raises(SourceError, match=r"2: damaged"):
             ahead.read(files[2])
         assert ahead.read(files[4]) == "4"  # the result of files[3] is dropped
-    assert sorted(files_read) in (
-        files,
-        [*files[:3], files[4]],
-    )  # files[3] may have been passed over before it was read
+    assert set(files_read) - {files[3]} == {
+        *files[:3],
+        files[4],
+    }  # files[3] may have been passed over before it was read
     files_read.clear()
     with Ahead(read_file, files) as ahead:
         assert ahead.read(files[0]) == "0"
-    assert sorted(files_read) in (files[:1], files[:2])
+    assert sorted(files_read) in (files[:1], files[:2])  # the thread may have begun with the next file
 
 
 def test_a_large_file_is_not_read_ahead(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import io
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import assert_refused, encode_image, make_aloha, read_all, skipped_reasons, write_aloha, write_hdf5
+from hdf5_files import assert_refused, encode_image, make_aloha, read_all, write_aloha, write_hdf5
 from outcomes import ingest_and_open, reasons
 from PIL import Image
 
@@ -72,7 +72,7 @@ def test_a_damaged_image_is_named_by_its_row(rng, tmp_path):
         tmp_path / "episode_0.hdf5", {"action": rng.normal(size=(5, 14)), "observations/images/cam": files}
     )
     [(_, streams)], notes = read_all(path, rate_hz=50, on_error="skip")
-    assert list(skipped_reasons(notes)) == ["episode_0.hdf5: observations/images/cam: rows 3"]
+    assert list(reasons(notes.skipped)) == ["episode_0.hdf5: observations/images/cam: rows 3"]
     assert streams["observations/images/cam"][0].tolist() == [0, 20_000_000, 40_000_000, 80_000_000]
 
 
@@ -115,7 +115,7 @@ def test_a_dataset_of_another_length_is_skipped_by_name(deviating, rows, rng, tm
     assert_refused(path, f"/{deviating}: {rows} rows, expected 20", format="aloha", rate_hz=20)
     [(_, streams)], notes = read_all(path, format="aloha", on_error="skip", rate_hz=20)
     assert set(streams) == {*names} - {deviating}
-    assert list(skipped_reasons(notes)) == [f"episode_0.hdf5: {deviating}"]
+    assert list(reasons(notes.skipped)) == [f"episode_0.hdf5: {deviating}"]
 
 
 @pytest.mark.parametrize("unsupported", ["compound", "reference", "opaque", "regions"])

@@ -125,7 +125,7 @@ def test_a_column_named_clock_run_is_refused_and_can_be_renamed(toy, tmp_path):
 
 # ---- the log clock of a bag -----------------------------------------------------------------------------------------------
 
-# A simulation restarts after 10 s and sets back its clock, by which topics are logged. One number tells its runs apart.
+# A simulation restarts after 10 s and sets back its clock, by which topics are logged. The values of a message are its run's number.
 SECOND = 10**9
 LATCHED = "std_msgs/msg/String"
 

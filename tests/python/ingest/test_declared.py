@@ -528,9 +528,9 @@ def test_declarations_of_the_second_recording_alone_are_applied_or_noted(attribu
 
 @pytest.mark.parametrize("second", ["same", "without", "other"])
 def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
-    message_part = {"OPEN": 0, "CLOSED": 1}
-    types = {"same": message_part, "without": None, "other": {"CLOSED": 0, "OPEN": 1}}
-    for number, enumeration in enumerate((message_part, types[second])):
+    words = {"OPEN": 0, "CLOSED": 1}
+    types = {"same": words, "without": None, "other": {"CLOSED": 0, "OPEN": 1}}
+    for number, enumeration in enumerate((words, types[second])):
         dtype = np.dtype(np.uint8) if enumeration is None else h5py.enum_dtype(enumeration, basetype=np.uint8)
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
@@ -545,8 +545,8 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
         return
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
     stream = robocache.open(tmp_path / "cache")["observations/gripper"]
-    assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": message_part}
-    assert stream.attributes == {"words": message_part} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
+    assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": words}
+    assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
     assert any("its words" in note.what for note in report.assumed) == (second == "without")
     left_out = reasons(report.left_out)
     assert left_out["first: words"] == left_out["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"

@@ -126,10 +126,8 @@ def test_an_ambiguous_unit_is_refused_by_name(write, scale, tmp_path):
 def test_a_mapping_gives_the_unit_if_the_file_does_not(write, tmp_path):
     source, stream, options = write(tmp_path, depth_pixels())
     mapping = {"streams": {stream: {"units": "mm"}}}
-    assert (
-        ingest_and_open(source, tmp_path / "cache", mapping=mapping, **options)[0].streams[stream].frames.unit_m
-        == 0.001
-    )
+    dataset, _ = ingest_and_open(source, tmp_path / "cache", mapping=mapping, **options)
+    assert dataset.streams[stream].frames.unit_m == 0.001
 
 
 def test_images_of_other_quantities_keep_their_numbers(tmp_path):

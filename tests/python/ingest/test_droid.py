@@ -4,22 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from hdf5_files import SERIALS, assert_refused, left_out_reasons, make_droid, read_all, skipped_reasons, write_droid
+from hdf5_files import SERIALS, assert_refused, make_droid, read_all, write_droid
 from outcomes import ingest_and_open, reasons
 from video_files import number_of, write_video
+from yields import pixels
 
 import robocache
-from robocache import frames
-
-
-def pixels(encoded):
-    """Pixels [n, H, W, C] of encoded frames."""
-    return np.concatenate(
-        [frames.decode(e.codec, e.data, e.offsets, e.shape, e.dtype, range(len(e.offsets) - 1)) for e in encoded]
-    )
-
-
-# ---- DROID ----
 
 
 def test_droid_has_real_clocks(rng, tmp_path):
@@ -60,7 +50,7 @@ def test_droid_cameras_are_recognised_without_metadata(rng, tmp_path):
     [(recording, streams)], notes = read_all(folder)
     assert {f"observation/camera_type/{role}" for role in SERIALS} < set(streams)
     assert recording.metadata["success"] is True  # from the file itself
-    assert "a: metadata" in left_out_reasons(notes)
+    assert "a: metadata" in reasons(notes.left_out)
 
 
 def read_droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None, times=None, **options):
@@ -95,8 +85,8 @@ def test_droid_frame_k_is_row_k(frames, suffix, note, rng, tmp_path):
     streams, notes, captured = read_droid_video(rng, tmp_path, frames, name=f"{SERIALS['ext1']}{suffix}")
     stream = streams[f"observation/image/ext1{suffix.replace('-', '_')}"]
     assert times_and_numbers(stream) == (captured[: len(frames)], list(frames)[:6])
-    assert not notes.skipped and [*left_out_reasons(notes)] == ([note[0]] if note else [])
-    assert note is None or note[1] in left_out_reasons(notes)[note[0]]
+    assert not notes.skipped and [*reasons(notes.left_out)] == ([note[0]] if note else [])
+    assert note is None or note[1] in reasons(notes.left_out)[note[0]]
 
 
 def test_droid_missing_frames_are_named(rng, tmp_path):
@@ -104,7 +94,7 @@ def test_droid_missing_frames_are_named(rng, tmp_path):
         read_droid_video(rng, tmp_path, range(3))
     streams, notes, _ = read_droid_video(rng, tmp_path, range(3), on_error="skip")
     assert "observation/image/ext1" not in streams  # missing frames may be the first three or the last three
-    ((what, reason),) = skipped_reasons(notes).items()
+    ((what, reason),) = reasons(notes.skipped).items()
     assert what == "a: observation/image/ext1"
     assert "3 rows have none, and no time, hole or list of stamps shows which" in reason
 
@@ -117,7 +107,7 @@ def test_droid_rows_at_gaps_of_the_video_have_no_frame(rng, tmp_path):
         rng, tmp_path / "a", kept_frames, times=[k / 60 for k in kept_frames], on_error="skip"
     )
     assert times_and_numbers(streams["observation/image/ext1"]) == ([captured[k] for k in kept_frames], kept_frames)
-    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
+    assert list(reasons(notes.skipped)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
     streams, notes, captured = read_droid_video(rng, tmp_path / "b", all_but_2, times=[k / 60 for k in all_but_2])
     assert times_and_numbers(streams["observation/image/ext1"]) == (captured, all_but_2)
     assumed = reasons(notes.assumed)
@@ -132,9 +122,9 @@ def test_droid_a_list_of_stamps_matches_frames_and_rows(rng, tmp_path):
         [captured[row] for row in (0, 1, 2, 4, 5)],
         [1, 2, 3, 4, 5],
     )
-    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1: rows 3"]
-    assert left_out_reasons(notes)["a: observation/image/ext1: frames"].startswith("2 are no row's")
-    assert "*.json" not in left_out_reasons(notes)  # the list was read
+    assert list(reasons(notes.skipped)) == ["a: observation/image/ext1: rows 3"]
+    assert reasons(notes.left_out)["a: observation/image/ext1: frames"].startswith("2 are no row's")
+    assert "*.json" not in reasons(notes.left_out)  # the list was read
 
 
 def test_droid_more_stamps_than_frames_need_gaps_or_one_frame_less(rng, tmp_path):
@@ -144,18 +134,18 @@ def test_droid_more_stamps_than_frames_need_gaps_or_one_frame_less(rng, tmp_path
         rng, tmp_path / "holes", kept_frames, listed=range(6), times=times, on_error="skip"
     )
     assert times_and_numbers(streams["observation/image/ext1"]) == ([captured[row] for row in kept_frames], kept_frames)
-    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1: rows 2"]
+    assert list(reasons(notes.skipped)) == ["a: observation/image/ext1: rows 2"]
     streams, notes, captured = read_droid_video(rng, tmp_path / "end", range(5), listed=range(6))
     assert times_and_numbers(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
     streams, notes, _ = read_droid_video(rng, tmp_path / "unknown", range(2, 6), listed=range(6), on_error="skip")
     assert "observation/image/ext1" not in streams  # missing frames may be the first two or the last two
-    assert list(skipped_reasons(notes)) == ["a: observation/image/ext1"]
+    assert list(reasons(notes.skipped)) == ["a: observation/image/ext1"]
 
 
 def test_droid_without_video(rng, tmp_path):
     streams, notes, _ = read_droid_video(rng, tmp_path, range(6), video=False)
     assert "observation/image/ext1" not in streams
-    assert left_out_reasons(notes)["observation/image/ext1"] == "video; left out with video=False (--no-video)"
+    assert reasons(notes.left_out)["observation/image/ext1"] == "video; left out with video=False (--no-video)"
 
 
 def test_droid_faults_are_named(rng, tmp_path):
@@ -168,7 +158,7 @@ def test_droid_faults_are_named(rng, tmp_path):
         assert_refused(folder, str(metadata))
     metadata.write_text(json.dumps(json.loads(original) | {"trajectory_length": 9, "nested": {}, "mixed": [1, None]}))
     _, notes = read_all(folder)
-    assert {"metadata: nested", "metadata: mixed", "a: trajectory_length"} == set(left_out_reasons(notes))
+    assert {"metadata: nested", "metadata: mixed", "a: trajectory_length"} == set(reasons(notes.left_out))
     metadata.write_text(original)
     clock_key = "observation/timestamp/control/control_start"
     write_droid(folder, trajectory | {clock_key: trajectory[clock_key] // 1000})

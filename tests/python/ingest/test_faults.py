@@ -12,7 +12,7 @@ import PIL.Image
 import pyarrow as pa
 import pytest
 from lerobot_files import make_episodes, rewrite, with_column, write_json_lines, write_lerobot, write_table
-from outcomes import assert_refused, assert_skipped
+from outcomes import assert_refused, assert_skipped, reasons
 from robocache.cli import main
 from robocache.ingest import convert, merge, plan
 
@@ -23,10 +23,6 @@ def write_lines(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
-
-
-def left_out_reasons(report):
-    return {omission.what: omission.reason for omission in report.left_out}
 
 
 @contextlib.contextmanager
@@ -158,7 +154,7 @@ def test_special_files_as_videos(make, rng, tmp_path, in_time):
     report = in_time(lambda: assert_skipped(source, tmp_path / "cache", f"episode 0: {key}", f"episode 1: {key}"))
     assert report.rows == dict.fromkeys(report.rows, 7) and key not in report.rows
     report = in_time(lambda: robocache.ingest(source, tmp_path / "cache2", video=False))
-    assert left_out_reasons(report)[key] == "video; files for 1 of 2 episodes"
+    assert reasons(report.left_out)[key] == "video; files for 1 of 2 episodes"
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_device, make_dangling, make_loop])
@@ -272,7 +268,7 @@ def linked_logs(tmp_path):
 def test_symlinks_out_of_the_source_are_left_out_by_name(linked_logs, tmp_path):
     report = robocache.ingest(linked_logs, tmp_path / "cache")
     assert report.rows == {"imu": 2} and robocache.open(tmp_path / "cache").episode(0)["imu"][1].tolist() == [[1], [2]]
-    assert left_out_reasons(report) == {"run_0": LEADS_OUT, "run_1/joint.csv": LEADS_OUT}
+    assert reasons(report.left_out) == {"run_0": LEADS_OUT, "run_1/joint.csv": LEADS_OUT}
 
 
 def test_symlinks_out_of_the_source_are_followed_with_the_option(linked_logs, tmp_path):
@@ -319,7 +315,7 @@ def test_a_source_may_be_a_symlink_or_below_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, source in enumerate(("link", tmp_path / "link", "link/.", "link/run_1", "real/../link")):
         report = robocache.ingest(source, tmp_path / f"cache{number}")
-        assert report.rows == {"imu": 2, "joint": 2} and LEADS_OUT not in left_out_reasons(report).values()
+        assert report.rows == {"imu": 2, "joint": 2} and LEADS_OUT not in reasons(report.left_out).values()
     assert robocache.ingest("file.csv", tmp_path / "cache").rows == {"file": 2}
 
 
@@ -373,7 +369,7 @@ def test_no_folder_is_read_twice(tmp_path):
     (tmp_path / "logs/run_1/up").symlink_to("..")
     report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
     assert report.rows == {"imu": 2}
-    assert left_out_reasons(report) == {"latest": "the same folder as run_1", "run_1/up": "the same folder as ."}
+    assert reasons(report.left_out) == {"latest": "the same folder as run_1", "run_1/up": "the same folder as ."}
 
 
 @pytest.mark.parametrize("where", ["run_1", "chunk-000"])
@@ -479,7 +475,7 @@ def test_file_names_that_are_no_utf_8(tmp_path):
     assert_refused(tmp_path / "logs", tmp_path / "cache", "xff", "UTF-8")
     report = assert_skipped(tmp_path / "logs", tmp_path / "cache", "imu_\\udcff.csv", "run_\\udcff/imu.csv")
     assert report.rows == {"good": 2}
-    assert "*.\\udcff" in left_out_reasons(report)
+    assert "*.\\udcff" in reasons(report.left_out)
     with pytest.raises(robocache.ArgumentError, match=r"source: .*UTF-8"):
         robocache.ingest(os.fsdecode(bytes(tmp_path) + b"/logs/run_\xff"), tmp_path / "cache2")
 
@@ -529,7 +525,7 @@ def test_a_video_without_a_path(chunk, rng, tmp_path):
     assert_refused(source, tmp_path / "cache", "episode 0: ", f"does not say which file of {key} has it")
     assert_skipped(source, tmp_path / "cache", f"episode 0: {key}", f"episode 1: {key}")
     report = robocache.ingest(source, tmp_path / "cache2", video=False)
-    assert left_out_reasons(report)[key] == "video; files for 0 of 2 episodes"
+    assert reasons(report.left_out)[key] == "video; files for 0 of 2 episodes"
 
 
 def test_metadata_of_changing_type(rng, tmp_path):
@@ -585,7 +581,7 @@ def test_invalid_feature_names_are_left_out(names, rng, tmp_path):
     report = robocache.ingest(
         write_lerobot(tmp_path / "source", make_episodes(rng), features=features), tmp_path / "cache"
     )
-    assert "expected 3" in left_out_reasons(report)["observation.state: names of its features"]
+    assert "expected 3" in reasons(report.left_out)["observation.state: names of its features"]
     assert not robocache.open(tmp_path / "cache").streams["observation.state"].names
 
 
@@ -606,7 +602,7 @@ def test_meta_tables_with_times(rng, tmp_path):
     )
     assert_refused(source, tmp_path / "cache", "episode 0", "int64")
     report = assert_skipped(source, tmp_path / "cache", "episode 0")
-    assert "episodes.at" in left_out_reasons(report)
+    assert "episodes.at" in reasons(report.left_out)
 
 
 @pytest.mark.parametrize("task", [float("nan"), 3, ["pick"], b"pick"])

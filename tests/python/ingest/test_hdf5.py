@@ -17,19 +17,17 @@ from damage import damage
 from hdf5_files import (
     assert_refused,
     encode_image,
-    left_out_reasons,
     make_aloha,
     make_demo,
     make_droid,
     read_all,
-    skipped_reasons,
     write_aloha,
     write_droid,
     write_hdf5,
     write_one_demo,
     write_robomimic,
 )
-from outcomes import ingest_and_open
+from outcomes import ingest_and_open, reasons
 from PIL import Image
 from robocache.ingest import reader_process
 from robocache.ingest.hdf5 import columns, datasets
@@ -72,7 +70,7 @@ def test_texts_and_ragged_rows(tmp_path):
     assert [row.tolist() for row in streams["contacts"][1]] == [[0, 1], [], [0, 1, 2], [0]]
     facts = {key: recording.metadata[key] for key in ("language", "goal", "weight")}
     assert facts == {"language": "stack the cubes", "goal": "one text", "weight": 2.5}
-    assert "fixed: bytes that are no UTF-8" in left_out_reasons(notes)
+    assert "fixed: bytes that are no UTF-8" in reasons(notes.left_out)
     assert robocache.ingest(path, tmp_path / "cache").rows["contacts"] == 4
 
 
@@ -91,12 +89,12 @@ def test_other_types_are_left_out_by_name(tmp_path):
         demo.create_dataset("swapped", (4,), h5py.vlen_dtype(">f4"))[0] = np.ones(2, np.float32)
 
     [(_, streams)], notes = read_all(write_one_demo(tmp_path, write))
-    reasons = left_out_reasons(notes)
+    left_out = reasons(notes.left_out)
     assert set(streams) == {"actions"}
     names = "compound complex opaque long reference empty type wide unwritten same swapped"
-    assert set(reasons) == {*names.split()}
-    assert reasons["compound"] == "of type compounds of x, y" and reasons["same"] == "the same as actions"
-    assert reasons["reference"] == "of type references to other objects" and "never written" in reasons["unwritten"]
+    assert set(left_out) == {*names.split()}
+    assert left_out["compound"] == "of type compounds of x, y" and left_out["same"] == "the same as actions"
+    assert left_out["reference"] == "of type references to other objects" and "never written" in left_out["unwritten"]
     assert not notes.skipped
 
 
@@ -196,7 +194,7 @@ def test_links_out_of_the_file_are_not_followed(write, rng, tmp_path):
     assert_refused(path, f"{path}: /data/demo_0/obs/", "bad")
     [(_, streams)], notes = read_all(path, on_error="skip")
     assert set(streams) == {"actions", "obs/good"}
-    assert "demo_0: obs/bad" in skipped_reasons(notes)
+    assert "demo_0: obs/bad" in reasons(notes.skipped)
 
 
 def test_links_within_the_file_are_followed(tmp_path):
@@ -210,7 +208,7 @@ def test_links_within_the_file_are_followed(tmp_path):
     [(_, streams)], notes = read_all(write_one_demo(tmp_path, write))
     assert streams["obs/absolute"][1].tolist() == [0, 1, 2, 3]
     assert ("obs/relative" in streams) != ("obs/deep/y" in streams)  # one object is read once
-    assert left_out_reasons(notes).get("loop/demo_0") == "the same as itself"
+    assert reasons(notes.left_out).get("loop/demo_0") == "the same as itself"
 
 
 def test_groups_linked_again_and_again_are_read_once(tmp_path):
@@ -239,12 +237,12 @@ def test_declared_sizes_take_no_memory(tmp_path):
     path = write_one_demo(tmp_path, write)
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     [(_, streams)], notes = read_all(path, on_error="skip")
-    reasons = skipped_reasons(notes)
+    skipped = reasons(notes.skipped)
     assert set(streams) == {"actions"}
-    assert "float32 [1000000000000, 10]: neither a row a step" in left_out_reasons(notes)["obs/huge"]
-    assert "1 of 4000 chunks were written" in reasons["demo_0: obs/some"]
-    assert "chunks of 160000000 bytes" in reasons["demo_0: obs/bomb"]
-    assert left_out_reasons(notes)["obs/wide"] == "declared, never written"
+    assert "float32 [1000000000000, 10]: neither a row a step" in reasons(notes.left_out)["obs/huge"]
+    assert "1 of 4000 chunks were written" in skipped["demo_0: obs/some"]
+    assert "chunks of 160000000 bytes" in skipped["demo_0: obs/bomb"]
+    assert reasons(notes.left_out)["obs/wide"] == "declared, never written"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
     assert time.process_time() - started < 2
 
@@ -256,7 +254,7 @@ def test_trillions_of_empty_rows_take_no_memory(tmp_path):
         del file["data/demo_0/x"]
         file.create_dataset("data/demo_0/actions", (10**12, 7), "f4", chunks=(1000, 7))
     recordings, notes = read_all(path, rate_hz=10)
-    assert recordings[0][1] == {} and left_out_reasons(notes) == {"actions": "declared, never written"}
+    assert recordings[0][1] == {} and reasons(notes.left_out) == {"actions": "declared, never written"}
 
 
 @pytest.mark.parametrize("group", ["data/demo_0/obs", "/"])
@@ -270,7 +268,7 @@ def test_too_many_datasets_are_refused(group, tmp_path):
     assert_refused(path, str(path), group.strip("/"), "expected at most 65536 groups and datasets, got 7")
     assert time.process_time() - started < 2
     recordings, notes = read_all(path, on_error="skip")
-    assert not recordings and len(skipped_reasons(notes)) == 1
+    assert not recordings and len(reasons(notes.skipped)) == 1
 
 
 def test_as_many_datasets_as_the_limit_are_accepted(tmp_path, monkeypatch):
@@ -296,7 +294,7 @@ def test_a_damaged_chunk_is_named_by_its_rows(rng, tmp_path, monkeypatch):
     path.write_bytes(content)
     assert_refused(path, f"{path}: /data/demo_0/x: row 2")
     [(_, streams)], notes = read_all(path, on_error="skip")
-    assert list(skipped_reasons(notes)) == ["demo_0: x: row 2"]
+    assert list(reasons(notes.skipped)) == ["demo_0: x: row 2"]
     assert streams["x"][0].tolist() == [0, 100_000_000, 300_000_000]
     np.testing.assert_array_equal(streams["x"][1], values[[0, 1, 3]])
 
@@ -347,8 +345,8 @@ def test_damage_on_which_hdf5_hangs_is_an_error(write, tmp_path, monkeypatch):
     assert_refused(path, str(path), "damaged: its library did not come to an end within 1 s")
     recordings, notes = read_all(tmp_path, on_error="skip")
     assert recordings[-1][0].metadata["name"] == "demo_0"
-    assert any(reason.startswith(f"{path}: ") for reason in skipped_reasons(notes).values())
-    assert not [reason for reason in skipped_reasons(notes).values() if "b.hdf5" in reason]
+    assert any(reason.startswith(f"{path}: ") for reason in reasons(notes.skipped).values())
+    assert not [reason for reason in reasons(notes.skipped).values() if "b.hdf5" in reason]
 
 
 @pytest.mark.parametrize(
@@ -371,7 +369,7 @@ def test_lengths_beyond_the_file_are_refused(write, tmp_path):
     assert_refused(path, str(path))
     if write == "numbers":
         _, notes = read_all(path, on_error="skip")
-        assert left_out_reasons(notes)["attribute list"] == "a list of any length"
+        assert reasons(notes.left_out)["attribute list"] == "a list of any length"
 
 
 # ---- layouts ----
@@ -511,7 +509,7 @@ def test_an_empty_first_image_keeps_the_camera(how, empty_rows, tmp_path):
     [(_, streams)], notes = read_all(tmp_path / "episode_0.hdf5", rate_hz=10, on_error="skip")
     rows = [row for row in range(10) if row not in empty_rows]
     assert streams["observations/images/cam"][0].tolist() == [row * 10**8 for row in rows]
-    assert len(skipped_reasons(notes)) == 1 and "observations/images/cam: rows" in next(iter(skipped_reasons(notes)))
+    assert len(reasons(notes.skipped)) == 1 and "observations/images/cam: rows" in next(iter(reasons(notes.skipped)))
 
 
 def test_a_file_read_twice_at_once(tmp_path, recwarn):

@@ -135,8 +135,8 @@ def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
             "flag.value": read_held(ARMED),
         },
     )
-    message_part = {"mode": {"M0": 0, "M1": 1, "M2": 2, "M4": 4}}
-    assert [s.attributes["words"] for s in dataset.streams.values() if "words" in s.attributes] == [message_part]
+    words = {"mode": {"M0": 0, "M1": 1, "M2": 2, "M4": 4}}
+    assert [s.attributes["words"] for s in dataset.streams.values() if "words" in s.attributes] == [words]
 
 
 @pytest.mark.parametrize(

@@ -862,7 +862,7 @@ def test_sources_with_different_text_indices_are_warned_about(rng, tmp_path, rec
             sources, batch_size=4, delta_timestamps={"action": None} | windows, device="cpu", findings=None, **options
         )
         next(loader)
-        return [str(warning.message) for warning in recwarn if "number texts otherwise" in str(warning.message)]
+        return [str(warning.message) for warning in recwarn if "number texts differently" in str(warning.message)]
 
     messages = read_warnings({"task_index": None})
     assert len(messages) == is_warned and all(

@@ -5,8 +5,8 @@ import json
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import assert_refused, read_all, skipped_reasons
-from outcomes import ingest_and_open
+from hdf5_files import assert_refused, read_all
+from outcomes import ingest_and_open, reasons
 
 import robocache
 
@@ -115,7 +115,7 @@ def test_a_file_without_its_json_is_read_without_columns(rng, tmp_path):
     write_trajectories(tmp_path / "run.h5", {0: make_trajectory(rng, 4), 1: make_trajectory(rng, 3)}, with_json=False)
     recordings, notes = read_all(tmp_path / "run.h5", rate_hz=20, on_error="skip")
     assert [len(streams["obs/agent/qpos"][0]) for _, streams in recordings] == [5, 4]
-    assert list(skipped_reasons(notes)) == ["run.h5: metadata"]
+    assert list(reasons(notes.skipped)) == ["run.h5: metadata"]
 
 
 def test_all_or_no_observations_have_a_last_step(rng, tmp_path):
@@ -129,7 +129,7 @@ def test_all_or_no_observations_have_a_last_step(rng, tmp_path):
     [(_, streams)], notes = read_all(tmp_path / "one.h5", rate_hz=20, on_error="skip")
     assert "obs/agent/qpos" not in streams and len(streams["obs/extra/is_grasped"][0]) == 7
     assert any(
-        "obs/agent/qpos" in what and "6 rows, expected 7" in reason for what, reason in skipped_reasons(notes).items()
+        "obs/agent/qpos" in what and "6 rows, expected 7" in reason for what, reason in reasons(notes.skipped).items()
     )
 
 
@@ -143,13 +143,13 @@ def test_damaged_parts_are_named_and_the_rest_kept(damaged_key, rng, tmp_path):
     (tmp_path / "trajectory.json").write_text(json.dumps(content))
     assert_refused(tmp_path / "trajectory.h5", damaged_key, "rows, expected")
     recordings, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
-    assert [len(streams) for _, streams in recordings] == [12, 13] and list(skipped_reasons(notes)) == [
+    assert [len(streams) for _, streams in recordings] == [12, 13] and list(reasons(notes.skipped)) == [
         f"traj_0: {damaged_key}"
     ]
     content["episodes"][1]["elapsed_steps"] = 9
     (tmp_path / "trajectory.json").write_text(json.dumps(content))
     recordings, notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
-    assert len(recordings) == 1 and "says 9 steps, got 8" in skipped_reasons(notes)["traj_1"]
+    assert len(recordings) == 1 and "says 9 steps, got 8" in reasons(notes.skipped)["traj_1"]
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_negative_depth_is_no_depth(rng, tmp_path):
     write_trajectories(tmp_path / "trajectory.h5", {0: trajectory}, {"control_freq": 20})
     [(_, streams)], notes = read_all(tmp_path / "trajectory.h5", on_error="skip")
     assert "obs/sensor_data/base_camera/depth" not in streams and "obs/sensor_data/base_camera/rgb" in streams
-    assert any("depth" in what for what in skipped_reasons(notes))
+    assert any("depth" in what for what in reasons(notes.skipped))

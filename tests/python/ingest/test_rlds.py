@@ -279,8 +279,8 @@ def test_names_of_classes_are_kept(tmp_path):
     numbers = np.array([0, 2, 1, 0])
     episode = toy_example(1, steps__phase=numbers, steps__other=numbers, scene=np.array([1]))
     folder = write_toy(tmp_path / "toy", episode, features=features)
-    for name, message_part in {"steps-phase": "reach grasp lift", "state": "reach", "scene": "kitchen office"}.items():
-        (folder / f"{name}.labels.txt").write_text("".join(f"{word}\n" for word in message_part.split()))
+    for name, class_names in {"steps-phase": "reach grasp lift", "state": "reach", "scene": "kitchen office"}.items():
+        (folder / f"{name}.labels.txt").write_text("".join(f"{class_name}\n" for class_name in class_names.split()))
     yields = Yields("rlds", folder, rate_hz=10)
     assert yields.facts["phase"]["attributes"] == {"words": {"reach": 0, "grasp": 1, "lift": 2}}
     assert yields[0]["phase"][1].tolist() == numbers.tolist()

@@ -8,10 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from hdf5_files import (
     assert_refused,
-    left_out_reasons,
     make_demo,
     read_all,
-    skipped_reasons,
     write_one_demo,
     write_robomimic,
 )
@@ -219,7 +217,7 @@ def test_demos_may_have_different_rates(rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", demos, control_freq=None, attributes=rates)
     recordings, notes = read_all(path, on_error="skip")
     assert [streams["actions"][0][1] for _, streams in recordings] == [100_000_000, 33_333_333]
-    assert list(skipped_reasons(notes)) == ["demo_1"]
+    assert list(reasons(notes.skipped)) == ["demo_1"]
 
 
 def test_scalars_of_a_demo_are_columns(rng, tmp_path):
@@ -285,7 +283,7 @@ def test_datasets_of_other_lengths_are_refused_or_skipped(rng, tmp_path):
     assert_refused(path, f"{path}: /data/demo_0/obs/short: 3 rows, expected 4")
     [(_, streams)], notes = read_all(path, on_error="skip")
     assert set(streams) == {"actions", "rewards"}
-    assert list(skipped_reasons(notes)) == ["demo_0: obs/short"]
+    assert list(reasons(notes.skipped)) == ["demo_0: obs/short"]
     with h5py.File(path, "a") as file:
         file["data/demo_0"].attrs["num_samples"] = 5
     assert_refused(path, "num_samples says 5, actions has 4 rows")
@@ -313,7 +311,7 @@ def test_several_files_are_one_dataset(rng, tmp_path):
     (tmp_path / "set/readme.md").write_text("x")
     recordings, notes = read_all(tmp_path / "set")
     assert [recording.what for recording, _ in recordings] == ["part_9.hdf5: demo_0", "part_10.hdf5: demo_0"]
-    assert left_out_reasons(notes)["*.md"] == "not read: 1 file"
+    assert reasons(notes.left_out)["*.md"] == "not read: 1 file"
 
 
 def test_streams_and_attributes_are_in_order_of_creation(tmp_path):
@@ -337,7 +335,7 @@ def test_bottom_up_pictures_are_noted(convention, rng, tmp_path):
     attributes = {"data": {"macros_image_convention": convention} if convention else {}}
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 5)}, attributes=attributes)
     _, notes = read_all(path)
-    assert ("cameras: pictures the right way up" in left_out_reasons(notes)) == (convention == "opengl")
+    assert ("cameras: pictures the right way up" in reasons(notes.left_out)) == (convention == "opengl")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import assert_refused, encode_image, read_all, skipped_reasons
+from hdf5_files import assert_refused, encode_image, read_all
 from outcomes import ingest_and_open, reasons
 from PIL import Image
 
@@ -104,7 +104,7 @@ def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
     (root / "data/episode2.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
     recordings, notes = read_all(root, format="robotwin", rate_hz=10, on_error="skip")
     assert [len(streams) for _, streams in recordings] == [11, 11]
-    assert set(skipped_reasons(notes)) == {
+    assert set(reasons(notes.skipped)) == {
         "data/episode0.hdf5: instructions",
         "data/episode0.hdf5: joint_action/extra",
         "data/episode2.hdf5",

@@ -195,12 +195,7 @@ def test_topics_of_all_kinds_become_a_cache(rng, tmp_path):
         write_mcap(tmp_path / f"bags/{name}.mcap", topics)
     report = robocache.ingest(tmp_path / "bags", tmp_path / "cache")
     assert (report.format, report.episodes) == ("mcap", 2)
-    assert (
-        report.rows["/imu"] == 40
-        and report.rows["/points"] == 6
-        and report.rows["/say"] == 4
-        and report.rows["/cam"] == 6
-    )
+    assert {topic: report.rows[topic] for topic in topics} == {"/imu": 40, "/say": 4, "/points": 6, "/cam": 6}
     dataset = robocache.open(tmp_path / "cache")
     dataset.verify()
     assert dataset.streams["/imu"].attributes["clock_source"] == "header.stamp"

@@ -729,7 +729,7 @@ def test_a_16_bit_mosaic_becomes_8_bits(big, rng, tmp_path):
 
 
 def rvl(depth):
-    """The paper's algorithm: runs of zeros and of other values, zigzag differences, nibbles with a continuation bit."""
+    """Compresses depth by RVL (Wilson, 2017): runs of zeros and of other values, zigzag differences, nibbles with a continuation bit."""
     nibbles = []
 
     def put(value):
@@ -754,8 +754,8 @@ def rvl(depth):
             previous = value
         index = others
     nibbles += [0] * (-len(nibbles) % 8)
-    message_part = [int("".join(f"{n:x}" for n in nibbles[i : i + 8]), 16) for i in range(0, len(nibbles), 8)]
-    return struct.pack("<II", depth.shape[1], depth.shape[0]) + struct.pack(f"<{len(message_part)}I", *message_part)
+    words = [int("".join(f"{n:x}" for n in nibbles[i : i + 8]), 16) for i in range(0, len(nibbles), 8)]
+    return struct.pack("<II", depth.shape[1], depth.shape[0]) + struct.pack(f"<{len(words)}I", *words)
 
 
 def make_quantised_depth(rng):
@@ -966,19 +966,25 @@ def test_foxgloves_clouds(encoding, with_enum_names, rng, tmp_path):
         data = points.tobytes() + b"odd" * (k == 3)
         if encoding == "json":
             fields = [dict(zip(("name", "offset", "type"), field, strict=True)) for field in FOXGLOVE_FIELDS]
-            message_part = PointCloud.DESCRIPTOR.fields_by_name["fields"].message_type.enum_values_by_name
-            word_of = {value.number: word for word, value in message_part.items()}
-            fields = [field | {"type": word_of[field["type"]]} for field in fields] if with_enum_names else fields
+            types = PointCloud.DESCRIPTOR.fields_by_name["fields"].message_type.enum_types_by_name["NumericType"]
+            name_of = {value.number: value.name for value in types.values}
+            fields = [field | {"type": name_of[field["type"]]} for field in fields] if with_enum_names else fields
             pose = {"position": {"x": k + 0.5, "y": 0, "z": 0}, "orientation": {"x": 0, "y": 0, "z": 0, "w": 1}}
-            thing = {"timestamp": STAMP, "frame_id": "lidar", "pose": pose, "point_stride": stride, "fields": fields}
-            payloads.append((START + k, json.dumps(thing | {"data": encode_base64(data)}).encode()))
+            point_cloud = {
+                "timestamp": STAMP,
+                "frame_id": "lidar",
+                "pose": pose,
+                "point_stride": stride,
+                "fields": fields,
+            }
+            payloads.append((START + k, json.dumps(point_cloud | {"data": encode_base64(data)}).encode()))
         else:
-            thing = PointCloud(frame_id="lidar", point_stride=stride, data=data)
-            thing.timestamp.seconds, thing.timestamp.nanos = divmod(START, 10**9)
-            thing.pose.position.x, thing.pose.orientation.w = k + 0.5, 1
+            point_cloud = PointCloud(frame_id="lidar", point_stride=stride, data=data)
+            point_cloud.timestamp.seconds, point_cloud.timestamp.nanos = divmod(START, 10**9)
+            point_cloud.pose.position.x, point_cloud.pose.orientation.w = k + 0.5, 1
             for name, offset, type in FOXGLOVE_FIELDS:
-                thing.fields.add(name=name, offset=offset, type=type)
-            payloads.append((START + k, thing.SerializeToString()))
+                point_cloud.fields.add(name=name, offset=offset, type=type)
+            payloads.append((START + k, point_cloud.SerializeToString()))
     schema = {"json": ("foxglove.PointCloud", "jsonschema", b"{}")}
     schema["protobuf"] = ("foxglove.PointCloud", "protobuf", descriptors)
     path = write_channel(tmp_path / "a.mcap", encoding, schema[encoding], payloads)

@@ -94,7 +94,7 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
     assert messages_read["/a"] == [row[1:] for row in rows[:readable]]
 
 
-def test_messages_of_one_size_equal_lists_of_single_ones(tmp_path):
+def test_messages_of_several_sizes_and_topics_are_read(tmp_path):
     """Messages of one size, of other sizes, and of two topics. The reader takes 128 KiB at once; the second size begins at such a limit."""
     first = (1 << 17) // (400 + 64) + 1
     sizes = (

@@ -574,17 +574,11 @@ def attack(source, expected, cache, kills, seed, overwrite=False):
 
 
 @pytest.mark.soak
-def test_an_ingest_killed_at_random_resumes_with_the_same_bytes(tmp_path):
-    source = write_logs(tmp_path / "logs", 6)
+@pytest.mark.parametrize(("logs", "share", "overwrite"), [(6, 3, False), (12, 1, True)])
+def test_an_ingest_killed_at_random_resumes_with_the_same_bytes(logs, share, overwrite, tmp_path):
+    source = write_logs(tmp_path / "logs", logs)
     robocache.ingest(source, tmp_path / "single", on_error="skip")
-    attack(source, tmp_path / "single", tmp_path / "cache", rounds(3), 1)
-
-
-@pytest.mark.soak
-def test_an_ingest_killed_at_random_while_replacing_a_cache(tmp_path):
-    source = write_logs(tmp_path / "logs", 12)
-    robocache.ingest(source, tmp_path / "single", on_error="skip")
-    attack(source, tmp_path / "single", tmp_path / "cache", rounds(1), 2, overwrite=True)
+    attack(source, tmp_path / "single", tmp_path / "cache", rounds(share), 1 + overwrite, overwrite=overwrite)
 
 
 def test_a_finished_shard_of_a_killed_run_is_not_converted_again(tmp_path):

@@ -84,7 +84,7 @@ assert_refused = partial(outcomes.assert_refused, jobs=1)
 def skip_reasons(source, cache, **options):
     """Returns {name: reason} of what was skipped."""
     report = robocache.ingest(source, cache, on_error="skip", jobs=1, **options)
-    return {omission.what: omission.reason for omission in report.skipped}
+    return outcomes.reasons(report.skipped)
 
 
 # ---- the frame of a row ----
@@ -191,9 +191,9 @@ def test_rule_45_drifting_starts_never_give_another_episodes_frames(drift_s, tmp
     shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
     source = write_shared(tmp_path / "source", lengths, bounds, chain.from_iterable(shown))
     drifting = [episode for episode in range(8) if abs(drift_s) * episode > 0.5 / 30]
-    names = skip_reasons(source, tmp_path / "cache")
-    assert list(names) == [f"episode {episode}: {TOP}" for episode in drifting]
-    assert all("drift" in reason and "frames='by-index'" in reason for reason in names.values())
+    reasons = skip_reasons(source, tmp_path / "cache")
+    assert list(reasons) == [f"episode {episode}: {TOP}" for episode in drifting]
+    assert all("drift" in reason and "frames='by-index'" in reason for reason in reasons.values())
     frames_read = [frames for frames, _ in read_shown(tmp_path / "cache")]
     assert frames_read == [[] if episode in drifting else shown[episode] for episode in range(8)]
     report = robocache.ingest(source, tmp_path / "by-index", frames="by-index", jobs=1)
@@ -204,9 +204,9 @@ def test_rule_45_episodes_with_one_start_in_a_file_have_no_frames(tmp_path):
     """A converter writes 0 for each episode: the frames of all episodes in the file are unknown."""
     bounds = [(0.0, 0.2), (0.004, 0.2), (0.4, 0.7)]
     source = write_shared(tmp_path / "source", (7, 5, 9), bounds, numbers(0, 12) + numbers(2, 9))
-    names = skip_reasons(source, tmp_path / "cache")
-    assert list(names) == [f"episode {episode}: {TOP}" for episode in range(3)]
-    assert all("2 episodes begin at 0" in reason and "from_timestamp" in reason for reason in names.values())
+    reasons = skip_reasons(source, tmp_path / "cache")
+    assert list(reasons) == [f"episode {episode}: {TOP}" for episode in range(3)]
+    assert all("2 episodes begin at 0" in reason and "from_timestamp" in reason for reason in reasons.values())
     assert TOP not in robocache.open(tmp_path / "cache").streams
 
 
@@ -237,9 +237,9 @@ def test_a_file_too_short_for_its_episodes_gives_no_frames(starts, frames_in_las
     source = write_wrongly_merged(tmp_path / "source", starts, frames_in_last_file)
     assert_refused(source, tmp_path / "cache", "file-001.mp4", message_part)
     for options in ({}, {"frames": "by-index"}):
-        names = skip_reasons(source, tmp_path / f"cache{len(options)}", **options)
-        assert list(names) == [f"episode {episode}: {TOP}" for episode in range(4)]
-        assert all("file-001.mp4" in reason and message_part in reason for reason in names.values())
+        reasons = skip_reasons(source, tmp_path / f"cache{len(options)}", **options)
+        assert list(reasons) == [f"episode {episode}: {TOP}" for episode in range(4)]
+        assert all("file-001.mp4" in reason and message_part in reason for reason in reasons.values())
 
 
 def test_an_unused_video_file_is_named(tmp_path):
@@ -247,11 +247,11 @@ def test_an_unused_video_file_is_named(tmp_path):
     report = robocache.ingest(
         write_wrongly_merged(tmp_path / "source", [0.0, 0.5, 1.1, 1.8], 40), tmp_path / "cache", jobs=1
     )
-    left_out = {omission.what: omission.reason for omission in report.left_out}
+    left_out = outcomes.reasons(report.left_out)
     assert left_out[f"{TOP}: video files"] == f"no episode points to videos/{TOP}/chunk-000/file-000.mp4"
     source = write_videos(write_set(tmp_path / "v2.1"), (7, 5, 9, 4))
     write_videos(source, (7, 5, 9), "extra")
-    left_out = {o.what: o.reason for o in robocache.ingest(source, tmp_path / "cache2", jobs=1).left_out}
+    left_out = outcomes.reasons(robocache.ingest(source, tmp_path / "cache2", jobs=1).left_out)
     assert left_out["video files of no feature"].startswith("3, such as videos/chunk-000/extra/episode_000000.mp4")
     assert left_out[f"{TOP}: video files"].endswith(f"{TOP}/episode_000003.mp4")
 
@@ -264,7 +264,7 @@ def test_rule_45_episodes_of_a_file_with_frames_between_them_and_rounded_starts(
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert report.skipped == []
     assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(0, 7), numbers(1, 5)]
-    assert {omission.what: omission.reason for omission in report.left_out}[f"{TOP}: frames"] == "19 of 31 are no row's"
+    assert outcomes.reasons(report.left_out)[f"{TOP}: frames"] == "19 of 31 are no row's"
 
 
 def test_rule_45_video_at_twice_the_rate_of_the_rows(tmp_path):
@@ -285,8 +285,8 @@ def test_a_camera_is_searched_only_below_the_source(version, tmp_path):
     source = tmp_path / "image" / "wrist_image" / "source"
     write_set(source, lengths, version, cameras=cameras, extras=extras)
     shown = {
-        camera: [[500 * columns + number for number in numbers(e, n)] for e, n in enumerate(lengths)]
-        for columns, camera in enumerate(cameras)
+        camera: [[500 * index + number for number in numbers(e, n)] for e, n in enumerate(lengths)]
+        for index, camera in enumerate(cameras)
     }
     for camera in cameras:
         if version == "v3.0":
@@ -335,12 +335,12 @@ def test_frames_at_uneven_times_are_chosen_by_stamps(rng, tmp_path):
     nearness = [
         abs(stamps[k] - Fraction(row, 10**9)) <= Fraction(1, 60) for k, row in zip(nearest, rows_ns, strict=True)
     ]
-    names = skip_reasons(source, tmp_path / "cache")
+    reasons = skip_reasons(source, tmp_path / "cache")
     expected = [(k, row) for k, row, is_near in zip(nearest, rows_ns, nearness, strict=True) if is_near]
     assert len(expected) < 40 and len({k for k, _ in expected}) < len(expected)
     ((shown, times),) = read_shown(tmp_path / "cache")
     assert list(zip(shown, times, strict=True)) == expected
-    assert [f"of {40 - len(expected)} of the rows" in reason for reason in names.values()] == [True]
+    assert [f"of {40 - len(expected)} of the rows" in reason for reason in reasons.values()] == [True]
 
 
 def test_stamps_that_begin_at_one_period_begin_at_0(tmp_path):
@@ -431,9 +431,7 @@ def test_the_mapping_of_a_dry_run_applies_without_cameras(workers, tmp_path):
 def test_a_declared_camera_without_any_file_is_left_out(tmp_path):
     source = write_videos(write_set(tmp_path / "source", cameras=(TOP, "observation.images.planned")))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
-    assert {omission.what: omission.reason for omission in report.left_out}[
-        "observation.images.planned"
-    ] == "video; files for 0 of 3 episodes"
+    assert outcomes.reasons(report.left_out)["observation.images.planned"] == "video; files for 0 of 3 episodes"
     assert report.rows[TOP] == 21
 
 
@@ -442,7 +440,7 @@ def test_unused_frames_are_counted(tmp_path):
     for episode, frames in enumerate((7, 8, 11)):
         write_video(video_path(source, episode), numbers(episode, frames))
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)
-    assert {omission.what: omission.reason for omission in report.left_out}[f"{TOP}: frames"] == "5 of 26 are no row's"
+    assert outcomes.reasons(report.left_out)[f"{TOP}: frames"] == "5 of 26 are no row's"
     assert read_shown(tmp_path / "cache") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate((7, 5, 9))]
 
 
@@ -558,7 +556,7 @@ def test_more_bits_are_no_depth(pixels, bits, tmp_path):
     assert report.skipped == []
     assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(e, n) for e, n in enumerate((7, 5, 9))]
     assert robocache.open(tmp_path / "cache").streams[TOP].dtype == np.uint8
-    reasons = {omission.what: omission.reason for omission in report.left_out}
+    reasons = outcomes.reasons(report.left_out)
     assert reasons[f"{TOP}: bits"].startswith(f"8 of {bits} of {pixels} are kept")
 
 
@@ -655,9 +653,9 @@ def test_an_unreadable_video_leaves_its_episode_without_the_camera(damage, messa
     source = write_videos(write_set(tmp_path / "source"))
     damage(video_path(source, 1))
     assert_refused(source, tmp_path / "cache", message_part)
-    names = skip_reasons(source, tmp_path / "cache")
-    assert list(names) == [f"episode 1: {TOP}"]
-    assert message_part in names[f"episode 1: {TOP}"]
+    reasons = skip_reasons(source, tmp_path / "cache")
+    assert list(reasons) == [f"episode 1: {TOP}"]
+    assert message_part in reasons[f"episode 1: {TOP}"]
     assert [len(shown) for shown, _ in read_shown(tmp_path / "cache")] == [7, 0, 9]
     assert robocache.open(tmp_path / "cache").streams["action"].rows == 21
 
@@ -680,8 +678,8 @@ def test_a_file_shorter_than_its_rows(tmp_path):
     write_video(video_path(source, 2), numbers(2, 6))
     message_part = "9 rows and 6 frames: no frame within 16.67 ms of 3 of the rows, the first row 6 at 0.2000 s"
     assert_refused(source, tmp_path / "cache", "episode_000002.mp4", message_part)
-    names = skip_reasons(source, tmp_path / "cache")
-    assert list(names) == [f"episode 2: {TOP}: rows 6-8"]
+    reasons = skip_reasons(source, tmp_path / "cache")
+    assert list(reasons) == [f"episode 2: {TOP}: rows 6-8"]
     assert read_shown(tmp_path / "cache")[2] == (numbers(2, 6), nominal_ns(range(6)))
 
 
@@ -690,8 +688,8 @@ def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
     lengths = (40, 7)
     source = write_videos(write_set(tmp_path / "source", lengths), lengths, fps=29)
     assert_refused(source, tmp_path / "cache", "episode_000000.mp4", "drift", "+0.0000", "+0.0448", "frames='by-index'")
-    names = skip_reasons(source, tmp_path / "cache")
-    assert list(names) == [f"episode 0: {TOP}"]
+    reasons = skip_reasons(source, tmp_path / "cache")
+    assert list(reasons) == [f"episode 0: {TOP}"]
     assert [len(shown) for shown, _ in read_shown(tmp_path / "cache")] == [0, 7]
     assert robocache.ingest(source, tmp_path / "index", frames="by-index", jobs=1).skipped == []
     assert read_shown(tmp_path / "index") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
@@ -711,7 +709,7 @@ def test_frames_by_index_skip_rows_in_gaps(tmp_path):
         f"episode 0: {TOP}: rows 4, 7",
         f"episode 2: {TOP}",
     ]
-    reasons = {note.what: note.reason for note in report.assumed if note.what.endswith(TOP)}
+    reasons = outcomes.reasons(note for note in report.assumed if note.what.endswith(TOP))
     assert (
         list(reasons) == [f"episode 1: {TOP}"] and "holes (1, the first after frame 3)" in reasons[f"episode 1: {TOP}"]
     )
@@ -727,8 +725,8 @@ def test_frames_by_index_in_a_shared_file_skip_rows_in_gaps(tmp_path):
     shown = [k for k in range(8) if k != 2] + [100 + k for k in range(6) if k != 3]
     times = [(k if k < 100 else k - 92) / 30 for k in shown]
     source = write_shared(tmp_path / "source", (8, 6), [(0.0, 8 / 30), (8 / 30, 14 / 30)], shown, times=times)
-    names = skip_reasons(source, tmp_path / "cache", frames="by-index")
-    assert list(names) == [f"episode 0: {TOP}: rows 2", f"episode 1: {TOP}: rows 3"]
+    reasons = skip_reasons(source, tmp_path / "cache", frames="by-index")
+    assert list(reasons) == [f"episode 0: {TOP}: rows 2", f"episode 1: {TOP}: rows 3"]
     assert [frames for frames, _ in read_shown(tmp_path / "cache")] == [shown[:7], shown[7:]]
 
 
@@ -804,8 +802,8 @@ def test_gaps_of_times_in_whole_milliseconds():
 def test_no_row_gets_a_frame_of_the_next_episode(frames, end, tmp_path):
     """to_timestamp may include the next episode's first frame, which still belongs to that episode."""
     source = write_shared(tmp_path / "source", (8, 6), [(0.0, end), (0.2, 0.4)], numbers(0, 6) + numbers(1, 6))
-    names = skip_reasons(source, tmp_path / "cache", frames=frames)
-    assert list(names) == [f"episode 0: {TOP}: rows 6-7"]
+    reasons = skip_reasons(source, tmp_path / "cache", frames=frames)
+    assert list(reasons) == [f"episode 0: {TOP}: rows 6-7"]
     assert [shown for shown, _ in read_shown(tmp_path / "cache")] == [numbers(0, 6), numbers(1, 6)]
 
 

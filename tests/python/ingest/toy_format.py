@@ -33,7 +33,7 @@ def _find_toy(source, files):
 
 
 def make_toy(folder, monkeypatch):
-    """Writes a source. Returns a function that ingests it by a reader, the function `recordings`."""
+    """Writes a source. Returns a function that ingests it as the recordings that `recordings(options, notes)` yields."""
     (folder / "source.toy").write_text("toy")
 
     def run(recordings, **options):

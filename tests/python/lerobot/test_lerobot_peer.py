@@ -17,7 +17,7 @@ from reference.lerobot import assert_same_item
 from sets import windows, write, write_as_v3, write_low_dimensional
 
 MISSING = "LeRobot is not installed, nothing was compared with it: pip install 'lerobot[dataset,training]==0.6.1'"
-theirs = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason=MISSING)
+lerobot_module = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason=MISSING)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # LeRobot's libraries warn
 
@@ -34,7 +34,7 @@ def source(request, rng, tmp_path, real_data, monkeypatch):
 @pytest.mark.parametrize("windowed", [True, False])
 def test_every_item(source, episodes, windowed):
     delta_timestamps = windows(source) if windowed else None
-    peer = theirs.LeRobotDataset("a/b", root=source, delta_timestamps=delta_timestamps, episodes=episodes)
+    peer = lerobot_module.LeRobotDataset("a/b", root=source, delta_timestamps=delta_timestamps, episodes=episodes)
     ours = lerobot_dataset(source, delta_timestamps, episodes, repo_id="a/b")
     assert (len(ours), ours.num_frames, ours.num_episodes) == (len(peer), peer.num_frames, peer.num_episodes)
     assert ours.episodes == peer.episodes
@@ -44,7 +44,7 @@ def test_every_item(source, episodes, windowed):
 
 
 def test_attributes_equal_lerobots(source):
-    peer, ours = theirs.LeRobotDataset("a/b", root=source).meta, lerobot_dataset(source, repo_id="a/b").meta
+    peer, ours = lerobot_module.LeRobotDataset("a/b", root=source).meta, lerobot_dataset(source, repo_id="a/b").meta
     for name in (
         "features",
         "fps",
@@ -90,7 +90,7 @@ def test_lerobots_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypat
         main()
         return load_file(next(out.rglob("model.safetensors")))
 
-    expected = train(trainer.main, tmp_path / "theirs")
+    expected = train(trainer.main, tmp_path / "lerobot_module")
     result = []
     make_dataset = robocache.lerobot.make_dataset
     monkeypatch.setattr(robocache.lerobot, "make_dataset", lambda cfg: result.append(make_dataset(cfg)) or result[0])

@@ -2,7 +2,7 @@
 
 {"bag": rosbag2 file, .db3, "topics": [...]} or {"rows": file, .npz, "topics": [...]} with `<topic> time_ns` and `<topic> rows`;
 "port"; "speed"; "begin_s", "seconds": the part of the recording; "seed"; "late_s": the largest delay of a message after its stamp;
-"much_late": the share with eight times that delay; "lost", "doubled": shares; "set_back": how many times the clock is wrong.
+"much_late": the share with eight times that delay; "lost", "doubled": shares; "set_back": how many messages also come with a wrong stamp.
 
 A datagram is the topic's index (uint32), the message's number within its topic (uint64), and the message: its bytes from a bag,
 or a row's stamp (int64) and bytes. At the end it prints the number of messages of each topic, lost ones included, as JSON.

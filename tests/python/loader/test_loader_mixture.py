@@ -311,7 +311,7 @@ def test_sources_whose_numbers_have_other_words_are_warned_of(other, difference,
         sources.append(robocache.Source(write(tmp_path / name, [rows], streams=streams)))
     for anchors in ("grip", robocache.Anchors(where=pc.field("grip") == 0)):
         robocache.Loader(sources, batch_size=2, delta_timestamps={"grip": None}, anchors=anchors, device="cpu")
-    texts = [str(warning.message) for warning in recwarn if "number words otherwise" in str(warning.message)]
+    texts = [str(warning.message) for warning in recwarn if "number words differently" in str(warning.message)]
     if by_feature:
         difference = difference and f"mode {difference}"
     arguments = {"anchors.where", "delta_timestamps['grip']"}

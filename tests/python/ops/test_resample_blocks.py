@@ -33,8 +33,8 @@ def test_rule_9_each_block_has_its_method(rng, device, dtype, clock):
         (slice(15, 19), "slerp"),
         (slice(10, 13), "akima"),
     ]
-    all_blocks = [
-        *blocks[1:2],
+    all_blocks = [  # in order, with the default method for the features between the blocks
+        (slice(0, 7), "pose"),
         (slice(7, 8), "nearest"),
         (slice(8, 10), "previous"),
         (slice(10, 13), "akima"),

@@ -67,7 +67,7 @@ def test_rule_3_a_value_is_one_division_one_fma_one_rounding(rng, device, dtype,
 
 
 def test_rule_3_the_weight_of_float32_values_on_a_float64_clock_is_divided_in_float64(device):
-    # 1/3 - 2^-26: float64 tells the times apart, float32 would not.
+    # Float64 tells these targets apart, float32 would not.
     times = np.array([0.0, 3.0])
     targets = np.array([1.0, 1.0 + 2.0**-24, 1.0 - 2.0**-24, 2.0 + 2.0**-30])
     check(np.array([[0.0], [3e6]], np.float32), times, targets, device)

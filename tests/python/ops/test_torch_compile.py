@@ -14,6 +14,7 @@ from reference.compare import assert_same_bits, poisoned, to_numpy, to_torch
 import robocache
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 resample = robocache.resample_trajectories
 
@@ -30,13 +31,6 @@ CALLS = [
     {"method": "previous", "tolerance": 0.25},
     {"max_gap": 0.5, "return_valid": True},
 ]
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def random_case(rng, device, *, batch=3, samples=7, targets=9, features=2, dtype=torch.float32, clock=torch.float64):

@@ -10,13 +10,7 @@ from reference.voxelize import MODES, OF_FEATURES, cells
 import robocache
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 each_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
@@ -82,23 +76,12 @@ def random_gradients(rng, modes, dtype, batch=(), features=3):
 
 
 @each_float
-@pytest.mark.parametrize("mode", OF_FEATURES)
-def test_rule_29_gradients_go_to_the_points_of_the_result(rng, device, dtype, mode):
+@pytest.mark.parametrize("modes", [*([mode] for mode in OF_FEATURES), OF_FEATURES], ids=" ".join)
+def test_rule_29_gradients_go_to_the_points_of_the_result_and_add_up(rng, device, dtype, modes):
     points, features = random_case(rng, dtype)
-    out_gradients = random_gradients(rng, [mode], dtype)
-    assert_same_bits(
-        gradient_of(points, features, [mode], out_gradients, device), gradient_oracle(points, features, out_gradients)
-    )
-
-
-@each_float
-def test_rule_29_several_modes_add_their_gradients(rng, device, dtype):
-    points, features = random_case(rng, dtype)
-    out_gradients = random_gradients(rng, OF_FEATURES, dtype)
-    assert_same_bits(
-        gradient_of(points, features, OF_FEATURES, out_gradients, device),
-        gradient_oracle(points, features, out_gradients),
-    )
+    out_gradients = random_gradients(rng, modes, dtype)
+    gradient = gradient_of(points, features, modes, out_gradients, device)
+    assert_same_bits(gradient, gradient_oracle(points, features, out_gradients))
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

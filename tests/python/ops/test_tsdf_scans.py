@@ -11,8 +11,8 @@ import robocache
 torch = pytest.importorskip("torch")
 
 CAMERA = (525.0, 525.0, 319.5, 239.5)
-# The grid covers a box on the table.
-PART = {"grid_min": (-0.09, -0.03, 0.6), "voxel_size": 0.01, "truncation": 0.03}
+# Covers a box on the table.
+GRID = {"grid_min": (-0.09, -0.03, 0.6), "voxel_size": 0.01, "truncation": 0.03}
 SHAPE = (16, 14, 15)
 
 
@@ -29,7 +29,7 @@ def zeros():
 
 @pytest.mark.parametrize("space_carving", [False, True])
 def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving):
-    options = PART | {"space_carving": space_carving}
+    options = GRID | {"space_carving": space_carving}
     subset = scan[::3, ::3].reshape(-1, 3)
     for measured, camera, oracle in ((subset, [], integrate_points), (scan[..., 2], [CAMERA], integrate_depth)):
         expected = oracle(*zeros(), measured, np.eye(4), *camera, **options)
@@ -43,7 +43,7 @@ def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving)
 
 def test_points_and_depth_see_the_same_surface(scan, device):
     """Points and depth are compared in voxels that both measured. A ray passes a voxel's centre within half a diagonal; a depth is that of the pixel's centre."""
-    options = PART | {"voxel_size": 0.005, "truncation": 0.02}
+    options = GRID | {"voxel_size": 0.005, "truncation": 0.02}
     shape = (32, 28, 30)
     grids = []
     for measured, camera in ((scan.reshape(-1, 3), []), (scan[..., 2], [CAMERA])):

@@ -8,17 +8,11 @@ from reference.tsdf import integrate_depth, integrate_points
 import robocache
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 CAMERA = (20.0, 22.0, 15.5, 11.25)
 OPTIONS = {"grid_min": (-1.0, -0.75, 0.25), "voxel_size": 0.25, "truncation": 0.3}
 SHAPE = (7, 6, 5)
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def random_case(rng, is_depth):

@@ -29,14 +29,8 @@ def test_rule_27_bits_beyond_z_are_0_and_z_is_the_lowest_bit_first(device):
 @each_dtype
 def test_rule_27_fill(rng, device, dtype):
     points, features = random_case(rng, dtype, count=40)
-    fills = (
-        [-7.3, float("nan"), float("inf"), 1e-7, 70_000.0]
-        if dtype in FLOATS
-        else [1]
-        if dtype.kind == "b"
-        else [0, 100]
-    )
-    for fill in fills:
+    of_floats = [-7.3, float("nan"), float("inf"), 1e-7, 70_000.0]
+    for fill in of_floats if dtype in FLOATS else [1] if dtype.kind == "b" else [0, 100]:
         check(points, features, device, fill=fill)
     if dtype == np.int64:
         check(points, features, device, fill=2**63 - 1, mode=["min", "first"])

@@ -26,7 +26,7 @@ SUFFIXES = (".csv", ".tsv")
 
 
 def is_csv(file: Path) -> bool:
-    """Whether the name of a file is that of a log that is not hidden."""
+    """Whether a file is named as a log and is not hidden."""
     return has_suffix(file, *SUFFIXES)
 
 

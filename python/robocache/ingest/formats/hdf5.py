@@ -18,14 +18,13 @@ PROPRIO = "proprio_stats.h5"  # the name of AgiBot's files
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 # A file may begin with a user block of 512 bytes times a power of two.
 _MAGIC_OFFSETS = (0, 512, 1024, 2048, 4096)
-# How many first bytes of a file are read.
-_HEAD = 8192
+_HEAD = 8192  # the first bytes of a file that are read
 # At most this many files are opened. A folder holds one layout, so a few are enough.
 _OPENED = 16
 
 
 def is_hdf5(file: Path) -> bool:
-    """Whether the name of a file is that of an HDF5 file that is not hidden."""
+    """Whether a file is named as HDF5 and is not hidden."""
     return has_suffix(file, *SUFFIXES)
 
 

@@ -16,7 +16,7 @@ _OPENED = 4
 
 
 def is_npz(file: Path) -> bool:
-    """Whether the name of a file is that of an .npz file that is not hidden."""
+    """Whether a file is named as .npz and is not hidden."""
     return has_suffix(file, ".npz")
 
 

@@ -21,7 +21,7 @@ class UlogOptions:
 
 
 def is_ulog(file: Path) -> bool:
-    """Whether the name of a file is that of a log that is not hidden."""
+    """Whether a file is named as a log and is not hidden."""
     return has_suffix(file, ".ulg", ".ulog")
 
 

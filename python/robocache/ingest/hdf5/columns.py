@@ -1,6 +1,6 @@
 """Turns HDF5's datasets into streams of rows, texts and frames, with their clocks, for the readers of all layouts.
 
-A dataset's declared size is believed only if the file has so many bytes. Everything that is not read is reported.
+A dataset's declared size is believed only if the file has that many bytes. Everything that is not read is reported.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def read_depth(file: bytes, is_rvl: bool, is_quantised: bool) -> np.ndarray:
 
 def _read_rvl(file: bytes) -> np.ndarray:
     """Returns uint16 ``[H, W]`` from the format of Wilson, "Fast lossless depth image compression" (2017): width and height, then in turn
-    the length of a run of zeros, and a count with so many differences. A number is stored in nibbles of 3 bits, the lowest first; the
+    the length of a run of zeros, and a count with that many differences. A number is stored in nibbles of 3 bits, the lowest first; the
     fourth bit is set if another nibble follows. A little-endian word has eight nibbles, the highest first."""
     if len(file) < 8:
         raise Error(f"expected the size of RVL in 8 bytes, got {len(file)} bytes")

@@ -24,7 +24,7 @@ from .known import Origin
 from .names import Named, named_arrays
 from .streams import FRAMES, IN_ORDER, Topic, joint_lists
 
-# The decoded form of so many messages is kept for the second pass.
+# The decoded form of this many messages is kept for the second pass.
 _WORTH_KEEPING = 2048
 # The most letters of joints' names in a stream's name.
 _MOST_LETTERS = 60

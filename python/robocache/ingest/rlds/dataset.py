@@ -32,7 +32,7 @@ from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
 # The most bytes of a JSON file; TFDS writes none larger.
 _LARGEST_JSON = 2**26
-# Decoded tensors are written in chunks of about so many bytes.
+# Decoded tensors are written in chunks of about this many bytes.
 _CHUNK_BYTES = 2**25
 # The most numbers in a cell of the episodes table.
 _LARGEST_CELL = 4096
