@@ -21,20 +21,20 @@ def stats_and_findings(path, values):
 def assert_stats(stats, values):
     columns = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
     for f, column in enumerate(columns.T):
-        result = {name: getattr(stats, name).reshape(-1)[f] for name in stats._fields}
+        stored = {name: getattr(stats, name).reshape(-1)[f] for name in stats._fields}
         column = column[np.isfinite(column)]
-        assert result["count"] == len(column)
+        assert stored["count"] == len(column)
         if len(column) == 0:
-            assert all(np.isnan(value) for name, value in result.items() if name != "count")
+            assert all(np.isnan(value) for name, value in stored.items() if name != "count")
             continue
-        assert result["min"] == column.min()
-        assert result["max"] == column.max()
+        assert stored["min"] == column.min()
+        assert stored["max"] == column.max()
         for name, q in QUANTILES.items():
-            assert result[name] == np.quantile(column, q), name
+            assert stored[name] == np.quantile(column, q), name
         # Each mean of n terms is off by at most n * 2^-53 of the largest term, so two means differ by at most twice as much.
         tolerance = np.abs(column).max() * len(column) * 2.0**-52
-        assert abs(result["mean"] - column.mean()) <= tolerance
-        assert abs(result["std"] - column.std()) <= tolerance
+        assert abs(stored["mean"] - column.mean()) <= tolerance
+        assert abs(stored["std"] - column.std()) <= tolerance
 
 
 @settings(max_examples=60)

@@ -59,9 +59,9 @@ def delete_rows(stream, episode, rows):
 
 
 def make_burst(time):
-    result = time.copy()
-    result[300:309] = result[308] - np.arange(9)[::-1] * 100_000
-    return result
+    bunched = time.copy()
+    bunched[300:309] = bunched[308] - np.arange(9)[::-1] * 100_000
+    return bunched
 
 
 def drift(recordings):

@@ -230,7 +230,6 @@ def test_no_folder_above_the_source_is_in_shared_files(tmp_path, monkeypatch):
                 file_count += 1
                 assert b"ann-bell" not in file.read_bytes(), file
     assert file_count > 10
-    assert sorted(path.name for path in (home / "out").iterdir())
     assert b"provenance" in next((home / "out").iterdir()).read_bytes()  # not compressed: the search above sees it
 
 

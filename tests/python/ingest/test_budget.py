@@ -25,6 +25,7 @@ from ros_files import ROS1, START, message, write_bag1, write_channel, write_dat
 
 import robocache
 
+Field = descriptor_pb2.FieldDescriptorProto
 MB = 1 << 20
 # The most memory that an ingest may take beyond its imports. Without the limit, each case took 1 GB to 30 GB.
 MOST_MB = 800
@@ -120,8 +121,9 @@ def protobuf_records(folder):
     files = descriptor_pb2.FileDescriptorSet()
     file = files.file.add(name="t.proto", package="p", syntax="proto3")
     file.message_type.add(name="A")
-    field = file.message_type.add(name="T").field.add(name="a", number=1, type=11, label=3, type_name=".p.A")
-    assert field.number == 1
+    file.message_type.add(name="T").field.add(
+        name="a", number=1, type=Field.TYPE_MESSAGE, label=Field.LABEL_REPEATED, type_name=".p.A"
+    )
     body = b"\x0a\x00" * (40 * MB)
     return one_message(folder / "a.mcap", "", body, "protobuf", ("p.T", "protobuf", files.SerializeToString()))
 

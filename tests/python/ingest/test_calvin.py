@@ -73,10 +73,8 @@ def test_every_array_of_every_step(tmp_path):
             np.testing.assert_array_equal(time, time_ns)
         for key in ("actions", "rel_actions", "robot_obs", "scene_obs"):
             np.testing.assert_array_equal(streams[key][1], expected[key])
-        assert (
-            yields.facts["rel_actions"]["attributes"] == {"absolute": False}
-            and "attributes" not in yields.facts["actions"]
-        )
+        assert yields.facts["rel_actions"]["attributes"] == {"absolute": False}
+        assert "attributes" not in yields.facts["actions"]
         for key in ("rgb_static", "rgb_gripper"):
             np.testing.assert_array_equal(pixels(streams[key][1]), expected[key])
         np.testing.assert_array_equal(pixels(streams["depth_static"][1])[..., 0], expected["depth_static"])

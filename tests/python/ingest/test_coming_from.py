@@ -37,9 +37,9 @@ def chunk(x, t, offsets):
 def test_openpi(tmp_path, rng, monkeypatch, robot):
     """openpi's norm_stats.json, prompt and pixels, which Pillow resizes."""
     monkeypatch.chdir(tmp_path)
-    aloha = robot == "ALOHA"
-    mask, state_width, horizon = ([1] * 6 + [0] + [1] * 6 + [0], 14, 50) if aloha else ([1] * 6 + [0], 8, 10)
-    state_key, key = ("observation.state", "action") if aloha else ("state", "actions")
+    is_aloha = robot == "ALOHA"
+    mask, state_width, horizon = ([1] * 6 + [0] + [1] * 6 + [0], 14, 50) if is_aloha else ([1] * 6 + [0], 8, 10)
+    state_key, key = ("observation.state", "action") if is_aloha else ("state", "actions")
     lengths = (70, 20)
     states = [rng.normal(size=(n, state_width)).astype(np.float32) for n in lengths]
     episode_actions = [rng.normal(size=(n, len(mask))).astype(np.float32) for n in lengths]
@@ -69,15 +69,15 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
 
     def normal(x, name):
         mean, std, q01, q99 = (np.array(stats[name][statistic]) for statistic in ("mean", "std", "q01", "q99"))
-        return (x - mean) / (std + 1e-6) if aloha else (x - q01) / (q99 - q01 + 1e-6) * 2 - 1
+        return (x - mean) / (std + 1e-6) if is_aloha else (x - q01) / (q99 - q01 + 1e-6) * 2 - 1
 
     with pytest.warns(robocache.NormStatsWarning):
-        namespace = run("# ours\nmask" if aloha else "# ours: LIBERO (", ds=robocache.open("cache"))
+        namespace = run("# ours\nmask" if is_aloha else "# ours: LIBERO (", ds=robocache.open("cache"))
     np.testing.assert_allclose(namespace["batch"][key].numpy(), normal(relative_actions, "actions"), atol=2e-4)
     np.testing.assert_allclose(namespace["batch"][state_key].numpy(), normal(all_states, "state"), atol=2e-4)
     recorded = np.stack([chunk(a, t, range(horizon)) for a in episode_actions for t in range(len(a))])
     np.testing.assert_allclose(namespace["absolute"].numpy(), recorded, atol=1e-5)
-    if aloha:
+    if is_aloha:
         assert namespace["batch"]["task"] == ["task 0"] * 70 + ["task 1"] * 20
         # openpi_client/image_tools.py, resize_with_pad scales by the larger of both ratios, rounds the size down, and centres the
         # image on black; model.py: / 255 * 2 - 1.
@@ -184,10 +184,10 @@ def test_openvla_libero(tmp_path, rng):
     # data_utils.py, BOUNDS_Q99: all but the gripper between the quantiles of all rows, clipped. traj_transforms.py, chunk_act_obs:
     # after the last row the gripper is repeated, the others are 0.
     q01, q99 = np.quantile(np.concatenate(episode_actions)[:, :6], [0.01, 0.99], axis=0)
-    scale = [np.clip(2 * (x[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for x in episode_actions]
+    scaled = [np.clip(2 * (x[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for x in episode_actions]
     expected = [
         np.concatenate([np.concatenate([deltas, np.zeros((8, 6))])[t : t + 8], chunk(x[:, 6:], t, range(8))], -1)
-        for x, deltas in zip(episode_actions, scale, strict=True)
+        for x, deltas in zip(episode_actions, scaled, strict=True)
         for t in range(len(x))
     ]
     np.testing.assert_allclose(batch["action"].numpy(), np.stack(expected), atol=2e-6)
@@ -286,16 +286,16 @@ def test_diffusion_policy(tmp_path, rng):
     # repeat the edge. normalizer.py, limits: (x - min) * 2 / (max - min) - 1 over the whole buffer.
     for name in ("state", "action"):
         x = arrays[f"data/{name}"]
-        scale = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1
+        scaled = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1
         expected = [
             chunk(episode, start, range(16))
-            for episode in np.split(scale, ends[:-1])
+            for episode in np.split(scaled, ends[:-1])
             for start in range(-1, len(episode) - 16 + 7 + 1)
         ]
         np.testing.assert_allclose(batch[name].numpy(), np.stack(expected), atol=1e-4)
 
 
-def test_every_snippet_of_ours_is_run():
+def test_the_page_has_as_many_snippets_of_ours_as_run_above():
     ours = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith("# ours")]
     assert len(ours) == 9
     assert len(re.findall(r"^## ", PAGE, re.MULTILINE)) == 6

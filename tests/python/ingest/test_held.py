@@ -18,6 +18,7 @@ from rosbags.rosbag1 import Writer as Bag1
 import robocache
 
 ROWS, STEP = 8, 100_000_000
+Field = descriptor_pb2.FieldDescriptorProto
 MODES = np.array([0, 4, 2, 2, 0, 1, 4, 0])
 ARMED = MODES % 4 == 0
 LEVEL = np.linspace(-1, 1, ROWS) ** 3
@@ -35,9 +36,8 @@ def stamp(k):
 def rows_between(dataset, stream, step=STEP, **window):
     """Returns the loader's values at 0, 0.31 and 0.77 of each step: ``[ROWS - 1, 3, features]``."""
     offsets = [0, 0.31 * step / 1e9, 0.77 * step / 1e9]
-    options = {"anchors": stream, "batch_size": ROWS, "shuffle": False, "dtype": "float64"}
-    options["default"] = robocache.Window(dtype=options.pop("dtype"))
-    loader = robocache.Loader(dataset, delta_timestamps={stream: robocache.Window(offsets, **window)}, **options)
+    windows = {stream: robocache.Window(offsets, dtype="float64", **window)}
+    loader = robocache.Loader(dataset, delta_timestamps=windows, anchors=stream, batch_size=ROWS, shuffle=False)
     return np.asarray(next(iter(loader))[stream])[: ROWS - 1].reshape(ROWS - 1, 3, -1)
 
 
@@ -110,18 +110,24 @@ def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
     enum = file.enum_type.add(name="Mode")
     for number in (0, 1, 2, 4):
         enum.value.add(name=f"M{number}", number=number)
-    file.message_type.add(name="Flag").field.add(name="value", number=1, type=8, label=1)
+    file.message_type.add(name="Flag").field.add(name="value", number=1, type=Field.TYPE_BOOL)
     state = file.message_type.add(name="State")
-    types = {"level": (1, ""), "mode": (14, ".p.Mode"), "armed": (8, ""), "count": (5, ""), "flag": (11, ".p.Flag")}
+    types = {
+        "level": (Field.TYPE_DOUBLE, None),
+        "mode": (Field.TYPE_ENUM, ".p.Mode"),
+        "armed": (Field.TYPE_BOOL, None),
+        "count": (Field.TYPE_INT32, None),
+        "flag": (Field.TYPE_MESSAGE, ".p.Flag"),
+    }
     for number, (name, (type, type_name)) in enumerate(types.items(), 1):
-        state.field.add(name=name, number=number, type=type, label=1, type_name=type_name or None)
+        state.field.add(name=name, number=number, type=type, type_name=type_name)
     pool = DescriptorPool()
     pool.Add(file)
-    make = GetMessageClass(pool.FindMessageTypeByName("p.State"))
+    make_state = GetMessageClass(pool.FindMessageTypeByName("p.State"))
     payloads = []
     for k, (mode, armed) in enumerate(zip(MODES.tolist(), ARMED.tolist(), strict=True)):
-        result = make(level=LEVEL[k], mode=mode, armed=armed, count=mode, flag={"value": armed})
-        payloads.append((stamp(k), result.SerializeToString()))
+        message = make_state(level=LEVEL[k], mode=mode, armed=armed, count=mode, flag={"value": armed})
+        payloads.append((stamp(k), message.SerializeToString()))
     schema = ("p.State", "protobuf", descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
     dataset = ingest_and_open(write_channel(tmp_path / "a.mcap", "protobuf", schema, payloads), tmp_path)
     check(

@@ -175,9 +175,8 @@ def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(dataset.streams[topic].values[:], wide_masks)
     assert dataset.streams[topic].frames.unit_m is None
-    with pytest.raises(
-        robocache.ArgumentError, match=f"'{topic}'.*unit_m"
-    ):  # a batch can hold distances or bytes, not labels of 16 bits
+    # A batch can hold distances or bytes, not labels of 16 bits.
+    with pytest.raises(robocache.ArgumentError, match=f"'{topic}'.*unit_m"):
         robocache.Loader(dataset, delta_timestamps={topic: robocache.Window()}, batch_size=ROWS)
 
 

@@ -41,6 +41,8 @@ from ros_files import (
 
 import robocache
 
+Field = descriptor_pb2.FieldDescriptorProto
+
 # ---- files ----
 
 
@@ -305,8 +307,8 @@ def protobuf_class():
     kind.value.add(name="A", number=0)
     kind.value.add(name="B", number=2)
     inner = file.message_type.add(name="Inner")
-    inner.field.add(name="n", number=1, type=3, label=1)
-    inner.field.add(name="again", number=2, type=11, label=1, type_name=".p.Inner")
+    inner.field.add(name="n", number=1, type=Field.TYPE_INT64)
+    inner.field.add(name="again", number=2, type=Field.TYPE_MESSAGE, type_name=".p.Inner")
     thing = file.message_type.add(name="Thing")
     stamp = ".google.protobuf.Timestamp"
     for number, (name, type, label, kind) in enumerate(
@@ -351,18 +353,18 @@ def reading_class():
     file = descriptor_pb2.FileDescriptorProto(name="reading.proto", package="p", syntax="proto3")
     turn = file.message_type.add(name="Turn")
     for number, name in enumerate("xyzw", 1):
-        turn.field.add(name=name, number=number, type=1, label=1)
+        turn.field.add(name=name, number=number, type=Field.TYPE_DOUBLE)
     reading = file.message_type.add(name="Reading")
     for oneof in ("of", "_range", "_count"):
         reading.oneof_decl.add(name=oneof)
-    reading.field.add(name="force", number=1, type=1, label=1)
-    reading.field.add(name="range", number=2, type=1, label=1, proto3_optional=True, oneof_index=1)
-    reading.field.add(name="count", number=3, type=5, label=1, proto3_optional=True, oneof_index=2)
-    reading.field.add(name="turn", number=4, type=11, label=1, type_name=".p.Turn", oneof_index=0)
-    reading.field.add(name="angle", number=5, type=1, label=1, oneof_index=0)
+    reading.field.add(name="force", number=1, type=Field.TYPE_DOUBLE)
+    reading.field.add(name="range", number=2, type=Field.TYPE_DOUBLE, proto3_optional=True, oneof_index=1)
+    reading.field.add(name="count", number=3, type=Field.TYPE_INT32, proto3_optional=True, oneof_index=2)
+    reading.field.add(name="turn", number=4, type=Field.TYPE_MESSAGE, type_name=".p.Turn", oneof_index=0)
+    reading.field.add(name="angle", number=5, type=Field.TYPE_DOUBLE, oneof_index=0)
     part = file.message_type.add(name="Part")
-    part.field.add(name="turn", number=1, type=11, label=1, type_name=".p.Turn")
-    reading.field.add(name="parts", number=6, type=11, label=3, type_name=".p.Part")
+    part.field.add(name="turn", number=1, type=Field.TYPE_MESSAGE, type_name=".p.Turn")
+    reading.field.add(name="parts", number=6, type=Field.TYPE_MESSAGE, label=Field.LABEL_REPEATED, type_name=".p.Part")
     pool = DescriptorPool()
     pool.Add(file)
     files = descriptor_pb2.FileDescriptorSet(file=[file])
@@ -538,7 +540,13 @@ def test_a_deeply_nested_definition_is_refused():
     for level in range(18):
         kind = file.message_type.add(name=f"M{level}")
         for number, name in enumerate("ab" if level < 17 else (), 1):
-            kind.field.add(name=name, number=number, label=3, type=11, type_name=f".pkg.M{level + 1}")
+            kind.field.add(
+                name=name,
+                number=number,
+                label=Field.LABEL_REPEATED,
+                type=Field.TYPE_MESSAGE,
+                type_name=f".pkg.M{level + 1}",
+            )
     with pytest.raises(robocache.Error, match="more than 20000 nested messages"):
         ProtobufDecoder("pkg.M0", descriptors.SerializeToString())
 

@@ -35,10 +35,10 @@ def change_actions(source):
 def test_the_cache_is_in_the_users_folder_and_made_once(source, caches, monkeypatch):
     first = open_cache(source)
     time = made_at(first)
-    (result, lock) = sorted(caches.iterdir())
-    assert first.path == str(result)
-    assert result.name.startswith("source-")
-    assert lock.name == f"{result.name}.lock"
+    cache, lock = sorted(caches.iterdir())
+    assert first.path == str(cache)
+    assert cache.name.startswith("source-")
+    assert lock.name == f"{cache.name}.lock"
     assert made_at(open_cache(source)) == time
     monkeypatch.chdir(source.parent)
     assert made_at(open_cache("source")) == time
@@ -99,8 +99,8 @@ def test_snapshots_of_the_hub_are_read_and_other_links_with_an_option(source, tm
     for read in (open_cache, robocache.Loader.from_lerobot, robocache.LeRobotDataset):
         with pytest.raises(robocache.FileError, match=r"out of the source .--follow-links.$"):
             read(moved)
-    result = open_cache(moved, follow_links=True)
-    assert open_cache(moved).path == result.path  # the cache exists, so no file is read again
+    linked_cache = open_cache(moved, follow_links=True)
+    assert open_cache(moved).path == linked_cache.path  # the cache exists, so no file is read again
     linked = next(from_lerobot(moved, batch_size=2, shuffle=False, follow_links=True))
     assert linked["index"].tolist() == batch["index"].tolist() and linked["action"].equal(batch["action"])
 
@@ -116,29 +116,29 @@ def test_a_cache_path_of_the_caller(source, tmp_path, caches):
 
 def test_a_cache_of_another_source_is_not_replaced(source, rng, tmp_path):
     other = write(tmp_path / "other", rng)
-    result = made_at(open_cache(other, cache=tmp_path / "cache"))
+    time = made_at(open_cache(other, cache=tmp_path / "cache"))
     with pytest.raises(robocache.FileError, match=r"expected a cache of .*source.*got one of .*other"):
         open_cache(source, cache=tmp_path / "cache")
     (tmp_path / "notes").mkdir()
     with pytest.raises(robocache.FileError, match="notes"):
         open_cache(source, cache=tmp_path / "notes")
-    assert made_at(robocache.open(tmp_path / "cache")) == result
+    assert made_at(robocache.open(tmp_path / "cache")) == time
     assert list((tmp_path / "notes").iterdir()) == []
 
 
 def test_a_cache_of_robocache_ingest_is_used(source, tmp_path, caches):
     robocache.ingest(source, tmp_path / "cache", index_columns=True)
-    result = made_at(robocache.open(tmp_path / "cache"))
+    time = made_at(robocache.open(tmp_path / "cache"))
     loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=4)
     assert {"index", "frame_index", "timestamp"} <= next(loader).keys()
     assert len(lerobot_dataset(source, cache=tmp_path / "cache")) == 76
-    assert made_at(robocache.open(tmp_path / "cache")) == result
+    assert made_at(robocache.open(tmp_path / "cache")) == time
     assert not caches.exists() and not (tmp_path / "cache.lock").exists()
 
 
 def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache")
-    result = made_at(robocache.open(tmp_path / "cache"))
+    time = made_at(robocache.open(tmp_path / "cache"))
     with pytest.warns(UserWarning, match="without the columns timestamp, frame_index, index, so batches") as warned:
         loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=76, shuffle=False)
     assert warned[0].filename == loaders_by_keywords.__file__
@@ -149,7 +149,7 @@ def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
         assert np.array_equal(values, complete_batch[key], equal_nan=values.is_floating_point())
     with pytest.raises(robocache.FileError, match=r"`robocache ingest .*source CACHE --index-columns` keeps them"):
         lerobot_dataset(source, cache=tmp_path / "cache")
-    assert made_at(robocache.open(tmp_path / "cache")) == result
+    assert made_at(robocache.open(tmp_path / "cache")) == time
 
 
 @pytest.mark.parametrize(
@@ -158,22 +158,22 @@ def test_a_cache_without_index_columns_warns_of_missing_keys(source, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*batches lack them")
 def test_files_of_others_are_never_replaced(source, tmp_path, options):
     robocache.ingest(source, tmp_path / "cache", **options)
-    result = made_at(open_cache(source, cache=tmp_path / "cache"))
+    time = made_at(open_cache(source, cache=tmp_path / "cache"))
     change_actions(source)
     words = r"cache: files of .*source have changed since; from_lerobot\(\) did not make it, so it stays unchanged: `robocache ingest .*`"
     with pytest.raises(robocache.FileError, match=words):
         open_cache(source, cache=tmp_path / "cache")
-    assert made_at(robocache.open(tmp_path / "cache")) == result
+    assert made_at(robocache.open(tmp_path / "cache")) == time
 
 
 def test_files_that_replaced_our_cache_are_not_replaced(source, tmp_path):
     open_cache(source, cache=tmp_path / "cache")
     robocache.ingest(source, tmp_path / "cache", overwrite=True, index_columns=True)
-    result = made_at(open_cache(source, cache=tmp_path / "cache"))
+    time = made_at(open_cache(source, cache=tmp_path / "cache"))
     change_actions(source)
     with pytest.raises(robocache.FileError, match="did not make it"):
         open_cache(source, cache=tmp_path / "cache")
-    assert made_at(robocache.open(tmp_path / "cache")) == result
+    assert made_at(robocache.open(tmp_path / "cache")) == time
     default = Path(open_cache(source).path)
     shutil.copytree(default, tmp_path / "copy")
     change_actions(source)
@@ -232,9 +232,9 @@ def test_a_missing_dataset(tmp_path, monkeypatch, caches):
 
 
 def test_a_damaged_cache_of_the_users_cache_folder(source, tmp_path):
-    result = Path(open_cache(source).path)
-    shutil.copytree(result, tmp_path / "cache")
-    for cache in (result, tmp_path / "cache"):
+    default = Path(open_cache(source).path)
+    shutil.copytree(default, tmp_path / "cache")
+    for cache in (default, tmp_path / "cache"):
         (cache / "manifest.json").write_text("{}")
     with pytest.raises(robocache.FileError, match=r"cache/manifest\.json: at byte 1: expected") as error:
         open_cache(source, cache=tmp_path / "cache")

@@ -57,12 +57,12 @@ def test_the_action_follows_the_rule(seed, mode):
             all_chunks.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        result, action = chunks.at(moment), expected_action(all_chunks, moment, mode, 0.3, fade_begins)
-        assert (result is None) == (action is None)
-        if action is None:
+        action, expected = chunks.at(moment), expected_action(all_chunks, moment, mode, 0.3, fade_begins)
+        assert (action is None) == (expected is None)
+        if expected is None:
             starved += 1
         else:
-            np.testing.assert_allclose(result, action, rtol=1e-11, atol=1e-13)
+            np.testing.assert_allclose(action, expected, rtol=1e-11, atol=1e-13)
         assert chunks.starved == starved
 
 

@@ -297,5 +297,5 @@ def test_precision_that_float32_loses_is_warned_of(name, tmp_path):
         (LARGE["northing"], {"stored_dtype": np.float32}),
     ],
 )
-def test_values_that_float32_holds_are_not_warned_of(column, options, tmp_path):
+def test_values_that_float32_holds_or_a_caller_asks_for_are_not_warned_of(column, options, tmp_path):
     load_columns(tmp_path, [column], None, **options)

@@ -217,9 +217,9 @@ def test_explain_is_a_list_and_a_table(dataset):
         "action": "over budget (29.30 KiB of host memory): its files, read ahead",
     }
     assert [placement.key for placement in explained] == KEYS
-    for key, tier, size, why in explained:
+    for key, _, size, why in explained:
         assert size == dataset.streams[key].values.nbytes
-        assert why == reasons[key], tier
+        assert why == reasons[key]
     lines = str(explained).splitlines()
     assert lines[0].split() == ["key", "tier", "size", "why"]
     assert len(lines) == 1 + len(KEYS)
