@@ -54,7 +54,7 @@ void expect_files(const WindowSource& source, const Anchor& anchor) {
   }
 }
 
-// Does the same for samples [begin, end), as far as the batch has them.
+// Announces the rows of files for samples [begin, end), as far as the batch has them.
 void expect_files(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   for (int64_t i = begin; i < end && i < batch.count; ++i) {

@@ -233,7 +233,7 @@ void check_grid(const LoaderOptions& options, size_t index) {
     double ns;
     int64_t episodes;
   };
-  constexpr size_t kPeriodsNamed = 4;
+  constexpr size_t kMostNamedPeriods = 4;
   bool mixes = false;  // a latency matters only if the method mixes rows: other methods take a recorded row
   std::vector<Period> all_periods;
   std::string text;
@@ -259,15 +259,15 @@ void check_grid(const LoaderOptions& options, size_t index) {
         "'" + stream->name + "'" + (options.mixture ? " of sources[" + std::to_string(i) + "]" : "");
     for (const auto& [_, period] : periods) {
       all_periods.push_back(period);
-      if (all_periods.size() > kPeriodsNamed) continue;
+      if (all_periods.size() > kMostNamedPeriods) continue;
       text += (text.empty() ? "of " : ", of ") + stream_name + " " + period_text(period.ns);
       if (periods.size() > 1) {
         text += " in " + std::to_string(period.episodes) + (period.episodes == 1 ? " episode" : " episodes");
       }
     }
   }
-  if (all_periods.size() > kPeriodsNamed)
-    text += ", and " + std::to_string(all_periods.size() - kPeriodsNamed) + " more";
+  if (all_periods.size() > kMostNamedPeriods)
+    text += ", and " + std::to_string(all_periods.size() - kMostNamedPeriods) + " more";
   const double latency = mixes ? request.offset_s.value_or(options.offset_s) : 0;
   for (const double delta : request.delta_timestamps) {
     const double ns = (delta + latency) * kNsPerSecond;

@@ -68,11 +68,10 @@ auto find_given(const std::map<std::string, NormStats>& given, const StreamReque
   return entry == given.end() && request.convert.empty() ? given.find(request.rows_key()) : entry;
 }
 
-// The statistics of a key, their name in errors, and whether the caller gave them.
 struct KeyStatistics {
   NormStats stats;
-  std::string name;
-  bool given = false;
+  std::string name;        // in errors
+  bool are_given = false;  // by the caller
 };
 
 // Returns the fields of computed statistics that a mode reads. The rows of `table` are mean, std, min, max, the quantiles, and
@@ -135,7 +134,7 @@ NormStats known_statistics(const LoaderOptions& options, size_t source, size_t r
   }
   if (!is_normalised(options, source, request)) return {};
   KeyStatistics statistics = statistics_of(options, source, request, spec);
-  return statistics.given ? NormStats() : std::move(statistics.stats);
+  return statistics.are_given ? NormStats() : std::move(statistics.stats);
 }
 
 std::string short_text(double number) {
@@ -194,8 +193,8 @@ struct FeatureList {
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   if (!is_normalised(options, source, request)) return {};
   const auto [features, dtype] = values_of(options, source, request);
-  const auto [stats, name, given] = statistics_of(options, source, request, spec);
-  if (given) refuse_infinite(stats, *options.streams[request].normalize, name);
+  const auto [stats, name, are_given] = statistics_of(options, source, request, spec);
+  if (are_given) refuse_infinite(stats, *options.streams[request].normalize, name);
   return affines(stats, features, spec.keys[request].steps(), dtype, *options.streams[request].normalize,
                  options.constant, options.min_spread, name);
 }
@@ -274,7 +273,7 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
     for (size_t request = 0; request < options.streams.size(); ++request) {
       if (!is_normalised(options, source, request)) continue;
       const Stream& stream = *options.sources[source].stream_of(request);
-      const auto [stats, _, by_caller] = statistics_of(options, source, request, specs[source]);
+      const auto [stats, _, are_given] = statistics_of(options, source, request, specs[source]);
       const auto [width, dtype] = values_of(options, source, request);
       const Normalize& mode = *options.streams[request].normalize;
       const Scaling scaling{mode, dtype == DType::kFloat64, options.constant, options.min_spread};
@@ -287,7 +286,7 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
         const size_t index = step * stats_width + f;
         const ScaledFeature scaled = scale_feature(stats, index, scaling);
         bool has_numbers = true;
-        if (!by_caller) {
+        if (!are_given) {
           has_numbers = stats["count"][index] > 0;
         } else if (is_recorded) {
           has_numbers = stream.stats.count[f] > 0;

@@ -453,8 +453,8 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
   TableSet tables;
   const auto pack = [&](int64_t i, std::vector<uint8_t>& blob) {
     const JpegFile file(read(i, blob));
-    if (const FrameShape got{file.height, file.width, file.channels}; got != shape) {
-      throw FrameError("JPEG: expected " + shape.describe() + ", got " + got.describe());
+    if (const FrameShape actual{file.height, file.width, file.channels}; actual != shape) {
+      throw FrameError("JPEG: expected " + shape.describe() + ", got " + actual.describe());
     }
     JpegFrame frame = file.frame;
     frame.words = frames[i].words;

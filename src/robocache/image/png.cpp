@@ -327,7 +327,7 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
     const uint8_t* from = static_cast<const uint8_t*>(pixels) + r * bytes;
     if (sample_bytes == 1) {
       std::memcpy(row.data(), from, bytes);
-    } else {
+    } else {  // PNG is big-endian
       for (size_t i = 0; i < bytes; i += 2) row[i] = from[i + 1], row[i + 1] = from[i];
     }
     for (size_t i = 0; i < bytes; ++i) {

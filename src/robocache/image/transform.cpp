@@ -78,8 +78,8 @@ uint64_t key_of(const ImageOptions& options, std::string_view key) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   uint64_t hash = 0;
-  for (const std::string& name_in_key : keys) {
-    for (const char letter : name_in_key) hash = mix_bits(hash + static_cast<unsigned char>(letter) + 1);
+  for (const std::string& camera : keys) {
+    for (const char letter : camera) hash = mix_bits(hash + static_cast<unsigned char>(letter) + 1);
     hash = mix_bits(~hash);
   }
   return hash;

@@ -492,9 +492,9 @@ __global__ void __launch_bounds__(kThreads)
           static_cast<Work*>(g.values)[batch * g.values_batch + row * g.values_sample + feature * g.values_feature] +=
               static_cast<Work>(x);
         },
-        [&](int64_t e, const SplineRowGradient& x) {
+        [&](int64_t entry, const SplineRowGradient& x) {
           if (g.times == nullptr) return;
-          SplineRowGradient* const to = g.spline.table_gradient + batch * s.samples + e;
+          SplineRowGradient* const to = g.spline.table_gradient + batch * s.samples + entry;
           if (x.before != 0) atomicAdd(&to->before, x.before);
           if (x.after != 0) atomicAdd(&to->after, x.after);
           if (x.carry != 0) atomicAdd(&to->carry, x.carry);

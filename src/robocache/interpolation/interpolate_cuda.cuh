@@ -109,8 +109,8 @@ __device__ V* stepped(V* base, int32_t index, int32_t stride_bytes) {
 // Converts to the work type.
 template <class Work, class T, int kVector>
 __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
-  if constexpr (std::is_same_v<T, BFloat16> &&
-                kVector % 2 == 0) {  // a shift gives the lower number, a mask the upper one
+  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {
+    // A shift gives the lower number, a mask the upper one.
 #pragma unroll
     for (int e = 0; e < kVector; e += 2) {
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(from.x + e);

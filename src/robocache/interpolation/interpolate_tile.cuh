@@ -29,7 +29,7 @@ struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
   int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
 
-// Returns the grid: one block for each tile of each row, or of cut.rows rows.
+// Returns the grid: one block for each tile of each row, or of tiling.rows rows.
 inline dim3 grid_of(const Tiling& tiling) {
   return {static_cast<unsigned>(tiling.tiles),
           static_cast<unsigned>(std::min<int64_t>(divided_up(tiling.batch, tiling.rows), 65535))};
@@ -43,13 +43,13 @@ struct Tile {
   int32_t count;  // number of targets in all the block's rows
 };
 
-__device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) {
-  const int32_t first = static_cast<int32_t>(tile) * cut.tile;
-  const int32_t remaining = cut.targets_count - first;
-  if (cut.rows == 1) return {batch, first, 1, remaining < cut.tile ? remaining : cut.tile};
-  const int64_t rows = cut.batch - batch;
-  const int32_t tile_rows = rows < cut.rows ? static_cast<int32_t>(rows) : cut.rows;
-  return {batch, 0, tile_rows, tile_rows * cut.tile};
+__device__ inline Tile tile_at(const Tiling& tiling, uint32_t tile, int64_t batch) {
+  const int32_t first = static_cast<int32_t>(tile) * tiling.tile;
+  const int32_t remaining = tiling.targets_count - first;
+  if (tiling.rows == 1) return {batch, first, 1, remaining < tiling.tile ? remaining : tiling.tile};
+  const int64_t rows = tiling.batch - batch;
+  const int32_t tile_rows = rows < tiling.rows ? static_cast<int32_t>(rows) : tiling.rows;
+  return {batch, 0, tile_rows, tile_rows * tiling.tile};
 }
 
 // A target, and the range in which its samples are searched for.
@@ -67,15 +67,15 @@ struct Lookup {
 // Copies the windows of the rows' clocks to shared memory of window_bytes() bytes, then calls visit(i, lookup) for
 // every target of the tile. The whole block calls it. kLong: the result of is_long.
 template <bool kLong, class Clock, class Visit>
-__device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile& tile, const Visit& visit) {
+__device__ void look_up(const Tiling& tiling, const TiledSegment& tiled, const Tile& tile, const Visit& visit) {
   extern __shared__ double window_memory[];
   auto* const window = reinterpret_cast<Clock*>(window_memory);
   const Clock* const row = static_cast<const Clock*>(tiled.times) + tile.batch * tiled.times_batch;
-  const Clock* const targets = static_cast<const Clock*>(cut.targets) + tile.batch * cut.targets_batch;
-  const auto row_of = [&](int32_t i) { return cut.rows == 1 ? 0 : i / cut.tile; };
+  const Clock* const targets = static_cast<const Clock*>(tiling.targets) + tile.batch * tiling.targets_batch;
+  const auto row_of = [&](int32_t i) { return tiling.rows == 1 ? 0 : i / tiling.tile; };
   const auto target_at = [&](int32_t i) {
     const int32_t r = row_of(i);
-    return *stepped(targets + r * cut.targets_batch, tile.first + i - r * cut.tile, cut.target_stride);
+    return *stepped(targets + r * tiling.targets_batch, tile.first + i - r * tiling.tile, tiling.target_stride);
   };
   const auto thread = static_cast<int32_t>(threadIdx.x);
   wait_for_work_before();
@@ -91,7 +91,7 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile
     }
   }
   Clock loaded[kTimesPerThread];
-  if (cut.rows == 1) {
+  if (tiling.rows == 1) {
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
       const int32_t index = thread + u * kTileThreads;
@@ -120,8 +120,8 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& tiled, const Tile
 #pragma unroll 1
   for (int32_t i = thread; i < tile.count; i += kLong ? kTileThreads : kMaxTile) {
     const int32_t r = row_of(i);
-    visit(i, Lookup<Clock>{row + r * tiled.times_batch, window + (r << tiled.log2_span), range, n, r, i - r * cut.tile,
-                           target});
+    visit(i, Lookup<Clock>{row + r * tiled.times_batch, window + (r << tiled.log2_span), range, n, r,
+                           i - r * tiling.tile, target});
     target = second_target;
   }
 }

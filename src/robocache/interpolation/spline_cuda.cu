@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(kTableThreads) spread_nan_kernel(const __grid_
     const SplineRow* const table = call.table + batch * s.samples;
     const auto count = row_length(s, batch) == 0 ? 0 : static_cast<int32_t>(table[0].carry);
     if (count < 3 || table[count - 1].back == 0) continue;  // with two samples, both slopes are NaN already
-    for (int64_t d = threadIdx.x; d < s.features; d += kTableThreads) {
-      const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature;
-      Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d;
+    for (int64_t feature = threadIdx.x; feature < s.features; feature += kTableThreads) {
+      const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch + feature * s.values_feature;
+      Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + feature;
       bool has_nan = false;
       for (int32_t e = 0; e < count; ++e) {
         const auto y = to_work<Work>(values[table[e].row * s.values_sample]);

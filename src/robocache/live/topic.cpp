@@ -88,9 +88,9 @@ std::string list_of(const std::vector<std::string_view>& names) {
 }
 
 // Reads one message from its start to its end. Every read is checked against the end.
-class Walk {
+class MessageReader {
  public:
-  explicit Walk(std::span<const uint8_t> message) : bytes_(message) {
+  explicit MessageReader(std::span<const uint8_t> message) : bytes_(message) {
     if (message.size() < 4 || message[0] != 0 || message[1] > 1)
       throw Unfit("expected CDR, which begins with 00 00 or 00 01");
     is_swapped_ = (message[1] == 1) != (std::endian::native == std::endian::little);
@@ -145,17 +145,17 @@ class Walk {
   }
 
   // Writes a number in another dtype, which must hold it.
-  void convert(const uint8_t* from, DType dtype, uint8_t* to, DType as) const {
-    if (dtype == as && dtype != DType::kBool) {
+  void convert(const uint8_t* from, DType dtype, uint8_t* to, DType to_dtype) const {
+    if (dtype == to_dtype && dtype != DType::kBool) {
       const auto size = static_cast<size_t>(dtype_size(dtype));
       for (size_t i = 0; i < size; ++i) to[i] = from[is_swapped_ ? size - 1 - i : i];
       return;
     }
-    store(load(from, dtype), to, as);
+    store(load(from, dtype), to, to_dtype);
   }
 
-  static void store(double value, uint8_t* to, DType as) {
-    with_type(as, [&]<class T>(T) {
+  static void store(double value, uint8_t* to, DType dtype) {
+    with_type(dtype, [&]<class T>(T) {
       const T number = from_work<T>(value);
       std::memcpy(to, &number, sizeof(number));
     });
@@ -257,18 +257,18 @@ struct Topic::Plan {
     }
     for (const json& inner : entry.value("fields", json::array())) field.fields.push_back(parse(inner));
     if (field.kind == Kind::kRecords && field.fields.empty()) refuse("plan: expected fields of records");
-    for (const char* name : {"to", "absent"}) {
-      for (const json& pair : entry.value(name, json::array())) {
+    for (const bool is_absent : {false, true}) {
+      for (const json& pair : entry.value(is_absent ? "absent" : "to", json::array())) {
         const Target target{pair.at(0), pair.at(1)};
         if (target.row >= rows.size()) refuse("plan: expected one of its rows");
         const Row& row = rows[target.row];
-        const int64_t most =
-            row.ring->options().codec ? 0 : row.features() - (name[0] == 't' ? field.count.value_or(1) : 1);
-        const bool is_of_joints = name[0] == 't' && target.feature == -1;
-        if (is_of_joints ? std::ssize(row.names) != row.features() : target.feature < 0 || target.feature > most) {
-          refuse("plan: expected a feature of its row for ", field.path);
-        }
-        (name[0] == 't' ? field.to : field.absent).push_back(target);
+        const int64_t count = is_absent ? 1 : field.count.value_or(1);
+        const int64_t last_feature = row.ring->options().codec ? 0 : row.features() - count;
+        const bool is_of_joints = !is_absent && target.feature == -1;
+        const bool fits = is_of_joints ? std::ssize(row.names) == row.features()
+                                       : target.feature >= 0 && target.feature <= last_feature;
+        if (!fits) refuse("plan: expected a feature of its row for ", field.path);
+        (is_absent ? field.absent : field.to).push_back(target);
       }
     }
     return field;
@@ -281,55 +281,55 @@ struct Topic::Plan {
     frame = 0;
     missing.clear();
     for (Row& row : rows) row.is_present = false;
-    Walk walk(message);
-    for (const PlanField& field : fields) read(field, walk);
-    walk.end();
+    MessageReader reader(message);
+    for (const PlanField& field : fields) read(field, reader);
+    reader.end();
     has_frames = true;
     for (const Target& target : missing) {
       Row& row = rows[target.row];
-      Walk::store(std::numeric_limits<double>::quiet_NaN(), row.feature(target.feature), row.dtype());
+      MessageReader::store(std::numeric_limits<double>::quiet_NaN(), row.feature(target.feature), row.dtype());
     }
   }
 
-  void read(const PlanField& field, Walk& walk) {
+  void read(const PlanField& field, MessageReader& reader) {
     switch (field.kind) {
       case Kind::kNumber:
       case Kind::kNumbers:
-        return read_numbers(field, walk);
+        return read_numbers(field, reader);
       case Kind::kText: {
-        const std::string_view text = walk.text();
+        const std::string_view text = reader.text();
         if (field.use == Use::kEncoding) description.encoding = text;
         if (field.use == Use::kFormat) description.format = text;
         if (field.use == Use::kFrame) check_frame(field, text);
         return;
       }
       case Kind::kTexts: {
-        if (field.use == Use::kJoints) return read_joints(walk);
-        const int64_t count = walk.count(4);
-        for (int64_t i = 0; i < count; ++i) walk.text();
+        if (field.use == Use::kJoints) return read_joints(reader);
+        const int64_t count = reader.count(4);
+        for (int64_t i = 0; i < count; ++i) reader.text();
         return;
       }
       case Kind::kRecords: {
-        const int64_t count = walk.count(1);
+        const int64_t count = reader.count(1);
         for (int64_t i = 0; i < count; ++i) {
-          for (const PlanField& inner : field.fields) read(inner, walk);
+          for (const PlanField& inner : field.fields) read(inner, reader);
         }
         return;
       }
     }
   }
 
-  void read_numbers(const PlanField& field, Walk& walk) {
+  void read_numbers(const PlanField& field, MessageReader& reader) {
     const int64_t size = dtype_size(field.dtype);
-    const int64_t count = field.count ? *field.count : walk.count(static_cast<size_t>(size));
-    const auto numbers = walk.numbers(count, size);
+    const int64_t count = field.count ? *field.count : reader.count(static_cast<size_t>(size));
+    const auto numbers = reader.numbers(count, size);
     if (count == 0) return;
     if (field.use == Use::kData) {
       description.data = numbers;
     } else if (const auto use = static_cast<size_t>(field.use); 0 < use && use < kNumberUses) {
-      description.numbers[use] = static_cast<int64_t>(walk.load(numbers.data(), field.dtype));
+      description.numbers[use] = static_cast<int64_t>(reader.load(numbers.data(), field.dtype));
     }
-    if (!field.absent.empty() && walk.load(numbers.data(), field.dtype) == -1) {
+    if (!field.absent.empty() && reader.load(numbers.data(), field.dtype) == -1) {
       missing.insert(missing.end(), field.absent.begin(), field.absent.end());
     }
     for (const Target& target : field.to) {
@@ -340,8 +340,8 @@ struct Topic::Plan {
           throw Unfit(field.path, ": expected a number for each of ", joints, " joints, got ", count);
         }
         for (int64_t i = 0; i < row.features(); ++i) {
-          walk.convert(numbers.data() + row.order[static_cast<size_t>(i)] * size, field.dtype, row.feature(i),
-                       row.dtype());
+          reader.convert(numbers.data() + row.order[static_cast<size_t>(i)] * size, field.dtype, row.feature(i),
+                         row.dtype());
         }
         continue;
       }
@@ -349,19 +349,19 @@ struct Topic::Plan {
         throw Unfit(field.path, ": expected ", row.features(), " numbers, got ", count);
       }
       for (int64_t i = 0; i < count; ++i) {
-        walk.convert(numbers.data() + i * size, field.dtype, row.feature(target.feature + i), row.dtype());
+        reader.convert(numbers.data() + i * size, field.dtype, row.feature(target.feature + i), row.dtype());
       }
     }
   }
 
   // Finds the joints of every row among the message's joints. Most messages repeat the names of the last message, so
   // the bytes are compared first.
-  void read_joints(Walk& walk) {
-    const size_t start = walk.position();
-    joints = walk.count(4);
+  void read_joints(MessageReader& reader) {
+    const size_t start = reader.position();
+    joints = reader.count(4);
     std::vector<std::string_view> names;
-    const auto name_bytes = [&] { return walk.from(start); };
-    for (int64_t i = 0; i < joints; ++i) names.push_back(walk.text());
+    const auto name_bytes = [&] { return reader.from(start); };
+    for (int64_t i = 0; i < joints; ++i) names.push_back(reader.text());
     if (joints_at == start && std::ranges::equal(name_bytes(), last_joint_bytes)) return;
     last_joint_bytes.clear();
     for (Row& row : rows) {
@@ -403,7 +403,7 @@ struct Topic::Plan {
     const auto found = encodings.find(description.encoding);
     if (found == encodings.end()) {
       std::vector<std::string_view> names;
-      for (const auto& [name, of] : encodings) names.push_back(name);
+      for (const auto& [name, _] : encodings) names.push_back(name);
       throw Unfit("encoding: expected one of ", list_of(names), ", got '", description.encoding, "'");
     }
     const Encoding& encoding = found->second;
@@ -485,12 +485,13 @@ struct Topic::Plan {
   // Returns the message's own stamp, or none if the plan takes no stamp. Returns 0 for a stamp beyond int64
   // nanoseconds: a ring refuses 0.
   std::optional<int64_t> stamp_ns() const {
-    constexpr int64_t kSecond = 1'000'000'000;
+    constexpr int64_t kSecondNs = 1'000'000'000;
     const auto seconds = description.numbers[static_cast<size_t>(Use::kSeconds)];
     const auto nanoseconds = description.numbers[static_cast<size_t>(Use::kNanoseconds)];
     if (!seconds || !nanoseconds) return std::nullopt;
-    const bool fits = *seconds >= 0 && *seconds < 9'000'000'000 && *nanoseconds > -kSecond && *nanoseconds <= kSecond;
-    return fits ? *seconds * kSecond + *nanoseconds : 0;
+    const bool fits =
+        *seconds >= 0 && *seconds < 9'000'000'000 && *nanoseconds > -kSecondNs && *nanoseconds <= kSecondNs;
+    return fits ? *seconds * kSecondNs + *nanoseconds : 0;
   }
 };
 

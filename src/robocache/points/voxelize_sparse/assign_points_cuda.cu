@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_work_before();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  const int64_t found = found_voxels(call, n);
+  const int64_t voxel_count = found_voxels(call, n);
   const int64_t most = call.points_per_voxel;
   if (thread == 0 && call.num_voxels != nullptr) *call.num_voxels = n.sizes->sizes.voxels;
   if (call.dropped != nullptr) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t voxel = thread; voxel < call.voxels; voxel += step) {
     SparseCell cell{-1, -1, -1, -1};
     int32_t row = -1;
-    if (voxel < found) {
+    if (voxel < voxel_count) {
       int64_t insertion = voxel;
       if (p.key_bits > 0) {
         insertion = p.insertions[1][voxel];

@@ -79,7 +79,7 @@ __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& col
 // The reduction of a feature of a cell, with the cell's first and last row. Before a merge it covers one
 // thread's rows, after it those of all merged threads.
 template <class T>
-struct Found : CellFeature<T> {
+struct CellFeatureWithEnds : CellFeature<T> {
   uint32_t first = ~0u;
   uint32_t last = 0;
 
@@ -152,7 +152,7 @@ struct Found : CellFeature<T> {
 
   __device__ void write_all(const VoxelReduction& call, const Outputs& outputs, const FeatureColumn<T>& column,
                             int64_t entry, uint32_t points) const {
-    store_found<T>(call, outputs, *this, entry, points);
+    store_feature<T>(call, outputs, *this, entry, points);
     T* const firsts = outputs.as<T>(VoxelMode::kFirst);
     T* const lasts = outputs.as<T>(VoxelMode::kLast);
     if (firsts) firsts[entry] = from_feature_work<T>(column[first]);
@@ -173,16 +173,16 @@ template <class T, Team kTeam>
 __device__ void reduce_feature(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                                const CellRows& rows, int64_t cell, int64_t feature, bool writes, unsigned lanes) {
   const FeatureColumn<T> column = column_of<T>(call, feature);
-  Found<T> found;
+  CellFeatureWithEnds<T> reduced;
   FeatureWork<T> values[kHeld];
   load_values(rows, column, rows.index, values);
-  found.look_at(rows, column, wanted, values);
-  if constexpr (kTeam == Team::kWarp) found.merge_in_warp(lanes);
+  reduced.look_at(rows, column, wanted, values);
+  if constexpr (kTeam == Team::kWarp) reduced.merge_in_warp(lanes);
   if (wanted.sums) {
-    found.add_up(call, rows, rows.points, column, values);
-    if constexpr (kTeam == Team::kWarp) found.merge_in_warp(lanes);
+    reduced.add_up(call, rows, rows.points, column, values);
+    if constexpr (kTeam == Team::kWarp) reduced.merge_in_warp(lanes);
   }
-  if (writes) found.write_all(call, outputs, column, cell * call.features.count + feature, rows.points);
+  if (writes) reduced.write_all(call, outputs, column, cell * call.features.count + feature, rows.points);
 }
 
 // Reduces all features of a cell, by one group or by all groups of a warp.

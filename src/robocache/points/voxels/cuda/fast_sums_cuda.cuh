@@ -68,32 +68,32 @@ struct HeldVectors {
     uint32_t rows[kVectors];
     load_rows(cell.index + batch, rows);
 #pragma unroll 1
-    for (uint32_t at = cell.index;;) {
+    for (uint32_t position = cell.index;;) {
 #pragma unroll
       for (int k = 0; k < kVectors; ++k) {
-        if (at + k * cell.step >= cell.points) continue;
+        if (position + k * cell.step >= cell.points) continue;
 #pragma unroll
         for (int j = 0; j < kWide; ++j) body(j, to_feature_work(held[k].features[j]));
       }
-      at += batch;
-      if (at >= cell.points) break;
-      load(at, rows);
-      load_rows(at + batch, rows);
+      position += batch;
+      if (position >= cell.points) break;
+      load(position, rows);
+      load_rows(position + batch, rows);
     }
     if (again && cell.index + batch < cell.points) load_first();
   }
 
  private:
-  __device__ void load_rows(uint32_t at, uint32_t (&rows)[kVectors]) const {
+  __device__ void load_rows(uint32_t position, uint32_t (&rows)[kVectors]) const {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (at + k * cell.step < cell.points) rows[k] = cell.rows[at + k * cell.step];
+      if (position + k * cell.step < cell.points) rows[k] = cell.rows[position + k * cell.step];
     }
   }
-  __device__ void load(uint32_t at, const uint32_t (&rows)[kVectors]) {
+  __device__ void load(uint32_t position, const uint32_t (&rows)[kVectors]) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (at + k * cell.step < cell.points) held[k] = load_vector<T>(call, rows[k], feature);
+      if (position + k * cell.step < cell.points) held[k] = load_vector<T>(call, rows[k], feature);
     }
   }
 };

@@ -94,9 +94,9 @@ __global__ void __launch_bounds__(kMarkThreads)
       uint32_t word = cells[i] / 32;
       const uint32_t bit = 1u << cells[i] % 32;
       if (word >= common) {
-        const bool mine = (word - common) % 2 == rank;
+        const bool is_own = (word - common) % 2 == rank;
         word = common + (word - common) / 2;
-        if (!mine) {
+        if (!is_own) {
           mark_in_the_other(other + word * 4, bit);
           continue;
         }

@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
                    const __grid_constant__ FastGrid grid) {
   extern __shared__ __align__(16) unsigned char memory[];
   Key* const sorted = reinterpret_cast<Key*>(memory);
-  uint32_t* const starts =
-      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, later starts; the last: rows in no tile
+  // For each tile its number of rows, later its start; then the number of rows in no tile.
+  uint32_t* const starts = reinterpret_cast<uint32_t*>(sorted + plan.capacity);
   __shared__ uint32_t warp_sums[32];
   __shared__ uint32_t total;
   const int tiles = plan.tiling.tiles();
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   let_work_after_begin();
   for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
   wait_for_work_before();
-  if (!plan.serves()) return;
+  if (!plan.tiles_serve()) return;
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.filled = {};
   __syncthreads();
 
@@ -95,11 +95,12 @@ cudaError_t partition(const VoxelReduction& call, const TilePlan& plan, cudaStre
 
 cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
   // The last two template arguments are partition_threads and the rows per thread.
-  if (plan.features) {
-    return plan.few ? partition<uint32_t, 1024, 4>(call, plan, stream)
-                    : partition<uint32_t, 1024, 16>(call, plan, stream);
+  if (plan.has_features) {
+    return plan.has_few_rows ? partition<uint32_t, 1024, 4>(call, plan, stream)
+                             : partition<uint32_t, 1024, 16>(call, plan, stream);
   }
-  return plan.few ? partition<uint16_t, 1024, 4>(call, plan, stream) : partition<uint16_t, 512, 16>(call, plan, stream);
+  return plan.has_few_rows ? partition<uint16_t, 1024, 4>(call, plan, stream)
+                           : partition<uint16_t, 512, 16>(call, plan, stream);
 }
 
 }  // namespace robocache::voxels_cuda

@@ -32,17 +32,17 @@ __device__ void reduce_piece(const VoxelReduction& call, const TilePlan& plan, c
     const int64_t f = min(unclamped, call.features.count - 1);
     Merged& merged = plan.merged[cell.merged * call.features.count + f];
     const FeatureColumn<T> column = column_of<T>(call, f);
-    Found<T> found;
+    CellFeatureWithEnds<T> reduced;
     FeatureWork<T> values[kHeld];
     load_values(rows, column, rows.index, values);
     if constexpr (kAdd) {
-      found.above = merged.above;
-      found.add_up(call, rows, cell.points, column, values);
+      reduced.above = merged.above;
+      reduced.add_up(call, rows, cell.points, column, values);
     } else {
-      found.look_at(rows, column, wanted, values);
+      reduced.look_at(rows, column, wanted, values);
     }
-    found.merge_in_warp(group.lanes());
-    if (threadIdx.x % 32 < group.lanes() && unclamped < call.features.count) found.merge_into(merged);
+    reduced.merge_in_warp(group.lanes());
+    if (threadIdx.x % 32 < group.lanes() && unclamped < call.features.count) reduced.merge_into(merged);
   }
 }
 
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kCrowdThreads)
                    const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group,
                    bool is_first) {
   wait_for_work_before();
-  if (!plan.serves()) return;
+  if (!plan.tiles_serve()) return;
   for_each_piece(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
     if (cell.points <= kPiece && !is_first) return;
     reduce_piece<T, kAdd>(call, plan, outputs, wanted, group, cell, rows);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
                 const __grid_constant__ Outputs outputs, const __grid_constant__ Wanted wanted, Group group,
                 Group general_group, bool is_first) {
   wait_for_work_before();
-  if (!plan.serves()) return;
+  if (!plan.tiles_serve()) return;
   const int64_t count = call.features.count;
   for_each_piece(plan, group, [&](const CrowdedCell& cell, const CellRows& rows) {
     const bool is_one_piece = cell.points <= kPiece;
@@ -137,16 +137,16 @@ __global__ void __launch_bounds__(kCrowdThreads)
     write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
                  const __grid_constant__ Outputs outputs) {
   wait_for_work_before();
-  if (!plan.serves()) return;
+  if (!plan.tiles_serve()) return;
   const int64_t count = call.features.count;
   const int64_t entries = plan.filled->merged * count;
   const int64_t step = int64_t{gridDim.x} * kCrowdThreads;
   for (int64_t i = int64_t{blockIdx.x} * kCrowdThreads + threadIdx.x; i < entries; i += step) {
     const CrowdedCell cell = plan.crowded[plan.crowded_of_merged[i / count]];
     const int64_t f = i % count;
-    Found<T> found;
-    found.take(plan.merged[i]);
-    found.write_all(call, outputs, column_of<T>(call, f), cell.cell * count + f, cell.points);
+    CellFeatureWithEnds<T> reduced;
+    reduced.take(plan.merged[i]);
+    reduced.write_all(call, outputs, column_of<T>(call, f), cell.cell * count + f, cell.points);
   }
 }
 

@@ -107,10 +107,10 @@ __device__ void for_each_feature(const VoxelReduction& call, const Work& work, B
   const int64_t count = call.features.count;
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t base = int64_t{blockIdx.x} * kThreads + threadIdx.x - lane; base < work.rows; base += step) {
-    const int64_t mine = base + lane < work.rows ? work.cell_of_row[base + lane] : -1;
+    const int64_t own_cell = base + lane < work.rows ? work.cell_of_row[base + lane] : -1;
     for (int64_t i = lane; i < kLanes * count; i += kLanes) {
       const int64_t in_warp = i / count;
-      const int64_t cell = __shfl_sync(~0u, mine, static_cast<int>(in_warp));
+      const int64_t cell = __shfl_sync(~0u, own_cell, static_cast<int>(in_warp));
       if (cell < 0) continue;
       const int64_t feature = i - in_warp * count;
       body(cell * count + feature, features_of_row<T>(call, base + in_warp)[feature]);
@@ -145,9 +145,9 @@ __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid
 // Returns a feature of a cell with the exponent that `gather` found.
 template <class T>
 __device__ CellFeature<T> with_exponent(const Work& work, int64_t entry) {
-  CellFeature<T> found;
-  if (work.exponents) found.above = work.exponents[entry] - kExponentBias;
-  return found;
+  CellFeature<T> reduced;
+  if (work.exponents) reduced.above = work.exponents[entry] - kExponentBias;
+  return reduced;
 }
 
 template <class T>
@@ -190,16 +190,16 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
       store_nothing<T>(call, outputs, entry);
       continue;
     }
-    CellFeature<T> found = with_exponent<T>(work, entry);
-    if (work.sums) found.sum = static_cast<int64_t>(work.sums[entry]);
-    if (work.coarse_sums) found.coarse_sum = static_cast<int64_t>(work.coarse_sums[entry]);
-    if (work.marks) found.marks = work.marks[entry / 4] >> (entry % 4 * 8) & 0xffu;
-    if (work.minima) found.least = static_cast<Key>(work.minima[entry]);
-    if (work.maxima) found.greatest = static_cast<Key>(work.maxima[entry]);
-    store_found<T>(call, outputs, found, entry, points);
-    const auto row = [&](Word at) { return features_of_row<T>(call, static_cast<int64_t>(at))[feature]; };
-    if (first) first[entry] = row(work.first_rows[cell]);
-    if (last) last[entry] = row(work.last_rows[cell] - 1);
+    CellFeature<T> reduced = with_exponent<T>(work, entry);
+    if (work.sums) reduced.sum = static_cast<int64_t>(work.sums[entry]);
+    if (work.coarse_sums) reduced.coarse_sum = static_cast<int64_t>(work.coarse_sums[entry]);
+    if (work.marks) reduced.marks = work.marks[entry / 4] >> (entry % 4 * 8) & 0xffu;
+    if (work.minima) reduced.least = static_cast<Key>(work.minima[entry]);
+    if (work.maxima) reduced.greatest = static_cast<Key>(work.maxima[entry]);
+    store_feature<T>(call, outputs, reduced, entry, points);
+    const auto value_of = [&](Word row) { return features_of_row<T>(call, static_cast<int64_t>(row))[feature]; };
+    if (first) first[entry] = value_of(work.first_rows[cell]);
+    if (last) last[entry] = value_of(work.last_rows[cell] - 1);
   }
 }
 

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   Runs& runs = *reinterpret_cast<Runs*>(memory);
   const int size = plan.tiling.tile_cells();
   const uint32_t padding = plan.tiling.padding();
-  uint32_t* const ends =
-      reinterpret_cast<uint32_t*>(memory + sizeof(Runs));  // [size] counts, later starts, later ends of cells in `rows`
+  // For each cell its number of rows, later its start in `rows`, at last its end there.
+  uint32_t* const ends = reinterpret_cast<uint32_t*>(memory + sizeof(Runs));
   uint32_t* const listed_rows = ends + size;
   __shared__ uint32_t warp_sums[32];
   __shared__ Filled filled;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   for (int i = threadIdx.x; i < size; i += kTileThreads) ends[i] = 0;
   if (threadIdx.x == 0) filled = {};
   wait_for_work_before();
-  if (!plan.serves()) return;
+  if (!plan.tiles_serve()) return;
   for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&keys)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   const uint32_t first_sorted = filled.rows;
   uint32_t* const rows = fits ? listed_rows : plan.sorted + first_sorted;
   for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&keys)[4], int chunk) {
-    const uint32_t first_row = static_cast<uint32_t>(chunk) * plan.chunk;
+    const uint32_t first_row = static_cast<uint32_t>(chunk) * plan.chunk_rows;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t index = keys[i] & 0xffff;

@@ -208,14 +208,14 @@ struct CellFeature {
 
 // Writes every output except first and last for a feature of a cell with points; `entry` is cell * F + feature.
 template <class T>
-__device__ void store_found(const VoxelReduction& call, const Outputs& outputs, const CellFeature<T>& found,
-                            int64_t entry, int64_t points) {
+__device__ void store_feature(const VoxelReduction& call, const Outputs& outputs, const CellFeature<T>& reduced,
+                              int64_t entry, int64_t points) {
   auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum);
   auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean);
-  if (total) total[entry] = found.total(call, points);
-  if (mean) mean[entry] = found.mean(call, points);
-  if (T* const min = outputs.as<T>(VoxelMode::kMin)) min[entry] = found.min();
-  if (T* const max = outputs.as<T>(VoxelMode::kMax)) max[entry] = found.max();
+  if (total) total[entry] = reduced.total(call, points);
+  if (mean) mean[entry] = reduced.mean(call, points);
+  if (T* const min = outputs.as<T>(VoxelMode::kMin)) min[entry] = reduced.min();
+  if (T* const max = outputs.as<T>(VoxelMode::kMax)) max[entry] = reduced.max();
 }
 
 // Writes every output for a feature of a cell without points.

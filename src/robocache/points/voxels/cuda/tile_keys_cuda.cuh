@@ -44,8 +44,8 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
   using Four = std::conditional_t<sizeof(Key) == 2, uint2, uint4>;
   constexpr int kPerThread = kRuns / kThreads;
   // With 2-byte keys a thread reads neighbouring fours, two of which are 16 bytes; they are mostly in the same run.
-  constexpr bool kNext = sizeof(Key) == 2;
-  constexpr int kApart = kNext ? 1 : kThreads;
+  constexpr bool kNeighbours = sizeof(Key) == 2;
+  constexpr int kApart = kNeighbours ? 1 : kThreads;
   static_assert(kPerThread * kThreads == kRuns);
   const uint32_t* const entries = plan.table + int64_t{blockIdx.x} * plan.chunks;
   for (int first = 0; first < plan.chunks; first += kRuns) {
@@ -68,14 +68,14 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
     }
     __syncthreads();
     const uint32_t fours = runs.ends[kRuns - 1];
-    for (uint32_t base = threadIdx.x * (kNext ? kAhead : 1); base < fours; base += kThreads * kAhead) {
+    for (uint32_t base = threadIdx.x * (kNeighbours ? kAhead : 1); base < fours; base += kThreads * kAhead) {
       Four four[kAhead];
       int run[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
         const uint32_t group = base + k * kApart;
         if (group >= fours) continue;
-        if (k == 0 || !kNext) {
+        if (k == 0 || !kNeighbours) {
           run[k] = run_of(runs, group);
         } else {
           run[k] = run[k - 1];

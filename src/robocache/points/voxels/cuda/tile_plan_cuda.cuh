@@ -107,13 +107,13 @@ struct alignas(16) ScanOrder {
 struct TilePlan {
   int64_t rows;
   Tiling tiling;
-  bool features;  // whether keys also contain the row
-  bool few;       // whether there are few rows: each thread then gets fewer, so that every multiprocessor gets some
-  int chunk;      // rows in a block of the first kernel
-  int chunks;     // number of blocks
-  int capacity;   // keys in a chunk, with padding
-  int listed;     // the most rows of a tile that are sorted in shared memory; larger tiles use the workspace
-  bool aligned;   // whether the outputs allow writes of 16 bytes
+  bool has_features;  // keys then also contain the row
+  bool has_few_rows;  // each thread then gets fewer, so that every multiprocessor gets some
+  int chunk_rows;     // rows in a block of the first kernel
+  int chunks;         // number of blocks
+  int capacity;       // keys in a chunk, with padding
+  int listed;         // the most rows of a tile that are sorted in shared memory; larger tiles use the workspace
+  bool aligned;       // whether the outputs allow writes of 16 bytes
 
   // Parts of the workspace.
   char* keys;        // [chunks, capacity] uint16 or uint32
@@ -126,19 +126,19 @@ struct TilePlan {
   Merged* merged;               // [merged, F]
   const ScanOrder* scan_order;  // null: tiles do the whole call
 
-  __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
+  __device__ bool tiles_serve() const { return !scan_order || scan_order->tiles_serve; }
 
   // The bytes of a block's shared memory: to partition a chunk, and to reduce a tile.
-  int64_t bytes_to_partition() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
+  int64_t bytes_to_partition() const { return int64_t{capacity} * (has_features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
-    return static_cast<int64_t>(sizeof(Runs)) + (features ? cells + listed : cells + 1) * 4;
+    return static_cast<int64_t>(sizeof(Runs)) + (has_features ? cells + listed : cells + 1) * 4;
   }
 };
 
 // The threads, and the rows, of a block that partitions rows.
-inline int partition_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
-inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.few ? 4 : 16); }
+inline int partition_threads(const TilePlan& plan) { return plan.has_few_rows || plan.has_features ? 1024 : 512; }
+inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.has_few_rows ? 4 : 16); }
 
 // Returns the most shared memory that a block of these kernels can use on that device; 0 if the driver reports none.
 int64_t most_shared_bytes(int device);
