@@ -77,9 +77,9 @@ class DurableTest : public test::WriterFixture {
 
   // Returns the paths of the folder and of everything below it.
   static std::set<std::string> paths_in(const std::string& folder) {
-    std::set<std::string> found{folder};
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) found.insert(entry.path().string());
-    return found;
+    std::set<std::string> paths{folder};
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) paths.insert(entry.path().string());
+    return paths;
   }
 };
 

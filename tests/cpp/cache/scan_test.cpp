@@ -47,9 +47,9 @@ struct Table {
     return at(row, f) - at(row - 1, f);
   }
   int64_t episode(int64_t row) const {
-    int64_t found = 0;
-    while (row_offsets[static_cast<size_t>(found) + 1] <= row) ++found;
-    return found;
+    int64_t index = 0;
+    while (row_offsets[static_cast<size_t>(index) + 1] <= row) ++index;
+    return index;
   }
 };
 

@@ -63,10 +63,10 @@ struct RandomStream {
         features(1 + random.below(6)),
         values(random.values(V{}, batch * samples * features)),
         times(clock_times),
-        scale(static_cast<size_t>(features)),
+        scale(random_scale(random, features)),
         values_array(values, V::kDType, {batch, samples, features}, device),
         times_array(times, C::kDType, {samples}, device),
-        scale_array((fill(random), scale), kDouble ? DType::kFloat64 : DType::kFloat32, {features}, device) {
+        scale_array(scale, kDouble ? DType::kFloat64 : DType::kFloat32, {features}, device) {
     options.method = kMethods[random.below(4)];
     if (random.one_in(2)) options.extrapolate = Extrapolate::kNan;
     options.causal = options.method != InterpolationMethod::kNext && random.one_in(3);
@@ -100,8 +100,10 @@ struct RandomStream {
     return choice;
   }
 
-  void fill(Random& random) {
-    for (Work& s : scale) s = static_cast<Work>(random.between(-2, 2));
+  static std::vector<Work> random_scale(Random& random, int64_t count) {
+    std::vector<Work> factors(static_cast<size_t>(count));
+    for (Work& factor : factors) factor = static_cast<Work>(random.between(-2, 2));
+    return factors;
   }
 
   int64_t batch, samples, features;

@@ -29,7 +29,7 @@ struct ExpectedVoxels {
   std::vector<int32_t> point_to_voxel;
   std::vector<std::vector<int32_t>> rows;
   std::vector<int64_t> dropped;
-  int64_t found = 0;
+  int64_t num_voxels = 0;
 };
 
 // Cloud b has the rows [offsets[b], offsets[b + 1]).
@@ -74,7 +74,7 @@ ExpectedVoxels expected_of(const std::vector<float>& points, const std::vector<i
       rows_of[voxel_of_key.at(key_of(cell))].push_back(static_cast<int32_t>(row));
     }
   }
-  expected.found = static_cast<int64_t>(cells.size());
+  expected.num_voxels = static_cast<int64_t>(cells.size());
   std::vector<size_t> order(std::min(cells.size(), static_cast<size_t>(options.capacity.value_or(INT32_MAX))));
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   if (options.order != VoxelOrder::kFirst) {
@@ -124,7 +124,7 @@ void expect_reference(const std::vector<float>& points, const std::vector<int64_
   ExpectedVoxels expected = expected_of(points, offsets, options);
   EXPECT_EQ(memory.read<int64_t>(voxels.dropped), expected.dropped);
   if (options.capacity) {
-    EXPECT_EQ(memory.read<int64_t>(*voxels.num_voxels), std::vector<int64_t>{expected.found});
+    EXPECT_EQ(memory.read<int64_t>(*voxels.num_voxels), std::vector<int64_t>{expected.num_voxels});
     expected.cells.resize(static_cast<size_t>(*options.capacity), {-1, -1, -1, -1});
     expected.counts.resize(static_cast<size_t>(*options.capacity), 0);
     expected.rows.resize(static_cast<size_t>(*options.capacity));

@@ -89,9 +89,9 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
         int64_t cell = 0;
         bool inside = true;
         for (size_t axis = 0; axis < 3; ++axis) {
-          const auto at = static_cast<int64_t>(std::floor(xyz[3 * row + axis]));
-          inside = inside && at >= 0 && at < shape[axis];
-          cell = cell * shape[axis] + at;
+          const auto coordinate = static_cast<int64_t>(std::floor(xyz[3 * row + axis]));
+          inside = inside && coordinate >= 0 && coordinate < shape[axis];
+          cell = cell * shape[axis] + coordinate;
         }
         if (!inside) {
           ++dropped[static_cast<size_t>(b)];
@@ -101,19 +101,19 @@ TEST_P(Voxelize, EqualsAPlainLoop) {
         const bool is_new = count[entry]++ == 0;
         occupied[entry] = 1;
         for (size_t f = 0; f < static_cast<size_t>(width); ++f) {
-          const size_t at = entry * static_cast<size_t>(width) + f;
+          const size_t index = entry * static_cast<size_t>(width) + f;
           const float value = features[row * static_cast<size_t>(width) + f];
-          results[0][at] += value;
-          results[2][at] = is_new ? value : std::min(results[2][at], value);
-          results[3][at] = is_new ? value : std::max(results[3][at], value);
-          if (is_new) results[4][at] = value;
-          results[5][at] = value;
+          results[0][index] += value;
+          results[2][index] = is_new ? value : std::min(results[2][index], value);
+          results[3][index] = is_new ? value : std::max(results[3][index], value);
+          if (is_new) results[4][index] = value;
+          results[5][index] = value;
         }
       }
     }
-    for (size_t at = 0; at < entries; ++at) {
-      const int32_t n = count[at / static_cast<size_t>(width)];
-      if (n > 0) results[1][at] = static_cast<float>(static_cast<double>(results[0][at]) / n);
+    for (size_t index = 0; index < entries; ++index) {
+      const int32_t n = count[index / static_cast<size_t>(width)];
+      if (n > 0) results[1][index] = static_cast<float>(static_cast<double>(results[0][index]) / n);
     }
 
     const auto points_array = array<double>(xyz, DType::kFloat64, {clouds, rows, 3}, {rows * 5 + 1, 5, 1});

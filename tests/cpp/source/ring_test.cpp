@@ -50,7 +50,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
     std::vector<int64_t> arrivals;
     int64_t now = 1000;
     RingCounts expected;
-    RingRows found;
+    RingRows copied;
     RingRows taken;
     int64_t next_row = 0;
     size_t rows_taken = 0;
@@ -82,15 +82,15 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
       // A window within the span, with one more distinct stamp on each side.
       const int64_t last = list.back().stamp - static_cast<int64_t>(random() % 100);
       const int64_t first = last - static_cast<int64_t>(random() % 200);
-      ASSERT_TRUE(ring.copy(first, last, 1, found));
+      ASSERT_TRUE(ring.copy(first, last, 1, copied));
       auto begin = std::ranges::lower_bound(list, first, {}, &Row::stamp);
       auto end = std::ranges::upper_bound(list, last, {}, &Row::stamp);
       if (begin != list.begin()) begin = std::ranges::lower_bound(list, (begin - 1)->stamp, {}, &Row::stamp);
       if (end != list.end()) end = std::ranges::upper_bound(list, end->stamp, {}, &Row::stamp);
-      ASSERT_EQ(found.rows, end - begin);
-      for (int64_t k = 0; k < found.rows; ++k) {
-        EXPECT_EQ(found.time_ns[static_cast<size_t>(k)], begin[k].stamp);
-        EXPECT_EQ(std::memcmp(found.values.data() + 24 * k, begin[k].values.data(), 24), 0);
+      ASSERT_EQ(copied.rows, end - begin);
+      for (int64_t k = 0; k < copied.rows; ++k) {
+        EXPECT_EQ(copied.time_ns[static_cast<size_t>(k)], begin[k].stamp);
+        EXPECT_EQ(std::memcmp(copied.values.data() + 24 * k, begin[k].values.data(), 24), 0);
       }
       // take() returns the rows of the list, each once and only when it is final.
       const auto most = static_cast<int64_t>(random() % 90);
@@ -183,13 +183,13 @@ TEST(Ring, NoRowThatStillComesChangesASettledValue) {
             if (changes) break;
             settled = moment;
           }
-          const auto found = ring.settled_ns(rows_after, snap);
+          const auto actual = ring.settled_ns(rows_after, snap);
           // A moment that snaps to a final row, or is on one, is settled before the rows of its method are there.
           const bool is_exact = rows_after < 2 && snap < 2;
-          ASSERT_TRUE(is_exact ? found == settled : found <= settled)
-              << found.value_or(-1) << " instead of " << settled.value_or(-1) << ": " << rows_after << " rows, snap "
+          ASSERT_TRUE(is_exact ? actual == settled : actual <= settled)
+              << actual.value_or(-1) << " instead of " << settled.value_or(-1) << ": " << rows_after << " rows, snap "
               << snap;
-          at_newest += found == newest;
+          at_newest += actual == newest;
         }
       }
     }
