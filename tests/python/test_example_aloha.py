@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_commands import example_commands
 from soak import rounds
 
 import robocache
@@ -163,20 +164,26 @@ def test_outputs_of_a_policy_become_commands(folder, tmp_path, form):
         np.testing.assert_allclose(command, expected[step], atol=1e-4)
 
 
+@pytest.fixture
+def run_here(folder):
+    """Runs commands in one process; `run` starts one for each."""
+    path = os.pathsep.join(filter(None, [str(GYM_ALOHA_FOLDER), os.environ.get("PYTHONPATH")]))
+    with example_commands("examples.aloha", PYTHONPATH=path, OMP_NUM_THREADS="1") as run:
+        yield lambda *arguments: run("--folder", folder, *arguments)
+
+
 @pytest.mark.soak
-def test_a_policy_from_joints_and_cube(folder):
+def test_a_policy_from_joints_and_cube(folder, run_here):
     """`./dev attack` trains the policy until it succeeds."""
     every, rollouts = (250, 12) if IS_SOAK else (10, 2)
     sizes = "--every", every, "--batch-size", 256, "--lr", 1e-3
-    trained = json.loads(
-        run(folder, "train", "--policy", "mlp", "--steps", 2 * every, *sizes, "--device", "cpu").stdout
-    )
+    trained = json.loads(run_here("train", "--policy", "mlp", "--steps", 2 * every, *sizes, "--device", "cpu"))
     assert [point["step"] for point in trained["checkpoints"]] == [every, 2 * every]
     assert trained["checkpoints"][1]["loss"] < trained["checkpoints"][0]["loss"]
     # Rollouts need the checkpoint and the spec, but not the dataset.
     shutil.move(folder / "demonstrations", folder / "away")
     evaluate = "evaluate", "--policy", "mlp", "--rollouts", rollouts, "--workers", 2
-    (policy,) = json.loads(run(folder, *evaluate).stdout)["arms"]
+    (policy,) = json.loads(run_here(*evaluate))["arms"]
     shutil.move(folder / "away", folder / "demonstrations")
     assert policy["rollouts"] == rollouts and policy["successes"] <= policy["touched"]
     assert not IS_SOAK or policy["successes"] >= 3, policy
@@ -184,8 +191,8 @@ def test_a_policy_from_joints_and_cube(folder):
     # A policy that was trained and rolled out is not trained again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
-    run(folder, "train", "--policy", "mlp", "--steps", 2 * every, "--device", "cpu")
-    run(folder, *evaluate, "--result", folder / "result.json")
+    run_here("train", "--policy", "mlp", "--steps", 2 * every, "--device", "cpu")
+    run_here(*evaluate, "--result", folder / "result.json")
     content = json.loads((folder / "result.json").read_text())
     assert content["arms"][0]["outcomes"] == policy["outcomes"]
     assert f"train --policy mlp --steps {2 * every} --batch-size 256 --lr 0.001" in content["command"]

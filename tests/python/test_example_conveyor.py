@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_commands import example_commands
 from soak import rounds
 
 import robocache
@@ -21,15 +22,14 @@ IS_SOAK = rounds(1) > 1
 EPISODES = 40 if IS_SOAK else 6
 
 
-def run(command, folder, *options):
-    arguments = [sys.executable, "-m", "examples.conveyor", command, "--folder", folder, "--delays-ms", "60", *options]
-    result = subprocess.run(list(map(str, arguments)), cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
-    assert result.returncode == 0, result.stderr
-    return result
+@pytest.fixture(scope="module")
+def run():
+    with example_commands("examples.conveyor") as run:
+        yield lambda command, folder, *options: run(command, "--folder", folder, "--delays-ms", 60, *options)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("conveyor")
     run("record", folder, "--episodes", EPISODES)
     return folder
@@ -63,7 +63,7 @@ def test_rows_have_the_newest_arrived_frame(recorded):
 
 
 @pytest.mark.soak
-def test_clocks_are_closer_than_rows(recorded, tmp_path):
+def test_clocks_are_closer_than_rows(run, recorded, tmp_path):
     arms = ("--arms", "rows", "clocks", "--seeds", 0)
     steps, rollouts = (500, 40) if IS_SOAK else (10, 2)
     run("train", recorded, *arms, "--steps", steps)
@@ -78,7 +78,7 @@ def test_clocks_are_closer_than_rows(recorded, tmp_path):
     assert (
         f"60 ms: rows above, clocks below, after {steps} steps" in Image.open(tmp_path / "film.png").info["Description"]
     )
-    table = run("compare", recorded, *arms, "--out", tmp_path).stdout
+    table = run("compare", recorded, *arms, "--out", tmp_path)
     assert "60 ms rows" in table and "60 ms clocks" in table
     rows, clocks = json.loads((tmp_path / "training-conveyor-60ms.json").read_text())["arms"]
     for arm in rows, clocks:

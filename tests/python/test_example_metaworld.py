@@ -4,17 +4,16 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from example_commands import example_commands
 
 import robocache
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
 EPISODES, STEPS, ROLLOUTS = 60, 600, 20
 METAWORLD = Path(sys.prefix) / "metaworld"  # ./dev test installs metaworld here, with its MuJoCo
 pytestmark = pytest.mark.skipif(
@@ -23,45 +22,38 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(*arguments, **environment):
+@pytest.fixture(scope="module")
+def run():
     path = os.pathsep.join(filter(None, [str(METAWORLD) * METAWORLD.exists(), os.environ.get("PYTHONPATH")]))
-    result = subprocess.run(
-        [sys.executable, "-m", "examples.metaworld", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert result.returncode == 0, result.stderr
-    return result
+    with example_commands("examples.metaworld", PYTHONPATH=path) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(run, tmp_path_factory):
     """Recorded demonstrations, and a policy trained on them."""
     folder = tmp_path_factory.mktemp("metaworld")
-    recorded = json.loads(run("record", "--episodes", EPISODES, "--folder", folder, "--json").stdout)
+    recorded = json.loads(run("record", "--episodes", EPISODES, "--folder", folder, "--json"))
     assert recorded["episodes"] == EPISODES and recorded["successes"] >= 45
     trained = run("train", "--steps", STEPS, "--folder", folder, "--checkpoints", 2, "--json")
-    assert json.loads(trained.stdout)["step"] == STEPS
+    assert json.loads(trained)["step"] == STEPS
     return folder
 
 
-def test_a_policy_learns_to_pick_and_place(folder):
+def test_a_policy_learns_to_pick_and_place(run, folder):
     # Rollouts need the checkpoint and its spec, but not the dataset.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
-    result = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
+    result = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json"))
     shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
     assert result["successes"] >= 17 and result["rollouts"] == ROLLOUTS, result
     assert result["interval"][0] <= result["successes"] / ROLLOUTS <= result["interval"][1]
 
 
-def test_finished_work_is_not_repeated(folder):
+def test_finished_work_is_not_repeated(run, folder):
     path = folder / "pick-place-v3"
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")}
     assert len(before) == 2
-    recorded = json.loads(run("record", "--episodes", EPISODES + 2, "--folder", folder, "--json").stdout)
+    recorded = json.loads(run("record", "--episodes", EPISODES + 2, "--folder", folder, "--json"))
     assert recorded["episodes"] == EPISODES + 2
     dataset = robocache.open(path / "demonstrations", verify=True)
     hand, tracker = (dataset.episode(EPISODES + 1)[stream][0] for stream in ("hand", "tracker"))
@@ -70,18 +62,10 @@ def test_finished_work_is_not_repeated(folder):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")} == before
 
 
-def test_training_without_demonstrations_names_the_command(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-m", "examples.metaworld", "train", "--folder", tmp_path],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(METAWORLD), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 1 and "run record first" in result.stderr and "Traceback" not in result.stderr
+def test_training_without_demonstrations_names_the_command(run, tmp_path):
+    assert "run record first" in run("train", "--folder", tmp_path, exits=True)
 
 
-def test_the_help_names_commands_and_options():
-    assert "{record,train,evaluate,compare}" in run("--help").stdout
-    assert "--curve-rollouts" in run("compare", "--help").stdout
+def test_the_help_names_commands_and_options(run):
+    assert "{record,train,evaluate,compare}" in run("--help")
+    assert "--curve-rollouts" in run("compare", "--help")
