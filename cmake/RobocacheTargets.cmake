@@ -41,7 +41,6 @@ function(robocache_cpu_kernels target)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     list(APPEND levels v3 v4)
   endif()
-  list(GET levels -1 newest)
   foreach(isa IN LISTS levels)
     set(objects ${target}_kernels_${isa})
     add_library(${objects} OBJECT ${ARGN})
@@ -51,10 +50,6 @@ function(robocache_cpu_kernels target)
     target_compile_definitions(${objects} PRIVATE ROBOCACHE_ISA=${isa})
     if(NOT isa STREQUAL baseline)
       target_compile_options(${objects} PRIVATE -march=x86-64-${isa})
-    endif()
-    # The tests mostly run the newest kernels. Without optimization the others compile in a quarter of the time.
-    if(ROBOCACHE_SANITIZE AND NOT isa STREQUAL "${newest}")
-      target_compile_options(${objects} PRIVATE -O0)
     endif()
     if(ROBOCACHE_SANITIZE MATCHES address)  # by calls, which compile in two thirds of the time
       target_compile_options(${objects} PRIVATE

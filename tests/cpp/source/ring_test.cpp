@@ -121,25 +121,33 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
   }
 }
 
-// Returns the rows that decide the value at a moment, by the rules: of equal stamps the last, the nearest row closer
-// than `snap` itself, else the row held (rows_after 0), or rows_after distinct rows on each side; -1 for each that is
-// absent.
-std::vector<int64_t> deciding(const std::vector<Row>& all, int64_t moment, int rows_after, int64_t snap) {
-  std::map<int64_t, int64_t> numbers;  // of the last row of each stamp
-  for (const Row& row : all) numbers[row.stamp] = row.values[1];
-  const auto distance = [&](const auto& row) { return std::abs(row.first - moment); };
-  const auto nearest = std::ranges::min_element(numbers, {}, distance);
-  if (distance(*nearest) == 0 || distance(*nearest) < snap) return {nearest->second};
-  const auto after = numbers.upper_bound(moment);
-  const bool is_outside = after == numbers.begin() || after == numbers.end();
-  if (is_outside) return {after == numbers.begin() ? after->second : std::prev(after)->second, -1};
-  if (rows_after == 0) return {std::prev(after)->second};
-  std::vector<int64_t> rows;
-  auto later = after;
-  for (int i = 0; i < rows_after; ++i) rows.push_back(later == numbers.end() ? -1 : (later++)->second);
-  auto earlier = after;
-  for (int i = 0; i < rows_after; ++i) rows.push_back(earlier == numbers.begin() ? -1 : (--earlier)->second);
-  return rows;
+// Returns the rows that decide the value at a moment, by the rules: the nearest row closer than `snap` itself, else the
+// row held (rows_after 0), or rows_after rows on each side; -1 for each that is absent. `rows` has the last row of each
+// stamp.
+std::array<int64_t, 6> deciding(const std::map<int64_t, int64_t>& rows, int64_t moment, int rows_after, int64_t snap) {
+  std::array<int64_t, 6> found;
+  found.fill(-2);  // not asked for
+  const auto after = rows.lower_bound(moment);
+  const bool is_before = after == rows.begin();
+  const bool is_past = after == rows.end();
+  const bool is_earlier_nearer = is_past || (!is_before && moment - std::prev(after)->first <= after->first - moment);
+  const auto nearest = is_earlier_nearer ? std::prev(after) : after;
+  const int64_t distance = std::abs(nearest->first - moment);
+  if (distance == 0 || distance < snap) {
+    found[0] = nearest->second;
+  } else if (is_before || is_past) {
+    found[0] = nearest->second;
+    found[1] = -1;
+  } else if (rows_after == 0) {
+    found[0] = std::prev(after)->second;
+  } else {
+    auto* next = found.data();
+    auto later = after;
+    for (int i = 0; i < rows_after; ++i) *next++ = later == rows.end() ? -1 : (later++)->second;
+    auto earlier = after;
+    for (int i = 0; i < rows_after; ++i) *next++ = earlier == rows.begin() ? -1 : (--earlier)->second;
+  }
+  return found;
 }
 
 // Compares settled_ns() with its definition: tries each push that the ring would still take. Stamps are even, so that
@@ -155,34 +163,32 @@ TEST(Ring, NoRowThatStillComesChangesASettledValue) {
                .span_ns = 1'000'000,
                .lateness_ns = lateness,
                .duplicate = refuses ? Duplicate::kRefuse : Duplicate::kKeep});
-    std::vector<Row> all;
-    const auto insert = [&](std::vector<Row>& to, const Row& row) {
-      const auto position = std::ranges::upper_bound(to, row.stamp, {}, &Row::stamp);
-      if (refuses && position != to.begin() && (position - 1)->stamp == row.stamp) return false;
-      to.insert(position, row);
-      return true;
-    };
+    std::map<int64_t, int64_t> rows;  // the number of the last row of each stamp
     int64_t now = 100;
     for (int64_t i = 0; i < 25; ++i) {
       now += 2 * static_cast<int64_t>(random() % 3);
       const Row row{now - 2 * static_cast<int64_t>(random() % 3 == 0 ? random() % 4 : 0), {0, i, 0}};
       const Pushed outcome = ring.push(row.stamp, now, bytes_of(row.values));
-      if (!all.empty() && row.stamp < all.back().stamp - lateness) continue;
-      ASSERT_EQ(insert(all, row), outcome != Pushed::kRefused);
-      const int64_t newest = all.back().stamp;
+      if (!rows.empty() && row.stamp < rows.rbegin()->first - lateness) continue;
+      const bool is_kept = !(refuses && rows.contains(row.stamp));
+      ASSERT_EQ(is_kept, outcome != Pushed::kRefused);
+      if (is_kept) rows[row.stamp] = i;
+      const int64_t newest = rows.rbegin()->first;
+      std::vector<std::map<int64_t, int64_t>> possible;  // the rows after each push that may still come
+      for (int64_t stamp = newest - lateness; stamp <= newest + 9; ++stamp) {
+        if (refuses && rows.contains(stamp)) continue;
+        possible.push_back(rows);
+        possible.back()[stamp] = 1000;
+      }
       for (const int rows_after : {0, 1, 2, 3}) {
         for (const int64_t snap : {0, 1, 3}) {
+          const auto is_settled = [&](int64_t moment) {
+            const auto value = deciding(rows, moment, rows_after, snap);
+            return std::ranges::all_of(
+                possible, [&](const auto& later) { return deciding(later, moment, rows_after, snap) == value; });
+          };
           std::optional<int64_t> settled;
-          for (int64_t moment = all.front().stamp - 10;; ++moment) {
-            const std::vector<int64_t> value = deciding(all, moment, rows_after, snap);
-            bool changes = false;
-            for (int64_t stamp = newest - lateness; stamp <= newest + 9; ++stamp) {
-              std::vector<Row> later = all;
-              changes |= insert(later, {stamp, {0, 1000, 0}}) && deciding(later, moment, rows_after, snap) != value;
-            }
-            if (changes) break;
-            settled = moment;
-          }
+          for (int64_t moment = rows.begin()->first - 10; is_settled(moment); ++moment) settled = moment;
           const auto actual = ring.settled_ns(rows_after, snap);
           // A moment that snaps to a final row, or is on one, is settled before the rows of its method are there.
           const bool is_exact = rows_after < 2 && snap < 2;
