@@ -99,7 +99,10 @@ _idle: ContextVar[_Idle | None] = ContextVar("idle_reader_processes", default=No
 
 @contextmanager
 def reader_processes() -> Iterator[None]:
-    """Uses a process that has read a file again for the next file, within the block."""
+    """Uses a process that has read a file again for the next file, within the outermost such block."""
+    if _idle.get() is not None:
+        yield
+        return
     idle = _Idle()
     token = _idle.set(idle)
     try:
@@ -118,7 +121,14 @@ def reader_process() -> Iterator[ReaderProcess]:
     process = idle.processes.pop() if idle is not None and idle.processes else ReaderProcess()
     try:
         yield process
+    except BaseException as error:
+        if not isinstance(error, (Exception, GeneratorExit)):  # Ctrl-C may come amid an answer
+            idle = None
+        raise
     finally:
+        if idle is not None and not idle.ended:
+            with suppress(SourceError):  # it has died
+                process.ask("", "close")
         if idle is None or idle.ended or process.died:
             process.close()
         else:

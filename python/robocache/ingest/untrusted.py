@@ -32,11 +32,10 @@ def _begin_step() -> None:
 
 
 def hdf5_open(path: str) -> None:
-    """Opens a file, and closes the one before it."""
+    """Opens a file."""
     global _file
     import h5py
 
-    _file = None
     # Some shared or read-only file systems have no locks; the file is then opened without one.
     _file = h5py.File(path, "r", locking="best-effort")
 
@@ -114,6 +113,12 @@ def laz_next() -> bytes:
 # ---- the process ----
 
 
+def close() -> None:
+    """Closes the file, so that other programs may write it again."""
+    global _file
+    _file = None
+
+
 def _limit_memory(more: int) -> None:
     with open("/proc/self/status") as status:
         facts = dict(line.split(":", 1) for line in status)
@@ -129,7 +134,7 @@ def main(stream: io.BufferedRWPair) -> None:
     sys.path[:], _cpu_s = pickle.load(stream)
     functions: dict[str, Callable[..., Any]] = {
         function.__name__: function
-        for function in (hdf5_open, hdf5_links, hdf5_attribute, hdf5_rows, laz_open, laz_next)
+        for function in (hdf5_open, hdf5_links, hdf5_attribute, hdf5_rows, laz_open, laz_next, close)
     }
     while True:
         name, memory, arguments = pickle.load(stream)

@@ -14,3 +14,12 @@ def toy(tmp_path, monkeypatch):
     from toy_format import make_toy
 
     return make_toy(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_reader_process():
+    """Uses one process for the HDF5 and LAZ files of a module's tests; to start one takes longer than most tests."""
+    from robocache.ingest.reader_process import reader_processes
+
+    with reader_processes():
+        yield

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextvars import ContextVar
 from functools import partial
 
 import h5py
@@ -336,6 +337,7 @@ _WRITE_IN_HEAPS = [
 def test_damage_on_which_hdf5_hangs_is_an_error(write, tmp_path, monkeypatch):
     """HDF5 reads zeros within a heap forever."""
     monkeypatch.setattr(reader_process, "_CPU_S", 1)
+    monkeypatch.setattr(reader_process, "_idle", ContextVar("idle", default=None))  # a process that has this limit
     write_one_demo(tmp_path, lambda demo: None).rename(tmp_path / "b.hdf5")
     path = write_one_demo(tmp_path, write)
     content = bytearray(path.read_bytes())

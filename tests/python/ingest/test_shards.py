@@ -532,7 +532,9 @@ def test_a_killed_worker_is_an_error_and_the_next_run_resumes(tmp_path):
     def kill_one(done, total, what):
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
-                if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid() and not killed:
+                is_worker = b"robocache.ingest.workers" in path.with_name("cmdline").read_bytes()
+                is_ours = int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid()
+                if is_worker and is_ours and not killed:
                     killed.append(int(path.parent.name))
                     os.kill(killed[0], signal.SIGKILL)
 

@@ -16,6 +16,8 @@ import robocache
 torch = pytest.importorskip("torch")
 pytest.importorskip("av", reason="no PyAV: pip install av")
 
+from robocache.ingest import video  # noqa: E402
+from robocache.ingest.video import Decoders  # noqa: E402
 from video_files import HEIGHT, WIDTH, number_of, write_video  # noqa: E402
 
 TOP = "observation.images.top"
@@ -42,7 +44,9 @@ def video_of(episode, camera=TOP):
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path, monkeypatch):
+    """Its video is decoded in the test's process; to start others, as the first test does, takes longer than a test."""
+    monkeypatch.setattr(video, "Decoders", lambda jobs: Decoders(jobs or 1))
     return _written(tmp_path / "source", 1)
 
 

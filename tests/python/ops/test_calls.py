@@ -18,6 +18,13 @@ torch = pytest.importorskip("torch")
 GRID = {"grid_min": (-1.0, -1.0, -1.0), "voxel_size": 0.5, "grid_size": (4, 4, 4)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_earlier_objects():
+    """Each test here collects garbage several times, which takes long among the objects of earlier tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def inputs(device):
     generator = torch.Generator().manual_seed(0)
