@@ -38,7 +38,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 NVJPEG, TURBO, READING = "nvJPEG by torchvision", "libjpeg-turbo alone", "reading alone"
 TIERS = ["decoded", "device", "pinned", "mapped"]
 PERIOD_S, CHUNK, FEATURES = 1 / 30, 16, 14
-FED_BATCH = 64  # the batch size of the training step
+STEP_BATCH = 64  # the batch size of the training step
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,8 @@ def decode_by_turbo(decoder: Decoder, files: Files) -> torch.Tensor:
 def check_pixels(ours: torch.Tensor, theirs: torch.Tensor | list[torch.Tensor]) -> dict:
     """Refuses a peer with different pixels. nvJPEG upsamples chroma in its own way, and may be off by 8 in the mean."""
     if isinstance(theirs, list):
-        difference = (
-            (torch.stack(theirs).permute(0, 2, 3, 1).float() - ours.to(theirs[0].device).float()).abs().mean().item()
-        )
+        their_pixels = torch.stack(theirs).permute(0, 2, 3, 1).float()
+        difference = (their_pixels - ours.to(their_pixels.device).float()).abs().mean().item()
         if difference > 8:
             raise AssertionError(f"pixels differ from robocache's by {difference:.2f} in the mean")
         return {"largest_error_over_bound": difference / 8, "mean_difference": difference}
@@ -449,7 +448,7 @@ def run_batches(
 
 def run_step(recording: Recording, tier: str, quick: bool, case: dict) -> None:
     """Times a training step on the same batch again and again, and on the loader's batches of two cameras."""
-    loader = recording.loader("cuda", tier, 4 if quick else FED_BATCH, 2)
+    loader = recording.loader("cuda", tier, 4 if quick else STEP_BATCH, 2)
     case["explained"] = str(loader.explain())
     time_steps(({"vision": batch["camera_0"]} for batch in endless(loader)), quick, case, 40)
 

@@ -13,7 +13,7 @@ import robocache
 # The smallest unit that memory transfers: a sector on a GPU, a cache line on a CPU.
 SECTOR_BYTES = {"cuda": 32, "cpu": 64}
 EPOCH_NS = 1_700_000_000 * 10**9
-JITTER = 0.2  # the most periods between a row of a cache and its tick
+ROW_JITTER = 0.2  # the most periods between a row of a cache and its tick
 SPAN_NS = 10**9  # every clock spans one second, over which `make_targets` is even
 
 
@@ -31,7 +31,7 @@ def write_cache(path: Path, streams: dict[str, tuple[float, int, str]], episodes
                 for name, (rate, _, _) in streams.items():
                     rows = len(stock[name]) // 5
                     begin = int(rng.integers(0, 4 * rows + 1))
-                    ticks = (np.arange(rows) + rng.uniform(-JITTER, JITTER, rows)) * (1e9 / rate)
+                    ticks = (np.arange(rows) + rng.uniform(-ROW_JITTER, ROW_JITTER, rows)) * (1e9 / rate)
                     time_ns = EPOCH_NS + number * 10**12 + ticks.astype(np.int64)
                     episode.append(name, time_ns, stock[name][begin : begin + rows])
 
@@ -115,7 +115,7 @@ CLOUDS = {
 }
 SPREAD_M = 20.0
 SWEEPS_PER_S, AZIMUTHS, BEAMS = 10, 2048, 128  # the lidar's
-YARD_M, WALL_M, EYE_M = 63.0, 12.0, 1.8  # the yard's side, its walls' height, the lidar's height
+YARD_M, WALL_M, LIDAR_M = 63.0, 12.0, 1.8  # the yard's side, its walls' height, the lidar's height
 BOXES = 24
 
 
@@ -156,7 +156,7 @@ def spinning_lidar(points: int, generator: torch.Generator, device: str) -> torc
     index = torch.arange(points, device=device)
     column, beam = index // BEAMS, index % BEAMS
     heading = 1.5 / 5.0 * column.double() / (SWEEPS_PER_S * AZIMUTHS)
-    eye = torch.stack([5 * heading.cos(), 5 * heading.sin(), torch.full_like(heading, EYE_M)], 1).float()
+    eye = torch.stack([5 * heading.cos(), 5 * heading.sin(), torch.full_like(heading, LIDAR_M)], 1).float()
     azimuth = (column % AZIMUTHS + 0.5) * (-2 * math.pi / AZIMUTHS)  # never along an axis
     elevation = torch.deg2rad(-25 + 35 / (BEAMS - 1) * beam.float())
     ray = torch.stack([elevation.cos() * azimuth.cos(), elevation.cos() * azimuth.sin(), elevation.sin()], 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from contest import compare_with_copies, fail, make_timers
-from inputs import JITTER, write_cache
+from inputs import ROW_JITTER, write_cache
 from measure import (
     batch_us,
     copy_timers,
@@ -110,7 +110,7 @@ def verify(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], strea
         if not torch.equal(mask, peer_mask):
             raise AssertionError(f"{name}_is_pad differs in {int((mask != peer_mask).sum())} entries")
         largest = float(np.abs(streams[name][1]).max()) * float(np.abs(affine[name][0]).max())
-        shortest_gap_ns = (1 - 2 * JITTER) * 1e9 / rate
+        shortest_gap_ns = (1 - 2 * ROW_JITTER) * 1e9 / rate
         y, peer_y = ours[name].double(), theirs[name].to(ours[name].device).double()
         bound = 2.0**-7 * y.abs() + largest * (2.0**-18 + 2 * SNAP_NS / shortest_gap_ns)
         ratio = float(((y - peer_y).abs() / bound).max())

@@ -50,9 +50,9 @@ def median_us(
             while time.perf_counter() < warm_until:
                 timer()
             stop_at = time.perf_counter() + seconds / TURNS
-            while len(times_us[name]) * TURNS < rounds * turn and (
-                len(times_us[name]) < turn or time.perf_counter() < stop_at
-            ):
+            while len(times_us[name]) * TURNS < rounds * turn:
+                if time.perf_counter() >= stop_at and len(times_us[name]) >= turn:
+                    break  # each turn measures at least once
                 times_us[name].append(timer())
         return {name: statistics.median(times) for name, times in times_us.items()}
     for timer in timers.values():

@@ -102,7 +102,7 @@ OPERATIONS = {
 }
 
 
-def run_shape(operation: str, shape: Shape, device: str, with_peer: bool, copy_of: Callable[[int], float]) -> dict:
+def run_shape(operation: str, shape: Shape, device: str, with_peer: bool, copy_us: Callable[[int], float]) -> dict:
     """Returns {bytes, us, times_the_copy, faster_than}. torch's result is compared with ours before it is timed."""
     ours, theirs = OPERATIONS[operation][2:]
     inputs = make_inputs(shape, device, input_sets(shape.bytes(), device, 64, quick=not with_peer))
@@ -120,7 +120,7 @@ def run_shape(operation: str, shape: Shape, device: str, with_peer: bool, copy_o
     timer_of = partial(graph_timer, least_calls=least_calls) if device == "cuda" else cpu_timer
     times_us = median_us({name: timer_of(calls_of_contender) for name, calls_of_contender in calls.items()}, 7)
     us = times_us["robocache"]
-    result = {"bytes": moved_bytes, "us": us, "times_the_copy": us / copy_of(moved_bytes)}
+    result = {"bytes": moved_bytes, "us": us, "times_the_copy": us / copy_us(moved_bytes)}
     return result | ({"faster_than": times_us[COMPILED] / us} if with_peer else {})
 
 
@@ -203,7 +203,7 @@ def main() -> int:
     options = parser.parse_args()
     device, quick = options.device, options.quick
     report = Report("shapes", options, {})
-    copy_of = time_of_copies(device, quick)
+    copy_us = time_of_copies(device, quick)
     shape_count = 2 if quick else options.shapes
     benchmark_count = 1 if quick else math.ceil(options.shapes / 10)
     for operation in [*OPERATIONS, *BENCHMARKS]:
@@ -212,7 +212,7 @@ def main() -> int:
         if operation in OPERATIONS:
             stream_counts, largest, _, _ = OPERATIONS[operation]
             drawn = [draw_shape(generator, stream_counts, largest, device) for _ in range(shape_count)]
-            jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_of)) for x in drawn)
+            jobs = ((x.name(), partial(run_shape, operation, x, device, not quick, copy_us)) for x in drawn)
         else:
             named_work = BENCHMARKS[operation](generator, benchmark_count, device, quick)
             jobs = ((name, partial(run_benchmark, work)) for name, work in named_work)

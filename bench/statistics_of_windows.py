@@ -47,7 +47,7 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
             dataset,
             batch_size=1,
             delta_timestamps={"action": window, "state": Window()},
-            episodes=np.roll(np.arange(episodes), number + 100 * per_step),
+            episodes=np.roll(np.arange(episodes), number + 100 * per_step),  # no two rounds of both cases are alike
             anchors="action",
             device=options.device,
             memory=Memory(prefetch=0),
@@ -67,14 +67,11 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    predictions_and_aims = {
-        name: {
-            case: {"statistics_s": seconds_of_case}
-            for case, seconds_of_case in seconds_of_cases[options.device].items()
-        }
-        for name, seconds_of_cases in (("predicted", PREDICTED), ("aims", AIMS))
-    }
-    report = Report("statistics_of_windows", options, **predictions_and_aims)
+    predicted, aims = (
+        {name: {"statistics_s": seconds} for name, seconds in by_device[options.device].items()}
+        for by_device in (PREDICTED, AIMS)
+    )
+    report = Report("statistics_of_windows", options, predicted, aims)
     episodes = 10 if options.quick else 1000
     with temporary_folder() as folder:
         dataset = write_dataset(folder / "cache", episodes)

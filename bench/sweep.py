@@ -110,7 +110,7 @@ def measure_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], si
 
 
 def fill_plane(
-    rows: Axis, columns: Axis, device: str, quick: bool, copy_of: Callable[[int], float], plane: dict
+    rows: Axis, columns: Axis, device: str, quick: bool, copy_us: Callable[[int], float], plane: dict
 ) -> None:
     """Fills in a plane: bytes, us and ratios as [rows][columns], None for shapes that were left out or failed; and the
     cliffs."""
@@ -129,7 +129,7 @@ def fill_plane(
             first = make_inputs(case, device, sets=1)[0]
             size = count_moved_bytes(*first, case["method"])
             us = measure_us(case, device, make_inputs(case, device, input_sets(value_bytes, device, 64, quick)), size)
-            plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_of(size)
+            plane["bytes"][i][j], plane["us"][i][j], plane["ratios"][i][j] = size, us, us / copy_us(size)
         except Exception as error:
             plane["failures"][f"{rows.name} {row}, {columns.name} {column}"] = f"{type(error).__name__}: {error}"
     if device == "cuda":
@@ -164,11 +164,11 @@ def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     device, quick = options.device, options.quick
     report = Report("sweep", options, {})
-    copy_of = time_of_copies(device, quick)
+    copy_us = time_of_copies(device, quick)
     for rows, columns in PLANES:
         varied_keys = {key for axis in (rows, columns) for changes in axis.ticks.values() for key in changes}
         constants = {key: value for key, value in CENTRE.items() if key not in varied_keys}
-        work = partial(fill_plane, rows, columns, device, quick, copy_of)
+        work = partial(fill_plane, rows, columns, device, quick, copy_us)
         report.run(f"{rows.name} by {columns.name}", constants, work)
     return int(report.failed)
 

@@ -31,7 +31,7 @@ constexpr Count trials(Count count) {
 
 // Trials with damaged data, which would corrupt memory if anything does: a tenth in builds that look only for races.
 template <class Count>
-constexpr Count damages(Count count) {
+constexpr Count damaged_trials(Count count) {
   return kFindsRaces ? count / 10 : count;
 }
 

@@ -114,7 +114,7 @@ TEST(Npy, EveryTruncationIsRefused) {
 TEST(Npy, RandomHeadersThrowAtMost) {
   const std::string file = npy(1, "{'descr': '<i8', 'fortran_order': False, 'shape': (4,), }", 32);
   std::mt19937 random(2);
-  for (int i = 0; i < test::damages(20000); ++i) {
+  for (int i = 0; i < test::damaged_trials(20000); ++i) {
     std::string damaged = file;
     for (int change = 0; change < 3; ++change) damaged[random() % damaged.size()] = static_cast<char>(random());
     try {
