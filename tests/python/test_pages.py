@@ -61,6 +61,14 @@ def run(page, begin, names):
     return names
 
 
+def test_a_snippet_that_raises_is_found(tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text("```python\nloader = robocache.Loder(...)\n```\n")
+    monkeypatch.setitem(globals(), "DOCS", tmp_path)
+    monkeypatch.setitem(RUN_HERE, "page", ["loader = "])
+    with pytest.raises(AttributeError, match="Loder"):
+        run("page", "loader = ", {"robocache": robocache, "options": {}})
+
+
 def test_every_snippet_is_run():
     tested_elsewhere = {
         "ingest": "import ray",

@@ -9,6 +9,7 @@ import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -97,6 +98,12 @@ def test_links_of_the_site_work(site):
     assert dead_links(site) == []
 
 
+def test_a_dead_link_is_found(tmp_path):
+    (tmp_path / "a.html").write_text('<h1 id="top">a</h1><a href="b.html#there">b</a><img src="none.png">')
+    (tmp_path / "b.html").write_text('<p id="here"><a href="a.html#top">a</a> <a href="https://example.org/x">x</a>')
+    assert dead_links(tmp_path) == ["a.html: b.html#there", "a.html: none.png"]
+
+
 def test_every_table_is_rendered(site, tmp_path):
     assert unrendered_tables(site) == []
     (tmp_path / "a.html").write_text("<p>a | b</p><p>| <code>message</code> | remedy |</p>")
@@ -123,6 +130,20 @@ def test_every_public_header_is_in_the_reference_without_its_private_parts(site)
 def test_every_public_name_has_a_docstring():
     for module in (robocache, robocache.actions, robocache.live):
         assert undocumented(module, module.__all__) == []
+
+
+def test_a_name_without_a_docstring_is_found():
+    class Known:
+        """Says what it is."""
+
+        def documented(self):
+            """Says what it does."""
+
+        def silent(self):
+            pass
+
+    module = SimpleNamespace(Known=Known, silent=lambda: None)
+    assert undocumented(module, ["Known", "silent"]) == ["Known.silent", "silent"]
 
 
 def too_wide(browser, pages, folder):
@@ -155,6 +176,11 @@ def browser():
 
 def test_no_page_is_wider_than_the_screen(site, browser, tmp_path):
     assert too_wide(browser, sorted(site.rglob("*.html")), tmp_path) == []
+
+
+def test_a_page_that_is_too_wide_is_found(browser, tmp_path):
+    (tmp_path / "a.html").write_text('<div style="width: 700px">a</div>')
+    assert too_wide(browser, [tmp_path / "a.html"], tmp_path) == ["a.html at 400: 708"]
 
 
 # ---- troubleshooting ----

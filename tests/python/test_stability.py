@@ -5,6 +5,7 @@
 
 import argparse
 import contextlib
+import copy
 import inspect
 import io
 import json
@@ -138,6 +139,33 @@ def changes(recorded, current, name=""):
 
 def test_every_recorded_name_exists():
     assert list(changes(json.loads(RECORDED.read_text()), json.loads(json.dumps(interface())))) == []
+
+
+def test_missing_names_are_named():
+    recorded = json.loads(RECORDED.read_text())
+    current = copy.deepcopy(recorded)
+    assert list(changes(recorded, current)) == []
+    del current["python"]["robocache.fuse_multimodal"]
+    current["python"]["robocache.Loader"]["parameters"].remove("*seed")
+    current["python"]["robocache.Window"]["parameters"].reverse()
+    current["python"]["robocache.Loader"]["members"].pop("state_dict")
+    current["python"]["robocache.new"] = None
+    current["errors"]["FileError"].remove("OSError")
+    current["command line"]["inspect"].remove("--plot")
+    current["exit codes"]["_SKIPPED"] = 4
+    current["json"]["error"].remove("error.message")
+    current["headers"].pop(1)
+    assert set(changes(recorded, current)) == {
+        "command line: inspect: --plot is gone",
+        "errors: FileError: OSError is gone",
+        "exit codes: _SKIPPED: 3 became 4",
+        f"headers: {recorded['headers'][1]} is gone",
+        "json: error: error.message is gone",
+        "python: robocache.Loader: members: state_dict is gone",
+        "python: robocache.Loader: parameters: *seed is gone",
+        "python: robocache.Window: parameters: another order",
+        "python: robocache.fuse_multimodal is gone",
+    }
 
 
 if __name__ == "__main__":

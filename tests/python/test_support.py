@@ -49,6 +49,19 @@ def test_each_row_names_its_test():
     assert untested(SUPPORT.read_text()) == []
 
 
+def test_a_missing_test_and_a_row_without_one_are_found():
+    text = SUPPORT.read_text()
+    assert missing(text.replace("::test_no_driver`", "::test_no_such_driver`")) == [
+        "tests/python/test_installation.py::test_no_such_driver"
+    ]
+    assert missing(text.replace("`tests/cpp/core/cpu_isa_test.cpp`", "`tests/cpp/core/isa_test.cpp`")) == [
+        "tests/cpp/core/isa_test.cpp"
+    ]
+    assert untested(text.replace("| | aarch64 machines | *not run here* |", "| | aarch64 machines | yes |")) == [
+        "aarch64 machines"
+    ]
+
+
 def test_versions_equal_those_in_the_code():
     text = SUPPORT.read_text()
     project = (ROOT / "pyproject.toml").read_text()
@@ -82,3 +95,10 @@ def test_no_module_can_open_a_connection():
     symbols = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True)
     undefined = {line.split()[-1].partition("@")[0] for line in symbols.stdout.splitlines()}
     assert "open" in undefined and undefined & SYMBOLS == set()
+
+
+@pytest.mark.parametrize(
+    "source", ["import urllib.request", "from http import client", "s = socket.create_connection((h, 80))"]
+)
+def test_a_connection_is_found(source):
+    assert len(list(connections(source))) == 1
