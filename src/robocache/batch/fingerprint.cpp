@@ -42,18 +42,18 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
     if (!stream.has_statistics()) continue;
     const auto bytes = static_cast<size_t>(stream.features * dtype_size(stream.dtype));
     row.resize(std::min(bytes, kRowBytes));
-    const StreamFile file = dataset.open_values(stream_index);
+    const StreamFile stream_file = dataset.open_values(stream_index);
     visit_some(anchors.runs, kMostEpisodesWithRow, [&](int64_t run) {
       const int64_t episode = anchors.table[run].episode;
       const int64_t rows = stream.rows_of(episode);
       if (rows == 0) return;
       const int64_t offset = (stream.first_row(episode) + rows / 2) * static_cast<int64_t>(bytes);
-      if (file.file.get() < 0) {
+      if (stream_file.file.get() < 0) {
         data_ = cache::crc32(static_cast<const char*>(stream.values) + offset, row.size(), data_);
         return;
       }
       try {
-        read_rows({file.file.get(), file.offset}, offset, row.size(), row.data());
+        read_rows({stream_file.file.get(), stream_file.offset}, offset, row.size(), row.data());
         data_ = cache::crc32(row.data(), row.size(), data_);
       } catch (const FileError&) {
         // A loader that draws this row reports the error. Other loaders may ignore it.

@@ -115,9 +115,10 @@ LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType:
   size_t stream_number = 0;
   for (const Stream& stream : dataset.streams()) {
     StreamRequest request{.stream = stream.name, .delta_timestamps = kDeltas};
-    const bool floating = is_floating(stream.dtype);
-    if (++stream_number % 3 != 0) request.method = kMethods[floating ? stream_number % 5 : 1 + stream_number % 3];
-    if (floating) request.normalize = kNormalizations[stream_number % 4];
+    const bool is_float = is_floating(stream.dtype);
+    // Integers are not mixed, so they take one of the three methods that choose a row.
+    if (++stream_number % 3 != 0) request.method = kMethods[is_float ? stream_number % 5 : 1 + stream_number % 3];
+    if (is_float) request.normalize = kNormalizations[stream_number % 4];
     if (stream_number % 5 == 0) request.max_gap_s = 0.012;
     loader_options.streams.push_back(request);
   }

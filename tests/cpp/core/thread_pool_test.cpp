@@ -64,6 +64,7 @@ TEST_P(ThreadPool, RangesTakenAheadAreEachTakenOnce) {
       int64_t begin = -1;
       int64_t end = -2;
       while (ranges.next(begin, end)) taken.emplace_back(begin, end);
+      // At the end, next() leaves `begin` and `end` as they are.
       const auto last = taken.empty() ? std::pair<int64_t, int64_t>{-1, -2} : taken.back();
       EXPECT_FALSE(ranges.next(begin, end));
       EXPECT_EQ(std::pair(begin, end), last);
@@ -77,7 +78,7 @@ TEST_P(ThreadPool, RangesTakenAheadAreEachTakenOnce) {
   }
 }
 
-TEST_P(ThreadPool, EachThreadBeginsAtTheSamePartAndTakesWhatOthersLeave) {
+TEST_P(ThreadPool, TheCallerBeginsWithTheFirstRangeAndOthersTakeTheRest) {
   const int64_t n = 1000;
   const int64_t threads = GetParam();
   const std::thread::id caller = std::this_thread::get_id();

@@ -41,19 +41,19 @@ class FirstRows {
  public:
   FirstRows() : slots_(1024, kFreeSlot) {}
 
-  void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
+  void prefetch(const RowCell& cell) const { __builtin_prefetch(&slots_[cell.hash & (slots_.size() - 1)]); }
 
   // Returns the first row in the cell; if the cell is new, this is the given row.
-  int32_t operator()(const SparseCall& call, const FoundCell& found) {
-    uint64_t slot = found.hash & (slots_.size() - 1);
+  int32_t operator()(const SparseCall& call, const RowCell& cell) {
+    uint64_t slot = cell.hash & (slots_.size() - 1);
     for (; slots_[slot] != kFreeSlot; slot = (slot + 1) & (slots_.size() - 1)) {
-      const FoundCell& first = firsts_[slots_[slot]];
-      if (same_cell(call, first.cell, first.row, found.cell, found.row)) return first.row;
+      const RowCell& first = firsts_[slots_[slot]];
+      if (same_cell(call, first.cell, first.row, cell.cell, cell.row)) return first.row;
     }
     slots_[slot] = static_cast<uint32_t>(firsts_.size());
-    firsts_.push_back(found);
+    firsts_.push_back(cell);
     if (2 * firsts_.size() > slots_.size()) grow();
-    return found.row;
+    return cell.row;
   }
 
  private:
@@ -67,7 +67,7 @@ class FirstRows {
   }
 
   std::vector<uint32_t> slots_;
-  std::vector<FoundCell> firsts_;
+  std::vector<RowCell> firsts_;
 };
 
 constexpr int64_t kBlock = 16384;             // rows whose cells fit in a core's cache
@@ -80,20 +80,20 @@ constexpr int32_t kSameCell = -2;             // the row is in the same cell as 
 struct Parts {
   explicit Parts(int64_t rows)
       : bits(std::clamp<int>(std::bit_width(static_cast<uint64_t>(rows / 16384)), 0, 8)),
-        cells(std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(std::min(rows, kRound)))),
+        cells(std::make_unique_for_overwrite<RowCell[]>(static_cast<size_t>(std::min(rows, kRound)))),
         begins(static_cast<size_t>((kRound / kBlock) * (count() + 1))) {}
 
   int64_t count() const { return int64_t{1} << bits; }
-  int64_t part_of(const FoundCell& found) const { return static_cast<int64_t>(uint64_t{found.hash} << bits >> 32); }
+  int64_t part_of(const RowCell& cell) const { return static_cast<int64_t>(uint64_t{cell.hash} << bits >> 32); }
 
   int bits;
-  std::unique_ptr<FoundCell[]> cells;
+  std::unique_ptr<RowCell[]> cells;
   std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
 };
 
 // Divides the rows [first, last), which are one block. Sets `number` to kSameCell or -1 for rows that go to no part.
 void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
-  const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
+  const auto block_cells = std::make_unique_for_overwrite<RowCell[]>(static_cast<size_t>(last - first));
   int64_t count = 0;
   int64_t b = 0;  // the first cloud that ends after `first`
   for (int64_t clouds = call.clouds.count; clouds > 0;) {
@@ -108,7 +108,7 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
     const int64_t in_cloud = std::min(rows.end, last) - begin;
     if (begin >= last) break;
     if (in_cloud <= 0) continue;
-    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), begin, in_cloud, found.get() + count);
+    ROBOCACHE_SELECT_ISA(cells_of_rows)(call, static_cast<int32_t>(b), begin, in_cloud, block_cells.get() + count);
     count += in_cloud;
   }
   const int64_t block = first % kRound / kBlock;
@@ -119,22 +119,22 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
   const auto new_cells = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
   int64_t new_cell_count = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const FoundCell& f = found[static_cast<size_t>(i)];
-    const FoundCell& previous = found[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
-    const bool has_cell = f.row >= 0;
-    bool is_repeat = has_cell & (f.row == previous.row + 1) & (f.cell == previous.cell);
-    if (call.wide) is_repeat = is_repeat && same_cell(call, f.cell, f.row, previous.cell, previous.row);
-    if (has_cell) number[f.row] = is_repeat ? kSameCell : -1;
+    const RowCell& current = block_cells[static_cast<size_t>(i)];
+    const RowCell& previous = block_cells[static_cast<size_t>(std::max<int64_t>(i, 1) - 1)];
+    const bool has_cell = current.row >= 0;
+    bool is_repeat = has_cell & (current.row == previous.row + 1) & (current.cell == previous.cell);
+    if (call.wide) is_repeat = is_repeat && same_cell(call, current.cell, current.row, previous.cell, previous.row);
+    if (has_cell) number[current.row] = is_repeat ? kSameCell : -1;
     new_cells[static_cast<size_t>(new_cell_count)] = static_cast<uint16_t>(i);
     new_cell_count += has_cell & !is_repeat;
-    begins[parts.part_of(f)] += has_cell & !is_repeat;
+    begins[parts.part_of(current)] += has_cell & !is_repeat;
   }
   uint32_t begin = 0;
   for (int64_t part = 0; part <= parts.count(); ++part) begin += std::exchange(begins[part], begin);
-  FoundCell* const cells = parts.cells.get() + block * kBlock;
+  RowCell* const cells = parts.cells.get() + block * kBlock;
   for (int64_t i = 0; i < new_cell_count; ++i) {
-    const FoundCell& f = found[new_cells[static_cast<size_t>(i)]];
-    cells[begins[parts.part_of(f)]++] = f;
+    const RowCell& cell = block_cells[new_cells[static_cast<size_t>(i)]];
+    cells[begins[parts.part_of(cell)]++] = cell;
   }
   // Each begin has moved to the end of its part, which is the begin of the next part.
   std::copy_backward(begins, begins + parts.count(), begins + parts.count() + 1);
@@ -181,7 +181,7 @@ void number_voxels_cpu(const SparseCall& call) {
         FirstRows& table = first_rows[static_cast<size_t>(part)];
         for (int64_t block = 0; block * kBlock < rows; ++block) {
           const uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1) + part;
-          const FoundCell* const cells = parts.cells.get() + block * kBlock;
+          const RowCell* const cells = parts.cells.get() + block * kBlock;
           for (uint32_t i = begins[0]; i < begins[1]; ++i) {
             if (i + kAhead < begins[1]) table.prefetch(cells[i + kAhead]);
             numbering.number[cells[i].row] = table(call, cells[i]);
@@ -191,8 +191,8 @@ void number_voxels_cpu(const SparseCall& call) {
     });
   }
 
-  const auto voxel_of_row =
-      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(row_total));  // the voxel of each first row
+  // The voxel of each first row.
+  const auto voxel_of_row = std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(row_total));
   int64_t voxels = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);

@@ -5,14 +5,14 @@
 
 namespace robocache {
 
-struct FoundCell {
+struct RowCell {
   SparseCell cell;
   uint32_t hash;  // hash_of(cell)
   int32_t row;    // -1: the row is in no cell
 };
 
 // Finds the cells of rows [first, first + count) of a cloud. It is built once per instruction set (core/cpu_isa.hpp).
-using CellsOfRows = void(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found);
+using CellsOfRows = void(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, RowCell* cells);
 namespace baseline {
 CellsOfRows cells_of_rows;
 }

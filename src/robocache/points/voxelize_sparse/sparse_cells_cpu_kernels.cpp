@@ -29,7 +29,7 @@ template <class Real>
 }
 
 template <class Real>
-void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t count, FoundCell* found) {
+void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t count, RowCell* cells) {
   const Clouds& c = call.clouds;
   const Real* point = static_cast<const Real*>(c.points) + row_offset(c.rows, c.cloud_stride, c.row_stride, row);
   Real position[3][kRowsAtOnce] = {};
@@ -53,7 +53,7 @@ void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t coun
       hash[i] = static_cast<uint32_t>(hash_of({cloud, cell[0][i], cell[1][i], cell[2][i]}));
     }
     for (int64_t i = 0; i < n; ++i, ++row) {
-      found[begin + i] = {
+      cells[begin + i] = {
           {cloud, cell[0][i], cell[1][i], cell[2][i]}, hash[i], axes_outside[i] == 0 ? static_cast<int32_t>(row) : -1};
     }
   }
@@ -61,17 +61,17 @@ void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t coun
 
 }  // namespace
 
-void cells_of_rows(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found) {
+void cells_of_rows(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, RowCell* cells) {
   if (call.wide) {  // rare, so one point at a time is fast enough
     for (int64_t i = 0; i < count; ++i) {
       SparseCell cell{cloud, 0, 0, 0};
       const bool inside = cell_of_row(call, first + i, cell);
-      found[i] = {cell, static_cast<uint32_t>(hash_of(cell)), inside ? static_cast<int32_t>(first + i) : -1};
+      cells[i] = {cell, static_cast<uint32_t>(hash_of(cell)), inside ? static_cast<int32_t>(first + i) : -1};
     }
     return;
   }
-  return call.clouds.dtype == DType::kFloat32 ? find_cells<float>(call, cloud, first, count, found)
-                                              : find_cells<double>(call, cloud, first, count, found);
+  return call.clouds.dtype == DType::kFloat32 ? find_cells<float>(call, cloud, first, count, cells)
+                                              : find_cells<double>(call, cloud, first, count, cells);
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

@@ -113,7 +113,7 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
     result.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count},
                                   allocate, device, stream);
   } else {
-    const auto mode =
+    const auto mode =  // SparseReduce has VoxelMode's modes from kSum on, in the same order
         static_cast<VoxelMode>(static_cast<int32_t>(VoxelMode::kSum) + static_cast<int32_t>(*options.reduce));
     result.features =
         reduce_rows(clouds, features_of_points, mode, static_cast<const int32_t*>(result.kept.data), call.voxels,

@@ -53,7 +53,7 @@ int64_t cells_together(const Row& row_of, int64_t count, const VoxelGrid& grid, 
     uint32_t inside = 0;
     for (int64_t i = 0; i < n; ++i) {
       const auto is_inside = static_cast<uint32_t>(axes_outside[i] == 0);
-      cells[begin + i] = cell[i] | (is_inside - 1);
+      cells[begin + i] = cell[i] | (is_inside - 1);  // outside: all bits 1, which is kNoCell
       inside += is_inside;
     }
     inside_count += inside;
