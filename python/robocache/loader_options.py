@@ -92,7 +92,7 @@ def open_loader(
     windows = _as_windows(arguments["delta_timestamps"])
     snap_s = _real("snap_s", arguments["snap_s"])
     snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
-    texts = _text_keys(sources, names, windows, arguments["task_text"], snap_ns)
+    texts = _text_keys(sources, names, windows, default, arguments["task_text"], snap_ns)
     sources = without_missing(
         sources, names, {key: texts[key] for key in texts if key in windows}, arguments["missing"]
     )
@@ -270,13 +270,18 @@ def _words(stream: Stream) -> dict[tuple[str, int], dict[str, None]]:
 
 
 def _text_keys(
-    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], task_text: Any, snap_ns: int
+    sources: Sequence[Source],
+    names: Sequence[str],
+    windows: Mapping[str, Window],
+    default: Window,
+    task_text: Any,
+    snap_ns: int,
 ) -> dict[str, TextKey]:
     """Returns the keys of the batch that are texts, including the key of `task_text`."""
     has_task = isinstance(task_text, str) or truth("task_text", task_text)
     if has_task and "task" in windows:
         raise errors.ArgumentError("task_text: the batch's key 'task' is already a stream's; rename that")
-    texts = text_keys(sources, names, windows, snap_ns)
+    texts = text_keys(sources, names, windows, default, snap_ns)
     if has_task:
         texts["task"] = task_key(sources, task_text if isinstance(task_text, str) else None, snap_ns)
     return texts

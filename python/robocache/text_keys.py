@@ -111,12 +111,13 @@ class TextKey:
 
 
 def text_keys(
-    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], snap_ns: int
+    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], default: Window, snap_ns: int
 ) -> dict[str, TextKey]:
     """Returns the keys of the batch that are texts: keys of streams of text, and keys whose window has `texts`.
 
     Args:
         names: a prefix of the errors about each source.
+        default: has the latency of windows without their own.
 
     Raises:
         ArgumentError: no source has texts for a key, a source has several streams for a key that does not draw, or a window has a
@@ -126,13 +127,14 @@ def text_keys(
     for key, window in windows.items():
         streams = [streams_of(source, key) for source in sources]
         if window.texts is not None or any(x.ragged == "text" for source_streams in streams for x in source_streams):
-            keys[key] = _make_text_key(key, window, sources, names, streams, snap_ns)
+            keys[key] = _make_text_key(key, window, default, sources, names, streams, snap_ns)
     return keys
 
 
 def _make_text_key(
     key: str,
     window: Window,
+    default: Window,
     sources: Sequence[Source],
     names: Sequence[str],
     streams: Sequence[Sequence[Stream]],
@@ -159,6 +161,8 @@ def _make_text_key(
                 "their texts"
             )
         by_source.append(_find_texts(source.dataset, key, names_of_source, snap_ns, table))
+    if window.offset_s is None:
+        window = replace(window, offset_s=default.offset_s)
     result = TextKey(key, argument, window, by_source, table)
     expected = "a stream of texts, a stream of numbers that have texts, or a column of texts in the episodes"
     _check_sources(result, argument, sources, by_source, expected)

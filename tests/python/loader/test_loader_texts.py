@@ -77,6 +77,14 @@ def test_rule_47_texts_are_lists_of_str(dataset, device, framework):
     assert loader.gather([])["said"] == []
 
 
+@pytest.mark.parametrize(("own", "latency_s"), [(None, 0.1), (0.0, 0.0), (0.05, 0.05)], ids=str)
+def test_the_defaults_latency_holds_for_texts_without_their_own(dataset, own, latency_s):
+    windows = {"said": Window(OFFSETS, offset_s=own)}
+    loader = _loader(dataset, windows, default=Window(offset_s=0.1), task_text="said")
+    assert _values(loader, "said") == _expected([offset + latency_s for offset in OFFSETS])
+    assert _values(loader, "task") == [row[0] for row in _expected([0.0])]
+
+
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_indices_refer_to_a_complete_table(dataset, device, framework):
     if framework == "numpy":
