@@ -100,11 +100,17 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         Raises:
             ArgumentError: there is no such column; the message names the argument.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         column = self._column(argument, name)
         code_of: dict[str, int] = {}
 
         def codes(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            values = map(repr, column(episodes, times).to_pylist())
+            array = column(episodes, times)
+            if pa.types.is_floating(array.type):
+                array = pc.add(array, 0.0)  # -0.0 equals 0.0, and its repr differs
+            values = map(repr, array.to_pylist())
             return np.array([code_of.setdefault(value, len(code_of)) for value in values], np.float64)
 
         return codes

@@ -161,7 +161,7 @@ def open_loader(
     for (source, name), options in zip(pairs, filters, strict=True):
         arrays += (
             source.dataset._handle,
-            _optional(wholes, f"{name}episodes", source.episodes),
+            source.episodes,
             *_filter_arrays(options, f"{name}anchors.", source.dataset, snap_ns, raised),
             *_anchor_values(source, name, snap_ns, raised),
             episode_tasks(source.dataset) if has_other_moment else None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._check import wholes
 from .actions.declared import declared_absolute, declared_relative, declared_rotations
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
@@ -135,20 +136,17 @@ def as_sources(dataset: Any) -> tuple[list[Source], Mixture | None]:
 
 
 def resolve_episodes(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> list[Source]:
-    """Returns the sources with lists of episodes. A source without its own episodes gets `episodes`. `names` begin the messages
+    """Returns the sources with arrays of episodes. A source without its own episodes gets `episodes`. `names` begin the messages
     of errors, such as ``"sources[0]."``."""
     for source, name in zip(sources, names, strict=True):
         if source.rename is not None and not isinstance(source.rename, Mapping):
             raise errors.ArgumentTypeError(f"{name}rename: expected {{stream: key}}, got {source.rename!r}")
-    return [
-        replace(
-            source,
-            episodes=select_episodes(
-                source.dataset, f"{name}episodes", episodes if source.episodes is None else source.episodes
-            ),
-        )
-        for source, name in zip(sources, names, strict=True)
-    ]
+    resolved = []
+    for source, name in zip(sources, names, strict=True):
+        given = episodes if source.episodes is None else source.episodes
+        chosen = select_episodes(source.dataset, f"{name}episodes", given)
+        resolved.append(replace(source, episodes=None if chosen is None else wholes(f"{name}episodes", chosen)))
+    return resolved
 
 
 def select_episodes(dataset: Dataset, name: str, episodes: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import errors
-from ._check import listed, number, wholes
+from ._check import listed, number
 from ._printable import ranges
 from .dataset import Dataset, Stream
 from .options import Window
@@ -198,7 +198,7 @@ def without_missing(
     result = []
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
         count = len(source.dataset)
-        episodes = np.arange(count) if source.episodes is None else wholes(f"{name}episodes", source.episodes)
+        episodes = np.arange(count) if source.episodes is None else source.episodes
         is_complete = np.ones(len(episodes), bool)
         are_known = ((episodes >= 0) & (episodes < count)).all()  # the library refuses other indices
         for key in keys.values() if are_known else ():

@@ -223,6 +223,21 @@ def test_invalid_groups_of_options_are_refused_by_name(argument, dataset):
         robocache.Loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}, **{argument: 2})
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [tuple, set, iter, np.array, lambda x: np.array(x, ">i4")],
+    ids=["tuple", "set", "iterator", "array", "big endian"],
+)
+def test_episodes_of_every_kind_of_list_are_accepted(dataset, kind):
+    windows = {"action": [0.0]}
+    expected = robocache.Loader(dataset, batch_size=2, delta_timestamps=windows, episodes=[1]).num_anchors
+    loaders = [
+        robocache.Loader(source, batch_size=2, delta_timestamps=windows, episodes=episodes)
+        for source, episodes in ((dataset, kind([1])), ([robocache.Source(dataset, episodes=kind([1]))], None))
+    ]
+    assert [loader.num_anchors for loader in loaders] == [expected, expected]
+
+
 def test_numpy_scalars_are_accepted(dataset):
     small_loader(dataset, batch_size=np.int32(2), max_gap_s=np.float32(0.5), episodes=np.array([0]), shuffle=np.True_)
     threads = robocache.num_threads()

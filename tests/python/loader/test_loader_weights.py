@@ -107,6 +107,14 @@ def test_rule_35_2_each_value_has_the_same_share(dataset, device, column, value_
         assert all(abs(draws_of[key] - counts[value_of(*key)] / sizes[value_of(*key)]) <= 2 for key in all_anchors)
 
 
+def test_rule_35_2_zeros_of_either_sign_are_one_value(tmp_path, device):
+    signs = np.array([0.0, -0.0, 1.0] * 20)
+    cache = write(tmp_path / "cache", [{"arm": (np.arange(60) * 10**7, signs[:, None])}])
+    loader = loader_of(mixture(Source(cache, balance="arm")), device=device)
+    drawn = to_numpy(next(loader)["arm"]).ravel()
+    assert abs(int((drawn == 1).sum()) - BLOCK // 2) <= 1
+
+
 def test_sources_keep_their_shares_and_indices(dataset, device):
     sources = mixture(
         Source(dataset, 0.25, balance="task"),
