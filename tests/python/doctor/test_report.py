@@ -132,6 +132,8 @@ def test_a_record_with_other_types_is_ignored_or_shown(odd, cache, capsys, recwa
     records = [{**report, "findings": [{**report["findings"][0], name: odd}], "more": {}} for name in fields]
     for record in [*records, *({**report, key: odd} for key in report if key != "manifest_crc32")]:
         (cache / "doctor.json").write_text(json.dumps(record))
+        if load(cache) is None:  # as without a record, to every reader
+            continue
         load_by(cache)
         assert "\x1b" not in "".join(run(capsys, "inspect", cache)[1:])
         assert run(capsys, "inspect", cache, "--all")[0] == 0

@@ -169,30 +169,38 @@ def test_a_compiled_call_runs_in_cuda_graphs(rng, cuda):
 # ---- The operators themselves ----
 
 
+def operator_arguments(values, times, target_times, with_lengths):
+    from robocache import _torch
+    from robocache.ops.resample import _resample
+
+    lengths = torch.tensor([7, 3, 1], device=values.device) if with_lengths else None
+    options = {"values": values, "times": times, "target_times": target_times, "max_gap": 0.5, "lengths": lengths}
+    return _torch._spread(_resample, _resample.call(options | {"methods": [(slice(0, 1), "nearest")]}))
+
+
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("return_valid", [False, True])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
-    from robocache import _torch
-    from robocache.ops.resample import _resample
-
-    def arguments(values, times, target_times):
-        options = {"values": values, "times": times, "target_times": target_times, "max_gap": 0.5, "lengths": lengths}
-        return _torch._spread(_resample, _resample.call(options | {"methods": [(slice(0, 1), "nearest")]}))
-
     arrays = [x.requires_grad_(requires_grad) for x in random_case(rng, device, dtype=torch.float64)]
-    lengths = torch.tensor([7, 3, 1], device=device) if with_lengths else None
-    # On CUDA the order of sums over times varies.
-    close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
-    operators = torch.ops.robocache
-    with_gradients = *arguments(*arrays), [True, return_valid]
-    torch.library.opcheck(operators.resample_trajectories.default, with_gradients, **close)
-    detached = arguments(*[x.detach() for x in arrays])
+    arguments = *operator_arguments(*arrays, with_lengths), [True, return_valid]
+    torch.library.opcheck(torch.ops.robocache.resample_trajectories.default, arguments, **opcheck_bounds(device))
+
+
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_opcheck_of_out_and_backward(rng, device, with_lengths):
+    arguments = operator_arguments(*random_case(rng, device, dtype=torch.float64), with_lengths)
     out = torch.empty(3, 9, 2, dtype=torch.float64, device=device)
-    torch.library.opcheck(operators.resample_trajectories_out.default, (*detached, [True, False], [out]))
+    operators = torch.ops.robocache
+    torch.library.opcheck(operators.resample_trajectories_out.default, (*arguments, [True, False], [out]))
     for needs_gradient in ([True, True, True], [False, True, False]):
-        backward = *detached, torch.ones_like(out), needs_gradient
-        torch.library.opcheck(operators.resample_trajectories_backward.default, backward, **close)
+        backward = *arguments, torch.ones_like(out), needs_gradient
+        torch.library.opcheck(operators.resample_trajectories_backward.default, backward, **opcheck_bounds(device))
+
+
+def opcheck_bounds(device):
+    """On CUDA the order of sums over times varies."""
+    return {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
 
 
 def test_fake_tensors_give_fake_tensors(device):
@@ -283,7 +291,7 @@ def test_opcheck_of_fuse(rng, device, requires_grad):
 
     hand_values = values.detach().flip(1).requires_grad_(requires_grad)
     with_gradients = arguments([tensors[0], hand_values], [tensors[1], tensors[1]], tensors[2])
-    close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
+    close = opcheck_bounds(device)
     operators = torch.ops.robocache
     torch.library.opcheck(operators.fuse_multimodal.default, (*with_gradients, [True] * 3), **close)
     detached = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, with_gradients)
