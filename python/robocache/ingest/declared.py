@@ -428,6 +428,7 @@ def _apply_packing(
     stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
 ) -> tuple[np.ndarray, dict[str, Any]]:
     packing = _Packing.of(values.dtype, attributes)
+    packing.say_odd(stream, attributes, notes)
     notes.see("scaled", stream, packing.is_scaled)
     if notes.seen.get("scaled", {}).get(stream, packing.is_scaled) != packing.is_scaled:
         why = "scale_factor or add_offset in some recordings and none in others, whose numbers are kept as they are stored"
@@ -438,7 +439,10 @@ def _apply_packing(
     if packing.has_missing and is_whole:
         float_streams[stream] = True
     is_packed = packing.has_missing or packing.is_scaled or (is_whole and stream in float_streams)
-    if values.dtype.kind not in "iuf" or not is_packed:
+    if values.dtype.kind not in "iuf":
+        say_unapplied(stream, attributes, f"{values.dtype}", notes)
+        return values, {}
+    if not is_packed:
         return values, {}
     absent = packing.absent(values)
     if is_whole:
@@ -457,6 +461,12 @@ def _apply_packing(
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 
 
+def say_unapplied(stream: str, attributes: Mapping[str, Any], content: str, notes: Notes) -> None:
+    """Reports attributes of :data:`PACKING` that do not apply to a stream's content."""
+    if names := [name for name in PACKING if name in attributes]:
+        notes.leave_out(f"{stream}: {', '.join(names)}", f"not applied to {content}")
+
+
 @dataclass(frozen=True)
 class _Packing:
     """The attributes :data:`PACKING` of a stream, as numbers.
@@ -466,6 +476,7 @@ class _Packing:
     fills: stored values that mean that a value is missing.
     low, high: the least and the greatest valid value; -inf and inf without limits.
     limits_scaled: whether the limits apply to the scaled numbers, as when they are floats but the stored numbers are integers.
+    odd: the attributes that are no numbers, or not as many as CF says.
     """
 
     description: str
@@ -475,6 +486,7 @@ class _Packing:
     low: float
     high: float
     limits_scaled: bool
+    odd: list[str]
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> _Packing:
@@ -500,7 +512,13 @@ class _Packing:
             low,
             high,
             is_scaled and dtype.kind in "iu" and has_float_limits,
+            [name for name in PACKING if name in attributes and name not in declared],
         )
+
+    def say_odd(self, stream: str, attributes: Mapping[str, Any], notes: Notes) -> None:
+        for name in self.odd:
+            expected = {"valid_range": "two numbers", "missing_value": "numbers"}.get(name, "a number")
+            notes.leave_out(f"{stream}: {name}", f"not applied: expected {expected}, got {attributes[name]!r:.60}")
 
     @property
     def is_scaled(self) -> bool:
@@ -514,6 +532,8 @@ class _Packing:
     def scaled(self, stored: np.ndarray) -> np.ndarray:
         if not self.is_scaled:
             return stored
+        if stored.dtype == np.float16:  # scaled numbers may be beyond it
+            stored = stored.astype(np.float32)
         return stored * float(1 if self.scale is None else self.scale) + float(self.offset or 0)
 
     def absent(self, stored: np.ndarray) -> np.ndarray:
@@ -618,7 +638,7 @@ class Depth:
             SourceError: the array's attribute `units` is no length.
         """
         packing = {name: own[name] for name in PACKING if name in own}
-        is_scaled = "scale_factor" in packing or "add_offset" in packing
+        is_scaled = _Packing.of(dtype, packing).is_scaled
         is_depth = says_depth(camera)  # None if the name does not show it
         unit_m = None
         if is_depth is not False and not is_labels(camera):
@@ -628,7 +648,7 @@ class Depth:
             for attributes in (own, *above) if is_depth else (own,):
                 unit_m = depth_unit_m(camera, attributes, notes) if unit_m is None else unit_m
         if is_scaled and unit_m is None and not is_depth:
-            notes.leave_out(f"{camera}: {', '.join(packing)}", "not applied to images that may be no depth")
+            say_unapplied(camera, packing, "images that may be no depth", notes)
             return cls(None, {}, False)
         to_metres = is_scaled or dtype.kind == "f"
         if to_metres and unit_m is None:
@@ -640,6 +660,7 @@ class Depth:
         """Returns stored pixels as float32 metres, NaN where missing, or unchanged as integers, 0 where missing."""
         if not self.to_metres:
             packing = _Packing.of(stored.dtype, self.packing)
+            packing.say_odd(camera, self.packing, notes)
             if not packing.has_missing:
                 return stored
             notes.assume(f"depth of {camera}", f"{packing.description}: 0, no measurement", camera)

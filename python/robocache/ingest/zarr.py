@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import FileError
 from ..feature_names import declares, declaring, may_name, own_units
-from .declared import FLAGS, PACKING, UNSIGNED, Depth, features_of, may_say_colors, say_colors, unpacked
+from .declared import FLAGS, PACKING, UNSIGNED, Depth, features_of, may_say_colors, say_colors, say_unapplied, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -318,6 +318,7 @@ def _make_samples(
     if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(name, rows.shape[1:3])):
         say_colors([name], array.attributes, notes)
         if rows.dtype == np.uint8:
+            say_unapplied(name, array.attributes, "images of 8 bits a channel", notes)
             return store_pixels(name, time_ns, rows, options, clock, notes)
         depth = Depth.of(name, rows.dtype, array.attributes, (), array.where, notes)
         images = store_pixels(name, time_ns, depth.pixels(name, rows, notes), options, clock, notes)

@@ -450,6 +450,55 @@ def test_scale_and_offset_attributes_are_applied(form, attributes, tmp_path):
 @pytest.mark.parametrize(
     ("stored", "attributes", "expected"),
     [
+        (np.int16([[1, 2]]), {"scale_factor": [0.1, 0.2]}, "a number, got [0.1, 0.2]"),
+        (np.int16([[1, 2]]), {"add_offset": "0.5"}, "a number, got '0.5'"),
+        (np.int16([[1, 2]]), {"_FillValue": [1, 2]}, "a number, got [1, 2]"),
+        (np.int16([[1, 2]]), {"missing_value": "NA"}, "numbers, got 'NA'"),
+        (np.int16([[1, 2]]), {"valid_range": 7}, "two numbers, got 7"),
+        (np.full((1, 40, 40, 3), 7, np.uint8), {"scale_factor": 0.5}, "not applied to images of 8 bits"),
+        (np.bool_([[True, False]]), {"scale_factor": 0.5}, "not applied to bool"),
+    ],
+)
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+def test_scales_and_fill_values_that_are_not_applied_are_named(form, stored, attributes, expected, tmp_path):
+    stream, report = ingest_array(form, "qpos", stored, attributes, tmp_path)
+    assert stream.dtype == stored.dtype
+    ((name, reason),) = [item for item in reasons(report.left_out).items() if next(iter(attributes)) in item[0]]
+    assert name.startswith(stream.name) and expected in reason
+
+
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+def test_a_scale_may_lead_beyond_float16(form, tmp_path):
+    stream, _ = ingest_array(
+        form, "qpos", np.float16([[60000], [-1]]), {"scale_factor": 2.0, "_FillValue": -1.0}, tmp_path
+    )
+    np.testing.assert_array_equal(stream.values, [[120000], [np.nan]])
+
+
+def test_the_scale_of_ragged_rows_and_columns_is_applied(tmp_path):
+    scale = {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": np.int16(-1), "units": "m"}
+    file = write_hdf5(
+        tmp_path / "episode_0.hdf5",
+        {"action": np.zeros((6, 2)), "gains": np.int16([4, 6]), "mass": np.int16(8), "lost": np.int16(-1)},
+        dict.fromkeys(("gains", "mass", "lost"), scale),
+    )
+    rows = [[2, 4, -1], [], [6], [], [], []]
+    with h5py.File(file, "a") as opened:
+        lists = opened.create_dataset("observations/contacts", (6,), h5py.vlen_dtype(np.int16))
+        lists.attrs.update(scale)
+        for number, row in enumerate(rows):
+            lists[number] = np.array(row, np.int16)
+    dataset, _ = ingest_and_open(file, tmp_path / "cache", rate_hz=10)
+    stream = dataset["observations/contacts"]
+    np.testing.assert_array_equal(stream.values, [2, 3, np.nan, 4])
+    assert stream.offsets.tolist() == [0, 3, 3, 4, 4, 4, 4] and stream.attributes == {"units": "m"}
+    (columns,) = dataset.episodes.to_pylist()
+    assert (columns["gains"], columns["mass"], columns.get("lost")) == ([3, 4], 5, None)
+
+
+@pytest.mark.parametrize(
+    ("stored", "attributes", "expected"),
+    [
         *(
             (np.array([0, 127, -128, -1], np.int8), attributes, expected)
             for attributes, expected in (

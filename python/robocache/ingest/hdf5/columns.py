@@ -16,7 +16,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ..declared import Depth, features_of, say_colors, unpacked
+from ..declared import Depth, features_of, say_colors, say_unapplied, unpacked
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -101,8 +101,8 @@ def take_constants(tree: Tree, rows: int, notes: Notes, beside: Sequence[str] = 
         is_text = h5py.check_string_dtype(dataset.dtype) is not None
         if 0 < size <= _MOST_VALUES and max(shape) == size and (kind in "biuf" or is_text):
             with notes.reading(f"{tree.base}: {key}", tree.where(key)):
-                cells = np.asarray(dataset[:]).reshape(-1)
-                values = [plain(cell) for cell in cells.tolist()]
+                cells, _ = unpacked(key, np.asarray(dataset[:]), dataset.attributes, notes)
+                values = [plain(cell) for cell in cells.reshape(-1).tolist()]
                 columns[key] = values[0] if len(values) == 1 else values
                 report_words(key, dataset.dtype, notes)
         else:
@@ -270,13 +270,16 @@ class Column:
         if not element.isnative:  # h5py 3.16 does not swap the bytes of such rows
             self.notes.leave_out(self.stream, f"rows of any length of {element.str}, big-endian")
             return
+        own = self.dataset.attributes
+        _, units = features_of(self.stream, (), own, self.dataset.above, self.notes)
         for start, stop, values in self._parts(_ROWS_AT_ONCE):
             rows = [np.asarray(row, element) for row in values]
             offsets = np.zeros(len(rows) + 1, np.int64)
             np.cumsum([len(row) for row in rows], out=offsets[1:])
+            elements, added = unpacked(self.stream, np.concatenate(rows), own, self.notes)
+            attributes = {**self.clock.attributes, **units, **added}
             time_ns = self.clock.time_ns(start, stop)
-            elements = np.concatenate(rows)
-            yield self.stream, Ragged(time_ns, elements, offsets, None, self.clock.kind, self.clock.attributes)
+            yield self.stream, Ragged(time_ns, elements, offsets, None, self.clock.kind, attributes)
 
     # ---- cameras ----
 
@@ -297,6 +300,7 @@ class Column:
         if self.clock.rows > _MOST_IMAGES:
             raise SourceError(f"{self.where}: {self.clock.rows} images, expected at most {_MOST_IMAGES}")
         time_ns = self.clock.time_ns(0, self.clock.rows)
+        say_unapplied(self.stream, self.dataset.attributes, "image files", self.notes)
         images = Images(self.stream, self.what, self.where, time_ns, self.clock.kind, _Blobs(self.dataset).read)
         frames = images.stored(options, kinds, self.notes)
         if frames is not None:
@@ -319,6 +323,8 @@ class Column:
                 self.stream, self._dtype, self.dataset.attributes, self.dataset.above, self.where, self.notes
             )
             storage = replace(storage, codec="raw" if declared.to_metres else "png")
+        else:
+            say_unapplied(self.stream, self.dataset.attributes, "images of 8 bits a channel", self.notes)
         if is_depth and storage.size is not None:
             self.notes.leave_out(f"{self.stream}: image_size", "depth keeps its size")
             storage = replace(storage, size=None)

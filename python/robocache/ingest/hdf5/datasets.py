@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import FileError
 from ...feature_names import declares
-from ..declared import FLAGS, PACKING, UNSIGNED, may_say_colors
+from ..declared import FLAGS, PACKING, UNSIGNED, may_say_colors, unpacked
 from ..files import Listing, check_file, look_through, natural
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
@@ -353,7 +353,10 @@ def _add_dataset(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
             notes.leave_out(path, f"{dtype.itemsize} bytes that are no rows")
         else:
             report_words(path, dtype, notes)
-            _add_fact(tree.facts, path, dataset[0] if shape else dataset[()], notes)
+            value = dataset[0] if shape else dataset[()]
+            if isinstance(value, np.generic):
+                (value,) = unpacked(path, np.array([value]), dataset.attributes, notes)[0]
+            _add_fact(tree.facts, path, value, notes)
     else:
         tree.datasets[path] = dataset
 
