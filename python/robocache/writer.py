@@ -420,12 +420,13 @@ def _as_array(stream: str, argument: str, value: Any) -> Any:
             array = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_shape_error(value) or error}") from None
-        # numpy rounds whole numbers of this size to float64.
-        if array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63:
-            too_wide = [x for x in np.asarray(value, object).ravel() if isinstance(x, int) and abs(x) >= 2**63]
-            if too_wide:
+        # numpy makes float64 of whole numbers beside floats, and of signed ones beside unsigned ones.
+        if array.dtype == np.float64 and np.fmax.reduce(np.abs(array), axis=None, initial=0) >= 2**53:
+            numbers = (x for x in np.asarray(value, object).ravel() if isinstance(x, int | np.integer))
+            if (rounded := next((x for x in numbers if int(float(x)) != x), None)) is not None:
                 raise errors.ArgumentTypeError(
-                    f"stream '{stream}': {argument}: expected integers within int64, got {too_wide[0]}; pass an array of uint64"
+                    f"stream '{stream}': {argument}: expected whole numbers that a list's one type holds, here float64, got {rounded}; "
+                    "pass an array of int64 or uint64"
                 )
         value = array
     itemsize, has_whole_elements = value.itemsize, value.dtype.isnative and value.flags.aligned

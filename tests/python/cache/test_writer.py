@@ -140,6 +140,9 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         ([1, 0], [1, 2], ArgumentError, "got 0 ns in row 1 after 1 ns"),
         ([0], np.ma.masked_array([1.0]), ArgumentTypeError, "values: "),
         ([0, 1], [-1, 2**63 + 1], ArgumentTypeError, "values: .*got 9223372036854775809"),
+        ([0, 1], [[2**53 + 1, 0.5], [0, np.nan]], ArgumentTypeError, "values: .*here float64, got 9007199254740993"),
+        ([0, 1], [np.uint64(2**64 - 1), np.int64(-1)], ArgumentTypeError, "values: .*got 18446744073709551615"),
+        ([0, 1], [np.uint64([2**63 + 1]), np.int64([-1])], ArgumentTypeError, "values: .*got 9223372036854775809"),
         (np.ma.masked_array([0]), [1.0], ArgumentTypeError, "time_ns: "),
     ],
 )
