@@ -130,7 +130,9 @@ def write(
             title = f"episode {number}"
             show_progress(number, len(dataset), title)
             rows = dataset.episode(number)
-            targets = _target_stamps(title, {name: rows[name][0] for name in exported}, fps, planned is not None)
+            targets = _target_stamps(
+                title, {name: rows[name][0] for name in exported}, fps, resampled=planned is not None
+            )
             count = len(targets)
             table: dict[str, pa.Array] = {}
             row = {"episode_index": number, "tasks": [], "length": count}
@@ -349,7 +351,7 @@ def _plan(
         rows = dataset.episode(number)
         clocks = {name: rows[name][0] for name in streams}
         try:
-            targets = _target_stamps(f"episode {number}", clocks, fps, True)
+            targets = _target_stamps(f"episode {number}", clocks, fps, resampled=True)
         except FileError as error:
             problems.data.append(str(error))
             continue

@@ -73,7 +73,7 @@ def read_stamps(
     """
     numbers = _parse_whole_numbers(column.combine_chunks())
     if numbers is not None:
-        unit = unit or _find_unit(name, numbers.astype(np.float64), True, file)
+        unit = unit or _find_unit(name, numbers.astype(np.float64), file, is_whole=True)
         exact = _multiply(numbers, 10 ** UNITS[unit])
         if exact is not None:
             return exact, unit
@@ -87,7 +87,7 @@ def read_stamps(
     rounded = text.cast(pa.float64()).to_numpy()
     if unit is None:
         has_fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
-        unit = _find_unit(name, rounded, not has_fractions, file)
+        unit = _find_unit(name, rounded, file, is_whole=not has_fractions)
     largest = float(np.abs(rounded).max())  # a Python float, because numpy would warn of an overflow
     if largest * 10.0 ** UNITS[unit] > 1e19:
         raise SourceError(
@@ -343,7 +343,7 @@ def _parse_whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
     return low.copy() if np.array_equal(high, low >> 63) else None
 
 
-def _find_unit(name: str, stamps: np.ndarray, is_whole: bool, file: Path) -> str:
+def _find_unit(name: str, stamps: np.ndarray, file: Path, is_whole: bool) -> str:
     """Returns the unit in the column's name, or else the only unit that the stamps can have.
 
     is_whole: whether all stamps are written as whole numbers.

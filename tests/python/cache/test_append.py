@@ -19,6 +19,7 @@ from soak import rounds
 import robocache
 
 FORK = multiprocessing.get_context("fork")
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
@@ -208,7 +209,7 @@ def test_columns_keep_their_types(path):
         add_episode(w, 1)
 
 
-def test_paths_that_are_no_cache_are_refused(path, golden=Path(__file__).parents[2] / "golden"):
+def test_paths_that_are_no_cache_are_refused(path):
     for prepare in (lambda: None, path.mkdir, lambda: (path / "manifest.json").write_text("{}")):
         prepare()
         with pytest.raises(robocache.FileError, match=f"{path}: expected a cache to append to, got none"):
@@ -216,14 +217,14 @@ def test_paths_that_are_no_cache_are_refused(path, golden=Path(__file__).parents
     with pytest.raises(robocache.ArgumentError, match="append: "):
         robocache.Writer(path, append=True, overwrite=True)
     shutil.rmtree(path)
-    shutil.copytree(golden / "cache_v1", path)
+    shutil.copytree(GOLDEN / "cache_v1", path)
     with pytest.raises(robocache.FileError, match=r"manifest.json: "):
         robocache.Writer(path, append=True)
-    assert contents(path) == contents(golden / "cache_v1") and "writer.lock" not in names_in(path)
+    assert contents(path) == contents(GOLDEN / "cache_v1") and "writer.lock" not in names_in(path)
 
 
-def test_a_cache_of_version_2_becomes_one_of_the_latest_version(path, golden=Path(__file__).parents[2] / "golden"):
-    shutil.copytree(golden / "cache_v2", path)
+def test_a_cache_of_version_2_becomes_one_of_the_latest_version(path):
+    shutil.copytree(GOLDEN / "cache_v2", path)
     opened = robocache.open(path)
     with robocache.Writer(path, append=True) as w, w.episode(task="more") as ep:
         ep.append("joint.position", [1], np.ones((1, 3), np.float32))

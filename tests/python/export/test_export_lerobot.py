@@ -688,7 +688,7 @@ def test_rule_47_rows_have_the_current_text(with_table, tmp_path):
 
 
 def test_rule_47_texts_at_another_rate(tmp_path):
-    dataset = write_moments(tmp_path / "cache", False)
+    dataset = write_moments(tmp_path / "cache", with_table=False)
     to_lerobot(dataset, tmp_path / "out", streams=["action"], fps=30, methods="linear")
     rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").to_pydict()
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist()

@@ -91,7 +91,7 @@ def test_the_language_instruction_is_the_column_task(data_attributes, demo_attri
     assert pq.read_table(tmp_path / "out/meta/tasks.parquet")["task"].to_pylist() == [task or ""]
 
 
-def test_damaged_env_args_lose_only_what_they_say(rng, tmp_path):
+def test_damaged_env_args_lose_only_their_own_facts(rng, tmp_path):
     demos = {f"demo_{number}": make_demo(rng, 4 + number) for number in (0, 1)}
     damaged = {"data": {"env_args": '{"env_name": "Lift", "env_kw'}}
     path = write_robomimic(tmp_path / "a.hdf5", demos, attributes=damaged)

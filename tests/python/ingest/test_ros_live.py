@@ -359,10 +359,7 @@ def at_the_end():
     return copy
 
 
-FUZZED = [*TYPES, JOINTS, IMAGE, COMPRESSED, "nav_msgs/msg/Path"]
-
-
-@pytest.mark.parametrize("name", FUZZED)
+@pytest.mark.parametrize("name", [*TYPES, JOINTS, IMAGE, COMPRESSED])
 def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
     rng = np.random.default_rng(6)
     if name in (IMAGE, COMPRESSED):
@@ -378,22 +375,15 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
         msg = joints(0)
     else:
         msg = random_message(rng, name, START)
-        rings = {"/t/header.frame_id": None} if name == "nav_msgs/msg/Path" else first_ring(name)
-        if name == "nav_msgs/msg/Path":
-            with pytest.raises(robocache.errors.ArgumentError, match="got '/t/poses'"):
-                Topic("/t", name, {"/t/poses": Ring((7,), "float64", **SPAN)})
-            return
-        topic = Topic("/t", name, rings, definition=definition(name))
+        topic = Topic("/t", name, first_ring(name), definition=definition(name))
     content = serialize(name, msg)
     topic.take(at_the_end(content))
     assert topic.counts["taken"] == 1, topic.refusal
     for size in range(len(content) - 3 if len(content) < 2000 else 2000):
         topic.take(at_the_end(content[:size]))
-    truncated_counts = topic.counts
-    assert (
-        truncated_counts["taken"] <= 1 + 3
-        and truncated_counts["received"] == truncated_counts["taken"] + truncated_counts["refused"]
-    )
+    counts = topic.counts
+    # The whole message is taken, and those that lack some of its last bytes, which are padding, may be.
+    assert counts["taken"] <= 1 + 3 and counts["received"] == counts["taken"] + counts["refused"]
     for _ in range(2000):
         damaged = bytearray(content)
         for _ in range(rng.integers(1, 4)):
@@ -403,6 +393,11 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
     assert counts["received"] == counts["taken"] + counts["refused"] and counts["refused"] > 0
     topic.take(at_the_end(content + bytes(4)))
     assert "but its type ends at" in topic.refusal
+
+
+def test_a_sequence_of_messages_is_no_live_stream():
+    with pytest.raises(robocache.errors.ArgumentError, match="got '/t/poses'"):
+        Topic("/t", "nav_msgs/msg/Path", {"/t/poses": Ring((7,), "float64", **SPAN)})
 
 
 def first_ring(name):

@@ -53,6 +53,7 @@ def write_log(tmp_path, *messages, name="log.ulg"):
     return path
 
 
+SYNC = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
 XY = format_message("xy:uint64_t timestamp;float x;float y;") + announce(0, "xy")
 
 
@@ -164,7 +165,7 @@ def test_a_topic_announced_again_continues(tmp_path):
 
 
 def test_parts_may_end_anywhere(tmp_path, monkeypatch):
-    rows = [data(0, k, "ff", k, -k) + message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12") for k in range(50)]
+    rows = [data(0, k, "ff", k, -k) + SYNC for k in range(50)]
     log = write_log(tmp_path, XY, *rows, message("L", b"6" + struct.pack("<Q", 9) + b"hello"))
     streams = Yields("ulog", log).only()
     for size in (1, 7, 64):
@@ -176,8 +177,7 @@ def test_parts_may_end_anywhere(tmp_path, monkeypatch):
 
 
 def test_messages_are_found_again_wherever_parts_end(tmp_path, monkeypatch):
-    sync = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
-    log = write_log(tmp_path, XY, data(0, 1, "ff", 1, 2), bytes(30), sync, data(0, 2, "ff", 3, 4))
+    log = write_log(tmp_path, XY, data(0, 1, "ff", 1, 2), bytes(30), SYNC, data(0, 2, "ff", 3, 4))
     for size in range(1, 40):
         monkeypatch.setattr(ulog, "_BYTES_PER_PART", size)
         yields = Yields("ulog", log, on_error="skip")
@@ -282,8 +282,7 @@ def test_a_message_cut_by_an_appended_section_is_named(tmp_path):
     ],
 )
 def test_damage_is_refused_or_skipped_by_name(damage, message_part, tmp_path):
-    sync = message("S", b"\x2f\x73\x13\x20\x25\x0c\xbb\x12")
-    log = write_log(tmp_path, XY, data(0, 1, "ff", 1, 2), damage, sync, data(0, 2, "ff", 3, 4))
+    log = write_log(tmp_path, XY, data(0, 1, "ff", 1, 2), damage, SYNC, data(0, 2, "ff", 3, 4))
     assert message_part in outcome("ulog", log)
     yields = Yields("ulog", log, on_error="skip")
     assert yields.only()["xy"][1].tolist() == [[1, 2], [3, 4]]

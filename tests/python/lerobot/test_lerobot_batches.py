@@ -356,7 +356,7 @@ def test_many_items_are_in_the_requested_order(source):
             assert_same_item(item, items[index])
 
 
-def test_an_item_keeps_only_its_own_memory(source):
+def test_an_item_keeps_the_memory_of_the_items_read_with_it_alone(source):
     dataset = dataset_of(source, windows(source))
     for count in (1, 16):
         item = dataset.__getitems__(range(count))[0]

@@ -118,8 +118,8 @@ def test_left_out_cameras_can_be_fetched_later(source, tmp_path):
     cache = tmp_path / "cache"
     assert TOP not in next(from_lerobot(source, cache=cache, batch_size=4, video=False))
     assert TOP in next(from_lerobot(source, cache=cache, batch_size=4))
-    result = cache.stat().st_mtime_ns
-    assert TOP in next(from_lerobot(source, cache=cache, batch_size=4)) and cache.stat().st_mtime_ns == result
+    modified_ns = cache.stat().st_mtime_ns
+    assert TOP in next(from_lerobot(source, cache=cache, batch_size=4)) and cache.stat().st_mtime_ns == modified_ns
     write_video(source / video_of(0), [500 + k for k in range(LENGTHS[0])])
     changed = from_lerobot(source, cache=cache, batch_size=7, shuffle=False)
     assert [_shown(frame) for frame in next(changed)[TOP]] == [500 + k for k in range(7)]
@@ -227,10 +227,10 @@ def test_a_video_that_drifts(source, tmp_path):
         from_lerobot(source, cache=cache, batch_size=21)
     loader = from_lerobot(source, cache=cache, batch_size=21, shuffle=False, frames="by-index")
     assert [_shown(frame) for frame in next(loader)[TOP]][12:] == [200 + k for k in range(9)]
-    result = cache.stat().st_mtime_ns
-    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns == result
+    modified_ns = cache.stat().st_mtime_ns
+    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns == modified_ns
     (source / "meta/info.json").touch()
-    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns != result
+    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns != modified_ns
     with pytest.raises(robocache.FileError, match="drift"):
         lerobot_dataset(source, cache=cache, frames="by-time")
     with pytest.raises(robocache.ArgumentError, match="frames: expected 'by-time', 'by-index' or None, got 'first'"):

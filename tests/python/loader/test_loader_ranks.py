@@ -151,29 +151,30 @@ def test_rule_36_no_byte_depends_on_ranks_batch_size_threads_prefetch_or_tier(da
 
 
 @pytest.mark.parametrize("batches", [0, 1, 3])
-# `before` and `after` are (world_size, batch_size).
-@pytest.mark.parametrize("before", [(4, 16), (4, 8), (1, 64)])
-@pytest.mark.parametrize("after", [(2, 16), (2, 4), (1, 5), (7, 3)])
-def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(one_stream, device, before, after, batches):
+@pytest.mark.parametrize(("ranks_before", "batch_before"), [(4, 16), (4, 8), (1, 64)])
+@pytest.mark.parametrize(("ranks_after", "batch_after"), [(2, 16), (2, 4), (1, 5), (7, 3)])
+def test_rule_36_a_state_resumes_with_other_ranks_and_batch_size(
+    one_stream, device, ranks_before, batch_before, ranks_after, batch_after, batches
+):
     """No rank draws again what any rank has drawn; the rest keeps its order."""
     _, ticks = one_stream
     options = {"seed": 6, "device": device}
     states = []
-    for rank in range(before[0]):
-        loader = loader_of(one_stream, rank=rank, world_size=before[0], batch_size=before[1], **options)
+    for rank in range(ranks_before):
+        loader = loader_of(one_stream, rank=rank, world_size=ranks_before, batch_size=batch_before, **options)
         loader.set_epoch(3)
         loop = iter(loader)
         for _ in range(batches):
             next(loop)
         states.append(loader.state_dict())
-    samples = min(batches * before[0] * before[1], len(ticks))
+    samples = min(batches * ranks_before * batch_before, len(ticks))
     assert position_of(loader) == {"seed": 6, "epoch": 3, "samples": samples}
-    assert states == states[:1] * before[0]
-    for rank in range(after[0]):
-        loader = loader_of(one_stream, rank=rank, world_size=after[0], batch_size=after[1], device=device)
+    assert states == states[:1] * ranks_before
+    for rank in range(ranks_after):
+        loader = loader_of(one_stream, rank=rank, world_size=ranks_after, batch_size=batch_after, device=device)
         loader.load_state_dict(json.loads(json.dumps(states[0])))
         for epoch, start in ((3, samples), (4, 0)):
-            batches = rank_batches(len(ticks), start, after[1], rank, after[0], False)
+            batches = rank_batches(len(ticks), start, batch_after, rank, ranks_after, drop_last=False)
             expected = [[anchor_at(position, 6, epoch) for position in batch] for batch in batches]
             assert indices_of(loader, ticks) == expected
 

@@ -182,7 +182,8 @@ def test_rule_15_more_than_2_31_voxels(cuda):
     T[:3, 3] = [1.29, 1.29, 1.2]
     depth = torch.full((8, 8), 0.09, device=cuda)
     robocache.integrate_tsdf(grid.zero_(), weights.zero_(), depth, T, (80, 80, 3.5, 3.5), **options)
-    robocache.integrate_tsdf(*(x.fill(0) or x for x in small), to_numpy(depth), T, (80, 80, 3.5, 3.5), **corner)
+    small = [np.zeros_like(x) for x in small]
+    robocache.integrate_tsdf(*small, to_numpy(depth), T, (80, 80, 3.5, 3.5), **corner)
     assert_same_bits(to_numpy(weights[-20:, -20:, -20:]), small[1])
     # The centres round differently in the small grid.
     np.testing.assert_allclose(to_numpy(grid[-20:, -20:, -20:]), small[0], atol=1e-8)

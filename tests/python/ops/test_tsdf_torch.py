@@ -75,7 +75,9 @@ def test_a_graph_reads_poses_and_cameras_on_the_device(rng, cuda, is_depth):
 
 
 def test_a_graph_refuses_invalid_arguments(rng, device):
-    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(random_case(rng, False)))
+    grid, weights, points, T = (
+        to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(random_case(rng, is_depth=False))
+    )
     compiled = torch.compile(lambda *x: robocache.integrate_tsdf(*x, **OPTIONS), fullgraph=True, backend="aot_eager")
     with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
         compiled(grid, weights, points, T * 2)
@@ -87,7 +89,7 @@ def test_export(rng, device):
             robocache.integrate_tsdf(grid, weights, points, T, **OPTIONS)
             return grid * 1
 
-    arrays = random_case(rng, False)
+    arrays = random_case(rng, is_depth=False)
     tensors = [to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(arrays)]
     program = torch.export.export(Model(), tuple(x.clone() for x in tensors))
     result = program.module()(*tensors)
@@ -97,7 +99,9 @@ def test_export(rng, device):
 
 
 def test_vmap_is_refused_with_a_hint(rng, device):
-    grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(random_case(rng, False)))
+    grid, weights, points, T = (
+        to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(random_case(rng, is_depth=False))
+    )
     clouds = torch.stack([points] * 3)
     with pytest.raises(robocache.ArgumentError, match=r"torch\.vmap cannot map it"):
         torch.vmap(lambda p: robocache.integrate_tsdf(grid, weights, p, T, **OPTIONS)[0].sum())(clouds)
@@ -118,7 +122,7 @@ def test_opcheck(rng, device):
 
     from robocache import _torch
 
-    grid, weights, depth, T, camera = random_case(rng, True)
+    grid, weights, depth, T, camera = random_case(rng, is_depth=True)
     tensors = [to_torch(x, device) for x in (grid, weights, depth)]
     sensor = [torch.as_tensor(x, dtype=torch.float64) for x in (T, camera)]
     sizes = {"grid_min": [-1.0, -0.75, 0.25], "voxel_size": [0.25] * 3, "truncation": 0.3}

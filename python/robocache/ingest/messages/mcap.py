@@ -37,10 +37,12 @@ MAGIC = b"\x89MCAP0\r\n"
 _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _ATTACHMENT, _STATISTICS, _METADATA, _DATA_END = 3, 4, 5, 6, 9, 11, 12, 15
 _RECORD = struct.Struct("<BQ")
 # The head of a message: opcode, length, channel, sequence, log and publish time.
-_HEAD = struct.Struct("<BQHIQQ")
+_MESSAGE_HEAD = struct.Struct("<BQHIQQ")
 # The head of a chunk: first and last log time, size when decompressed, and checksum.
 _CHUNK_HEAD = struct.Struct("<QQQI")
 _CHUNK_TIMES = struct.Struct("<QQ")
+# The least bytes of a record without its head. After its own head a chunk has a text, its compression, and a length.
+_LEAST = {_MESSAGE: _MESSAGE_HEAD.size - _RECORD.size, _CHUNK: _CHUNK_HEAD.size + 4 + 8}
 # The most bytes of messages outside of chunks that are read together.
 _LOOSE_BYTES = 8 << 20
 
@@ -185,40 +187,40 @@ class McapBag(Bag):
         offset, in_summary, has_ended = 8, False, False
         while offset < size:
             file.seek(offset)
-            head = file.read(_HEAD.size)
-            if len(head) < 9:
+            head = file.read(_MESSAGE_HEAD.size)
+            if len(head) < _RECORD.size:
                 has_ended = head == MAGIC
                 break
             if head[:8] == MAGIC and offset == size - 8:
                 has_ended = True
                 break
             opcode, length = _RECORD.unpack_from(head)
+            body = offset + _RECORD.size
             # No record has the opcode 0: zeros mean that the file system lost data.
-            if length > size - offset - 9 or opcode == 0:
+            if length > size - body or opcode == 0:
                 break
             where = f"{path}: byte {offset}"
             with naming(where):
-                least = {_MESSAGE: 22, _CHUNK: 40}.get(opcode)
+                least = _LEAST.get(opcode)
                 if least is not None and not least <= length <= at_once():
                     kind = "message" if opcode == _MESSAGE else "chunk"
                     error = SourceError(f"{where}: expected a {kind} of {least} to {at_once()} bytes, got {length}")
                     faults.add(f"{self._prefix(path)}{kind} at byte {offset}", error)
                 elif opcode == _MESSAGE:
-                    self._add_loose(contents, offset, 9 + length, _HEAD.unpack(head)[4])
+                    self._add_loose(contents, offset, _RECORD.size + length, _MESSAGE_HEAD.unpack(head)[4])
                 elif opcode == _CHUNK:
-                    first, last = _CHUNK_TIMES.unpack_from(head, 9)
-                    contents.segments.append(_Segment(offset + 9, length, True, first, last))
+                    first, last = _CHUNK_TIMES.unpack_from(head, _RECORD.size)
+                    contents.segments.append(_Segment(body, length, is_chunk=True, first=first, last=last))
                 elif opcode in (_SCHEMA, _CHANNEL, _STATISTICS, _METADATA) and length <= at_once():
-                    file.seek(offset + 9)
+                    file.seek(body)
                     self._read_definition(opcode, file.read(length), contents)
                 elif opcode == _ATTACHMENT:
-                    file.seek(offset + 9)
-                    body = file.read(min(length, 1 << 16))
-                    name, _ = _text(body, 16)
+                    file.seek(body)
+                    name, _ = _text(file.read(min(length, 1 << 16)), 16)
                     self.left_out[f"attachment {name!r}"] = f"{length} bytes; attachments are not read"
                 elif opcode == _DATA_END:
                     in_summary = True
-            offset += 9 + length
+            offset = body + length
         if not has_ended:
             ending = (
                 "ends in its summary"
@@ -242,7 +244,7 @@ class McapBag(Bag):
             last.size += size
             last.first, last.last = min(last.first, log_ns), max(last.last, log_ns)
         else:
-            contents.segments.append(_Segment(offset, size, False, log_ns, log_ns))
+            contents.segments.append(_Segment(offset, size, is_chunk=False, first=log_ns, last=log_ns))
 
     def _read_definition(self, opcode: int, body: bytes, contents: _File) -> None:
         """Reads a record that is no message."""
@@ -293,7 +295,7 @@ class McapBag(Bag):
 
     def _read(self, file: BinaryIO, contents: _File, segment: _Segment, faults: Faults) -> Table | None:
         """Returns a segment's messages; None if it has none or cannot be read."""
-        kind, start = ("chunk", segment.offset - 9) if segment.is_chunk else ("messages", segment.offset)
+        kind, start = ("chunk", segment.offset - _RECORD.size) if segment.is_chunk else ("messages", segment.offset)
         where = f"{contents.path}: byte {start}"
         file.seek(segment.offset)
         data = memoryview(file.read(segment.size))
@@ -336,26 +338,27 @@ class McapBag(Bag):
         numbers: list[int] = []
         publishes: list[int] = []
         payloads: list[Payload] = []
-        unpack = _HEAD.unpack_from
+        unpack = _MESSAGE_HEAD.unpack_from
+        record_head, message_head, least = _RECORD.size, _MESSAGE_HEAD.size, _LEAST[_MESSAGE]
         while offset < end:
-            if end - offset < 9:
+            if end - offset < record_head:
                 raise SourceError(f"{where}: a record is cut off at {offset} of {end}")
-            if data[offset] == _MESSAGE and end - offset >= 31:
+            if data[offset] == _MESSAGE and end - offset >= message_head:
                 _, length, number, _, log, publish = unpack(data, offset)
-                after = offset + 9 + length
-                if after > end or length < 22:
+                after = offset + record_head + length
+                if after > end or length < least:
                     raise SourceError(f"{where}: a message of {length} bytes at {offset} of {end}")
                 logs.append(log)
                 numbers.append(number)
                 publishes.append(publish)
-                payloads.append(data[offset + 31 : after])
+                payloads.append(data[offset + message_head : after])
             else:
                 opcode, length = _RECORD.unpack_from(data, offset)
-                after = offset + 9 + length
+                after = offset + record_head + length
                 if after > end or opcode == 0:
                     raise SourceError(f"{where}: a record of kind {opcode}, {length} bytes at {offset} of {end}")
                 if opcode in (_SCHEMA, _CHANNEL):
-                    self._read_definition(opcode, bytes(data[offset + 9 : after]), contents)
+                    self._read_definition(opcode, bytes(data[offset + record_head : after]), contents)
             offset = after
         if not logs:
             return None

@@ -57,7 +57,7 @@ class Subjects:
 
     def survey(self, messages: Messages) -> None:
         """Examines messages in the first pass."""
-        for topic, part, batch, bad, _ in self._parts(messages, True):
+        for topic, part, batch, bad, _ in self._parts(messages, is_first_pass=True):
             topic.survey(part, batch, bad)
 
     def settle(self) -> bool:
@@ -97,7 +97,7 @@ class Subjects:
     def samples(self, messages: Messages) -> Iterator[tuple[str, Samples]]:
         """Yields the rows of messages."""
         read = self.topics
-        for topic, part, batch, bad, numbers in self._parts(messages, False):
+        for topic, part, batch, bad, numbers in self._parts(messages, is_first_pass=False):
             if topic in read:
                 yield from topic.samples(part, batch, bad, numbers)
 
