@@ -520,9 +520,9 @@ def test_episodes_at_rest_are_no_copies(moves, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["raw", "png"])
-def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
+def test_frozen_frames_are_counted_exactly(codec, rng, tmp_path, monkeypatch):
     """Ten equal frames in a row are reported; nine are not, and a run ends with its episode. The comparison reads small blocks.
-    A camera that ends in black is no blank one."""
+    A camera that ends in black is not blank."""
     frames = rng.integers(0, 256, (200, 20, 40, 3), np.uint8)
     for rows in (slice(5, 15), slice(30, 39), slice(94, 106), slice(188, 200)):
         frames[rows] = frames[rows.start]

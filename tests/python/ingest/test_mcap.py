@@ -310,12 +310,19 @@ def protobuf_class():
     inner.field.add(name="n", number=1, type=Field.TYPE_INT64)
     inner.field.add(name="again", number=2, type=Field.TYPE_MESSAGE, type_name=".p.Inner")
     thing = file.message_type.add(name="Thing")
-    stamp = ".google.protobuf.Timestamp"
-    for number, (name, type, label, kind) in enumerate(
-        [("timestamp", 11, 1, stamp), ("x", 1, 1, ""), ("v", 2, 3, ""), ("inner", 11, 1, ".p.Inner"), ("more", 11, 3, ".p.Inner"),
-         ("blob", 12, 1, ""), ("s", 9, 1, ""), ("kind", 14, 1, ".p.Kind")], 1
-    ):  # fmt: skip
-        thing.field.add(name=name, number=number, type=type, label=label, type_name=kind or None)
+    fields = [
+        ("timestamp", Field.TYPE_MESSAGE, False, ".google.protobuf.Timestamp"),
+        ("x", Field.TYPE_DOUBLE, False, None),
+        ("v", Field.TYPE_FLOAT, True, None),
+        ("inner", Field.TYPE_MESSAGE, False, ".p.Inner"),
+        ("more", Field.TYPE_MESSAGE, True, ".p.Inner"),
+        ("blob", Field.TYPE_BYTES, False, None),
+        ("s", Field.TYPE_STRING, False, None),
+        ("kind", Field.TYPE_ENUM, False, ".p.Kind"),
+    ]
+    for number, (name, type, is_repeated, type_name) in enumerate(fields, 1):
+        label = Field.LABEL_REPEATED if is_repeated else Field.LABEL_OPTIONAL
+        thing.field.add(name=name, number=number, type=type, label=label, type_name=type_name)
     base = descriptor_pb2.FileDescriptorProto()
     timestamp_pb2.DESCRIPTOR.CopyToProto(base)
     pool = DescriptorPool()

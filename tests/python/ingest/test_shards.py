@@ -244,11 +244,14 @@ def test_repairs_are_added_up(repair, toys, tmp_path):
 def test_a_shard_reads_only_its_own_streams(toys, tmp_path):
     numbers_read = []
 
+    def read_streams(number):
+        numbers_read.append(number)
+        yield "a", Rows(np.arange(2), np.zeros(2))
+
     def read(options, notes):
         notes.total = 7
         for number in range(7):
-            streams = (numbers_read.append(number) or ("a", Rows(np.arange(2), np.zeros(2))) for _ in range(1))
-            yield Recording(str(number), "FILE", {}, streams)
+            yield Recording(str(number), "FILE", {}, read_streams(number))
 
     planned = plan(toys(read), tmp_path / "plan", shards=3)
     assert numbers_read == []

@@ -462,7 +462,7 @@ def test_threads_that_share_a_loop_get_each_sample_once(dataset, device):
         thread.join()
     assert sum(map(len, draws)) == 4800
     for source in range(3):
-        counts = collections.Counter(anchor for k, anchor in itertools.chain(*draws) if k == source)
+        counts = collections.Counter(anchor for drawn, anchor in itertools.chain(*draws) if drawn == source)
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
