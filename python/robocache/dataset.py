@@ -402,7 +402,8 @@ class Stream:
     @cached_property
     def _stats(self) -> Stats:
         table = self._stored_stats
-        if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these anew
+        least, largest = table[2:4]
+        if np.isinf([least, largest]).any():  # an older version counted infinities, so the library computes these anew
             quantiles, _ = quantile_fields(())
             statistics = _dataset_statistics(
                 self._opened.handle,

@@ -126,7 +126,8 @@ def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
 
 def has_palette(file: bytes) -> bool:
     """Whether the file is a PNG whose pixels are indices into a list of colours."""
-    return file[:8] == b"\x89PNG\r\n\x1a\n" and file[25:26] == b"\3"
+    colour_type = file[25:26]
+    return file[:8] == b"\x89PNG\r\n\x1a\n" and colour_type == b"\3"
 
 
 def indices_of(file: bytes) -> bytes:
@@ -136,8 +137,8 @@ def indices_of(file: bytes) -> bytes:
         Error: the file does not decode.
     """
     bits = file[24]
-    chunks = [(b"IHDR", file[16:25] + b"\0" + file[26:29])]
-    offset = 8
+    chunks = [(b"IHDR", file[16:25] + b"\0" + file[26:29])]  # byte 25, the colour type, becomes that of grey
+    offset = 8  # of the first chunk
     while offset + 12 <= len(file):
         size, kind = struct.unpack_from(">I4s", file, offset)
         if kind in (b"IDAT", b"IEND", b"eXIf"):

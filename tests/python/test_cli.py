@@ -464,10 +464,10 @@ def test_inspect_of_a_nearly_empty_cache(rows, capsys, tmp_path):
 def test_bench_measures(capsys, cache):
     options = ["--batch-size", "16", "--seconds", "0.05", "--device", "cpu"]
     code, out, _ = run(capsys, "bench", cache, *options, "--json")
-    result = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert result["samples_per_second"] > 0
-    assert (result["batch_size"], result["device"], result["anchors"]) == (16, "cpu", 80)
+    assert report["samples_per_second"] > 0
+    assert (report["batch_size"], report["device"], report["anchors"]) == (16, "cpu", 80)
     code, out, _ = run(capsys, "bench", cache, *options)
     assert code == 0
     assert "samples/s" in out
@@ -494,8 +494,8 @@ def test_bench_of_few_and_no_anchors(capsys, cache, tmp_path):
     assert err.startswith("robocache bench: ")
 
 
-@pytest.mark.parametrize("free_bytes", [1 << 20, 1 << 24, 1 << 40])
-def test_bench_chooses_a_batch_that_fits_memory(free_bytes, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("free_bytes", "expected"), [(1 << 20, 1), (1 << 24, 10), (1 << 40, 1024)])
+def test_bench_chooses_a_batch_that_fits_memory(free_bytes, expected, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "memory_available", lambda device: free_bytes)
     frames = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
@@ -506,7 +506,7 @@ def test_bench_chooses_a_batch_that_fits_memory(free_bytes, capsys, tmp_path, mo
     batch_size = json.loads(out)["batch_size"]
     sample_bytes = 2 * (64 * 64 * 3 + 7) * 4
     assert code == 0 and batch_size <= max(1, free_bytes / 4 / sample_bytes)
-    assert batch_size == {20: 1, 24: 10, 40: 1024}[free_bytes.bit_length() - 1]
+    assert batch_size == expected
     code, out, _ = run(capsys, "bench", tmp_path / "cache", *options, "--batch-size", "3")
     assert json.loads(out)["batch_size"] == 3
 
@@ -616,7 +616,7 @@ def test_an_unwritable_output(arguments, unbuffered, cache):
     result = run_redirected("> /dev/full")
     assert result.returncode == 1
     assert result.stderr.endswith("robocache: standard output: No space left on device\n")
-    assert run_redirected(">&-").returncode == ("none" in arguments)
+    assert run_redirected(">&-").returncode == (1 if "none" in arguments else 0)
     run_redirected("| true")
 
 
@@ -644,7 +644,7 @@ def test_names_are_escaped_on_a_terminal(tmp_path):
         (folder / "imu.csv").write_text("t [s],x\n1,2\n2,nan\n")
     for arguments in (["ingest", tmp_path / "logs", tmp_path / "cache"], ["doctor", tmp_path / "logs"]):
         code, out = run_on_a_terminal(*arguments)
-        assert code == (arguments[0] == "doctor") and b"\x1b]0;" not in out and b"\xc2\x9b" not in out
+        assert code == (1 if "doctor" in arguments else 0) and b"\x1b]0;" not in out and b"\xc2\x9b" not in out
         assert arguments[0] == "doctor" or rb"\x1b]0;title" in out  # the bar shows the escaped name
 
 
@@ -783,7 +783,7 @@ def test_a_provenance_of_another_form_is_ignored(capsys, tmp_path):
             writer.provenance["format"] = value if index % 2 else "lerobot"
         for arguments in (["inspect", path], ["inspect", path, "--all"], ["doctor", path], ["inspect", path, "--json"]):
             code, _, err = run(capsys, *arguments)
-            assert code in (0, arguments[0] == "doctor") and err == "", (value, arguments)
+            assert code in ((0, 1) if "doctor" in arguments else (0,)) and err == "", (value, arguments)
 
 
 def test_progress_goes_to_a_terminal_only(tmp_path):

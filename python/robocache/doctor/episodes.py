@@ -62,7 +62,7 @@ def check_boundaries(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 "episode-within",
-                f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {last_part[3:]} of an episode by this stream, "
+                f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {last_part.removeprefix('is_')} of an episode by this stream, "
                 "but lie inside an episode",
                 episode=episode,
                 stream=stream.name,

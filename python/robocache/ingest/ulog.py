@@ -235,7 +235,7 @@ class _Log:
 
     def read_header(self, opened: BinaryIO) -> list[int]:
         """Returns the offsets at which data were appended. At each, a message begins, even if the one before it has no end."""
-        header = opened.read(16 + 3 + 40)
+        header = opened.read(16 + 3 + 40)  # and the message of flags behind it: its head and its content
         if header[:7] != MAGIC or len(header) < 16:
             raise SourceError(f"{self._file}: expected a ULog file, which begins with {MAGIC!r}, got {header[:16]!r}")
         version, (start_us,) = header[7], struct.unpack_from("<Q", header, 8)

@@ -46,7 +46,7 @@ def table(folder):
     return pq.read_table(folder / "data/chunk-000/file-000.parquet")
 
 
-def values(column):
+def column_values(column):
     return np.array(column.to_pylist())
 
 
@@ -74,7 +74,9 @@ def test_the_dataset_is_as_documented(rng, tmp_path):
     assert rows["frame_index"].to_pylist() == [*range(7), *range(5)]
     assert rows["episode_index"].to_pylist() == [0] * 7 + [1] * 5
     assert rows["task_index"].to_pylist() == [0] * 7 + [1] * 5
-    assert np.array_equal(values(rows["timestamp"]).astype("f4"), (values(rows["frame_index"]) / 30).astype("f4"))
+    assert np.array_equal(
+        column_values(rows["timestamp"]).astype("f4"), (column_values(rows["frame_index"]) / 30).astype("f4")
+    )
     tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet")
     assert tasks.to_pylist() == [{"task_index": 0, "task": "task 0"}, {"task_index": 1, "task": "task 1"}]
     assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
@@ -111,7 +113,7 @@ def test_numbers_and_frames_equal_the_caches(rng, tmp_path):
     rows = table(tmp_path / "out")
     for name in ("observation/state", "action", "reward", "touch", "done"):
         recorded = as_written(cache.streams[name])
-        assert np.array_equal(values(rows[name.replace("/", ".")]).astype(recorded.dtype), recorded)
+        assert np.array_equal(column_values(rows[name.replace("/", ".")]).astype(recorded.dtype), recorded)
     jpegs = [cell["bytes"] for cell in rows["top"].to_pylist()]
     assert jpegs == [cache.streams["top"].values.file(row).tobytes() for row in range(12)]
     for row, cell in enumerate(rows["wrist"].to_pylist()):
@@ -191,11 +193,8 @@ def test_statistics_equal_those_of_the_rows(rng, tmp_path):
 def write_mixed(path, rng):
     """Writes a fast stream, a slow stream and a camera; each begins and ends at another time."""
     with robocache.Writer(path) as writer, writer.episode() as episode:
-        fast, slow, pictures = (
-            np.arange(500) * 2_000_000,
-            5_000_000 + np.arange(90) * 10_000_000,
-            np.arange(31) * 33_333_333,
-        )
+        fast, slow = np.arange(500) * 2_000_000, 5_000_000 + np.arange(90) * 10_000_000
+        pictures = np.arange(31) * 33_333_333
         turns = rng.normal(size=(500, 4))
         episode.append("pose", fast, np.concatenate([rng.normal(size=(500, 3)), turns], axis=1))
         episode.append("mode", slow, rng.integers(0, 9, 90))
@@ -219,8 +218,8 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
     assert len(rows) == len(targets) == 18
     (fast, pose), (slow, mode), (pictures, top) = (cache.episode(0)[name] for name in ("pose", "mode", "top"))
     for axis in range(3):
-        assert np.allclose(values(rows["pose"])[:, axis], np.interp(targets, fast, pose[:, axis]), rtol=1e-6)
-    assert np.allclose(np.linalg.norm(values(rows["pose"])[:, 3:], axis=1), 1)  # slerp, not linear
+        assert np.allclose(column_values(rows["pose"])[:, axis], np.interp(targets, fast, pose[:, axis]), rtol=1e-6)
+    assert np.allclose(np.linalg.norm(column_values(rows["pose"])[:, 3:], axis=1), 1)  # slerp, not linear
     assert rows["mode"].to_pylist() == mode[np.searchsorted(slow, targets, side="right") - 1].tolist()
     nearest = np.abs(pictures[None] - targets[:, None]).argmin(axis=1)
     assert [cell["bytes"] for cell in rows["top"].to_pylist()] == [top.file(row).tobytes() for row in nearest]
@@ -229,10 +228,7 @@ def test_different_clocks_are_refused_or_resampled(rng, tmp_path):
         ({"methods": "linear", "streams": ["pose", "top"]}, "expected previous or nearest for a camera"),
         ({"methods": {"nose": "linear"}}, "no stream nose"),
         # "mode" needs no method.
-        (
-            {"streams": ["mode"], "methods": "nearst", "fps": None},
-            "stream 'mode': expected one of linear, .*, got 'nearst'",
-        ),
+        ({"streams": ["mode"], "methods": "nearst", "fps": None}, "'mode': expected one of linear, .*, got 'nearst'"),
     ):
         with pytest.raises(robocache.ArgumentError, match=message):
             to_lerobot(cache, tmp_path / "b", **{"fps": 20} | options)
@@ -258,8 +254,8 @@ def test_rows_within_rounding_of_the_grid_are_copied(method, begin, end, tmp_pat
     report = to_lerobot(tmp_path / "cache", tmp_path / "out", fps=30, methods=methods)
     written = table(tmp_path / "out")
     for key in ("action", "state"):
-        assert values(written[key]).tolist() == list(range(begin, end)), key
-    assert np.flatnonzero(values(written["done"])).tolist() == [end - begin - 1]
+        assert column_values(written[key]).tolist() == list(range(begin, end)), key
+    assert np.flatnonzero(column_values(written["done"])).tolist() == [end - begin - 1]
     grey_levels = [Image.open(io.BytesIO(image["bytes"])).getpixel((0, 0)) for image in written["camera"].to_pylist()]
     assert grey_levels == list(range(begin, end)) and report.rows["camera"] == end - begin
 
@@ -374,7 +370,7 @@ def test_an_export_into_the_cache_is_refused(to, rng, tmp_path):
 def test_statistics_of_features_with_only_nan_give_no_warning(tmp_path):
     cache = write_stream(tmp_path / "cache", "joint", np.arange(3) * 10**8, np.full((3, 2), np.nan))
     to_lerobot(cache, tmp_path / "out")
-    assert np.isnan(values(table(tmp_path / "out")["joint"])).all()
+    assert np.isnan(column_values(table(tmp_path / "out")["joint"])).all()
 
 
 def test_cameras_as_video(rng, tmp_path):
@@ -488,7 +484,7 @@ def test_streams_are_renamed_and_concatenated(rng, tmp_path):
     rows = table(tmp_path / "out")
     parts = [cache.streams[name].values for name in ("gripper/width", "arm.position", "contact")]
     expected = np.concatenate([np.asarray(x).reshape(16, -1).astype(np.float32) for x in parts], axis=1)
-    np.testing.assert_array_equal(values(rows["observation.state"]).astype(np.float32), expected)
+    np.testing.assert_array_equal(column_values(rows["observation.state"]).astype(np.float32), expected)
     assert rows["ticks"].to_pylist() == cache.streams["ticks"].values.tolist()
     stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
     np.testing.assert_allclose(stats["observation.state"]["mean"], expected.astype(np.float64).mean(0), rtol=1e-6)
@@ -528,8 +524,8 @@ def test_concatenated_streams_of_one_type_keep_it(rng, tmp_path):
     rows = table(tmp_path / "out")
     targets = np.arange(len(rows)) * 25 * 10**6
     assert str(rows.schema.field("code").type.value_type) == "int16"
-    assert values(rows["code"]).tolist() == np.stack([targets // (3 * 10**7), targets // 10**7], axis=1).tolist()
-    state = values(rows["observation.state"])
+    assert column_values(rows["code"]).tolist() == np.stack([targets // (3 * 10**7), targets // 10**7], axis=1).tolist()
+    state = column_values(rows["observation.state"])
     np.testing.assert_allclose(np.linalg.norm(state, axis=1), 1, rtol=1e-6)
     angles = np.unwrap(2 * np.arctan2(state[:, 3], state[:, 0]), period=2 * np.pi)
     np.testing.assert_allclose(angles, 2 * targets / 1e9, atol=1e-5)
@@ -601,19 +597,19 @@ def test_uint64_beyond_int64_is_left_out_by_name(largest, tmp_path):
 
 
 def test_real_robots_round_trip(real_data, tmp_path):
-    for name, video in (("unitree_g1_real", True), ("gr00t_gr1_pnp_sim", False)):
-        source = real_data("lerobot_v2") / name
+    for folder, video in (("unitree_g1_real", True), ("gr00t_gr1_pnp_sim", False)):
+        source = real_data("lerobot_v2") / folder
         options = {"on_error": "skip", "video": video, "image_size": "64x48"} if video else {"video": False}
-        robocache.ingest(source, tmp_path / f"{name}.cache", **options)
-        first = robocache.open(tmp_path / f"{name}.cache")
+        robocache.ingest(source, tmp_path / f"{folder}.cache", **options)
+        first = robocache.open(tmp_path / f"{folder}.cache")
         streams = [
             name
             for name, stream in first.streams.items()
             if np.all(np.diff(stream.row_offsets)) and stream.frames is None
         ]
-        to_lerobot(first, tmp_path / name, streams=streams)
-        robocache.ingest(tmp_path / name, tmp_path / f"{name}.again")
-        second = robocache.open(tmp_path / f"{name}.again")
+        to_lerobot(first, tmp_path / folder, streams=streams)
+        robocache.ingest(tmp_path / folder, tmp_path / f"{folder}.again")
+        second = robocache.open(tmp_path / f"{folder}.again")
         assert len(second) == len(first)
         for stream in streams:
             assert np.array_equal(second.streams[stream].values, as_written(first.streams[stream]))

@@ -326,9 +326,8 @@ def test_stamps_in_names(names, expected, rng, tmp_path):
 @pytest.mark.parametrize("digits", [("28748000", "52874800"), ("5", "7"), ("2874800", "52874800")])
 def test_ambiguous_digits_after_seconds_are_refused(digits, rng, tmp_path):
     write_clouds(tmp_path / "run", [f"1532402927_{part}.ply" for part in digits], rng)
-    assert "which could be a fraction or nanoseconds; write the stamps to a file timestamps.txt" in outcome(
-        "clouds", tmp_path / "run"
-    )
+    message_part = "which could be a fraction or nanoseconds; write the stamps to a file timestamps.txt"
+    assert message_part in outcome("clouds", tmp_path / "run")
 
 
 def test_stamps_from_a_file_beside_the_clouds(rng, tmp_path):
@@ -438,12 +437,9 @@ def test_bin_files_of_another_width_are_refused(width, rng, tmp_path):
     assert f"points of {widths} float32" in message
     odd_files = [bin_points(rng, width, 1001 + 2 * k) for k in range(4)]
     expected = "4 or 8" if width == 8 else "neither 4"
-    assert f"points of {expected} float32" in outcome(
-        "clouds", write_bins(tmp_path / "velodyne", odd_files), rate_hz=10.0
-    )
-    assert "neither 5 float32" in outcome(
-        "clouds", write_bins(tmp_path / "nuscenes", odd_files, ".pcd.bin"), rate_hz=10.0
-    )
+    for folder, ending, widths in (("velodyne", ".bin", expected), ("nuscenes", ".pcd.bin", "neither 5")):
+        source = write_bins(tmp_path / folder, odd_files, ending)
+        assert f"{widths} float32" in outcome("clouds", source, rate_hz=10.0)
 
 
 @pytest.mark.parametrize("width", [4, 5])
@@ -584,28 +580,34 @@ def test_huge_declared_sizes_are_refused_at_once(tmp_path):
         las.X = np.arange(100)
         las.write(str(tmp_path / f"c.{suffix}"))
         content = bytearray((tmp_path / f"c.{suffix}").read_bytes())
-        struct.pack_into("<I", content, 107, 2**32 - 1)
+        struct.pack_into("<I", content, 107, 2**32 - 1)  # the number of points
         (tmp_path / f"c.{suffix}").write_bytes(content)
         assert "claims" in outcome("clouds", tmp_path / f"c.{suffix}")
 
 
 @pytest.mark.parametrize(
-    ("offset", "struct_format", "number", "message_part"),
-    [(100, "<I", 2**30, "byte 94"), (94, "<H", 60000, "byte 94"), (235, "<QI", (400, 2**31), "byte 235"), (0, "4s", b"FASL", "expected 'LASF'")],
-)  # fmt: skip
-def test_impossible_las_records_are_refused_at_once(offset, struct_format, number, message_part, tmp_path):
+    ("offset", "struct_format", "numbers", "message_part"),
+    [
+        (100, "<I", [2**30], "byte 94"),  # the number of records
+        (94, "<H", [60000], "byte 94"),  # the size of the header, after which records begin
+        (235, "<QI", [400, 2**31], "byte 235"),  # the first extended record's offset, and their number
+        (0, "4s", [b"FASL"], "expected 'LASF'"),
+    ],
+)
+def test_impossible_las_records_are_refused_at_once(offset, struct_format, numbers, message_part, tmp_path):
     las = laspy.LasData(laspy.LasHeader(point_format=6, version="1.4"))
     las.X = np.arange(100)
     las.write(str(tmp_path / "a.las"))
     content = bytearray((tmp_path / "a.las").read_bytes())
-    struct.pack_into(struct_format, content, offset, *(number if isinstance(number, tuple) else (number,)))
+    struct.pack_into(struct_format, content, offset, *numbers)
     (tmp_path / "a.las").write_bytes(content)
     assert message_part in outcome("clouds", tmp_path / "a.las")
 
 
 def test_a_wrong_table_of_chunks_is_refused(real_data, tmp_path):
     content = bytearray((real_data("lidar/laspy") / "simple.laz").read_bytes())
-    (table,) = struct.unpack_from("<q", content, *struct.unpack_from("<I", content, 96))
+    (points_at,) = struct.unpack_from("<I", content, 96)
+    (table,) = struct.unpack_from("<q", content, points_at)
     struct.pack_into("<I", content, table + 4, 2**32 - 1)
     (tmp_path / "a.laz").write_bytes(content)
     assert "a table of 4294967295 chunks" in outcome("clouds", tmp_path / "a.laz")
@@ -656,14 +658,10 @@ def test_real_las_equals_laspy(name, real_data):
         assert np.array_equal(columns.pop(column), getattr(las, column))
     for dimension in las.point_format.dimension_names:
         if dimension not in ("X", "Y", "Z"):
-            table = np.array(las[dimension]).reshape(len(las), -1)
-            names = (
-                [dimension]
-                if np.array(las[dimension]).ndim == 1
-                else [f"{dimension}[{i}]" for i in range(table.shape[1])]
-            )
-            for i, column in enumerate(names):
-                assert np.array_equal(columns.pop(column).astype(table.dtype), table[:, i])
+            expected = np.array(las[dimension])
+            names = [dimension] if expected.ndim == 1 else [f"{dimension}[{i}]" for i in range(expected.shape[1])]
+            for column, values in zip(names, expected.reshape(len(las), -1).T, strict=True):
+                assert np.array_equal(columns.pop(column).astype(values.dtype), values)
     assert not columns
 
 

@@ -480,7 +480,7 @@ def test_a_faulty_first_record_hides_no_other(fault, tmp_path):
     if fault == "damaged":
         (shard,) = folder.glob("*.tfrecord-*")
         content = bytearray(shard.read_bytes())
-        content[40] ^= 1
+        content[40] ^= 1  # in the first payload
         shard.write_bytes(content)
     yields = Yields("rlds", folder, on_error="skip", rate_hz=1)
     shapes = [streams["action"][1].shape for streams in yields.episodes.values() if "action" in streams]
@@ -573,6 +573,13 @@ def test_records_are_shared_among_shards(tmp_path):
 # ---- real data ----
 
 
+def payload_at(content, offset=0):
+    """Returns the payload of the record at `offset`, and the offset of the next record."""
+    (length,) = struct.unpack_from("<Q", content, offset)
+    start = offset + 12  # after the length and its checksum
+    return content[start : start + length], start + length + 4
+
+
 def test_octo_bridge_against_protobuf(real_data):
     """Each step, compared with Google's parser."""
     parse = protobuf_parser()
@@ -582,9 +589,9 @@ def test_octo_bridge_against_protobuf(real_data):
     for recording, streams in yields.episodes.items():
         shard, _, number = recording.partition(": record ")
         content, offset = (real_data(OCTO) / shard).read_bytes(), 0
-        for _ in range(int(number)):
-            offset += struct.unpack_from("<Q", content, offset)[0] + 16
-        lists = parse(content[offset + 12 : offset + 12 + struct.unpack_from("<Q", content, offset)[0]])
+        for _ in range(int(number) + 1):
+            payload, offset = payload_at(content, offset)
+        lists = parse(payload)
         for key, values in lists.items():
             if not key.startswith("steps/"):
                 assert [yields.metadata[recording][key]] == [
@@ -601,9 +608,8 @@ def test_octo_bridge_against_protobuf(real_data):
             else:
                 np.testing.assert_array_equal(np.asarray(values_read).reshape(-1), np.array(values, values_read.dtype))
         assert not streams
-        assert yields.metadata[recording]["tasks"] == [lists["steps/language_instruction"][0].decode()] * bool(
-            lists["steps/language_instruction"][0]
-        )
+        instruction = lists["steps/language_instruction"][0].decode()
+        assert yields.metadata[recording]["tasks"] == ([instruction] if instruction else [])
 
 
 def protobuf_parser():
@@ -662,8 +668,7 @@ def test_changed_bytes_are_named(real_data, tmp_path, rng):
 @pytest.mark.soak
 def test_changed_examples_are_named(real_data, tmp_path, rng):
     """As above, but with correct checksums, so that only the parser can find a change."""
-    content = next(real_data(OCTO).glob("*train*")).read_bytes()
-    payload = content[12 : 12 + struct.unpack_from("<Q", content)[0]]
+    payload, _ = payload_at(next(real_data(OCTO).glob("*train*")).read_bytes())
     (tmp_path / "features.json").write_bytes((real_data(OCTO) / "features.json").read_bytes())
     shard = tmp_path / "x-train.tfrecord-00000-of-00001"
     for _ in range(rounds(40)):

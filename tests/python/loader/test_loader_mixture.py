@@ -331,7 +331,7 @@ def test_edges_apply_to_each_source(robots, device):
         for episode, rows in enumerate(robots[name][1]):
             requested = {key: offsets for key, offsets in deltas.items() if key in ROBOTS[name]}
             for t in rows["state"][0].tolist():
-                if all(
+                if all(  # snap_s is 1000 ns
                     key in rows and rows[key][0][0] - 999 <= t + round(offset * 1e9) <= rows[key][0][-1] + 999
                     for key, offsets in requested.items()
                     for offset in offsets

@@ -280,7 +280,7 @@ class Camera:
         if pixels.dtype == np.uint16:
             origin.notes.leave_out(f"{origin.name}: the lower 8 bits", f"of {encoding}: 65535 is 255")
             pixels = ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
-        return _demosaic(pixels[..., 0], encoding[6:10])
+        return _demosaic(pixels[..., 0], encoding.removeprefix("bayer_")[:4])
 
     def _encode_exactly(self, pixels: np.ndarray, storage: Storage) -> frames.Encoded:
         is_raw = storage.codec == "raw" or pixels.dtype == np.float32

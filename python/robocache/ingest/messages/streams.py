@@ -726,7 +726,11 @@ def says_absent(leaves: Mapping[str, Leaf]) -> dict[str, tuple[str, list[str]]]:
         stem = path.partition("_covariance")[0]
         if path.endswith(_UNKNOWN_COVARIANCES) and leaf.kind in ("number", "numbers") and leaf.count != 0:
             quantities[path] = stem, [f"{stem}."]
-        elif path.endswith("status.status") and f"{path[:-13]}latitude" in leaves and leaf.kind == "number":
+        elif (
+            path.endswith("status.status")
+            and f"{path.removesuffix('status.status')}latitude" in leaves
+            and leaf.kind == "number"
+        ):
             prefix = path.removesuffix("status.status")
             quantities[path] = (
                 f"{prefix}position",
