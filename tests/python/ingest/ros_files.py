@@ -49,11 +49,11 @@ def definition(name, ros=2):
     return store.generate_msgdef(name, ros_version=ros)[0]
 
 
-def serialize(name, msg, big=False):
-    return bytes(ROS2.serialize_cdr(msg, name, little_endian=not big))
+def serialize(name, msg, big_endian=False):
+    return bytes(ROS2.serialize_cdr(msg, name, little_endian=not big_endian))
 
 
-def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, order=None, **options):
+def write_mcap(path, topics, compression="none", big_endian=False, chunk_size=1 << 20, order=None, **options):
     """topics: {topic: (type's name, [(log time, message)])}. `order`: the messages' indices by log time, as the file has them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kinds = {"none": CompressionType.NONE, "lz4": CompressionType.LZ4, "zstd": CompressionType.ZSTD}
@@ -64,7 +64,7 @@ def write_mcap(path, topics, compression="none", big=False, chunk_size=1 << 20, 
         for topic, (name, messages) in topics.items():
             schema = writer.register_schema(name=name, encoding="ros2msg", data=definition(name).encode())
             channel = writer.register_channel(topic=topic, message_encoding="cdr", schema_id=schema)
-            rows += [(time_ns, channel, serialize(name, msg, big)) for time_ns, msg in messages]
+            rows += [(time_ns, channel, serialize(name, msg, big_endian)) for time_ns, msg in messages]
         rows.sort(key=lambda row: row[0])
         for number in range(len(rows)) if order is None else order:
             time_ns, channel, data = rows[number]
@@ -110,10 +110,10 @@ class CustomType:
         """The class of the messages of type `name`, which is without the package."""
         return self._kinds[name]
 
-    def write(self, path, messages, step=1, big=False):
+    def write(self, path, messages, step=1, big_endian=False):
         """Writes an MCAP file of the channel "data" with these messages, `step` ns apart."""
         payloads = [
-            (START + k * step, bytes(self.store.serialize_cdr(msg, self.name, little_endian=not big)))
+            (START + k * step, bytes(self.store.serialize_cdr(msg, self.name, little_endian=not big_endian)))
             for k, msg in enumerate(messages)
         ]
         return write_channel(path, "cdr", (self.name, "ros2msg", self.text.encode()), payloads)
@@ -256,9 +256,9 @@ def joints(k, names=("a", "b", "c"), velocity=True, n=None):
     )
 
 
-def cloud(points, height=1, row_padding=0, big=False, time_ns=START):
+def cloud(points, height=1, row_padding=0, big_endian=False, time_ns=START):
     """points: a structured array [n]."""
-    order = ">" if big else "<"
+    order = ">" if big_endian else "<"
     points = points.astype(points.dtype.newbyteorder(order))
     numbers = {"int8": 1, "uint8": 2, "int16": 3, "uint16": 4, "int32": 5, "uint32": 6, "float32": 7, "float64": 8}
     fields = [
@@ -274,7 +274,7 @@ def cloud(points, height=1, row_padding=0, big=False, time_ns=START):
     data = np.pad(rows, ((0, 0), (0, row_padding)), constant_values=99).reshape(-1)
     return message(
         "sensor_msgs/msg/PointCloud2",
-        header=header(time_ns), height=height, width=width, fields=fields, is_bigendian=big, point_step=step,
+        header=header(time_ns), height=height, width=width, fields=fields, is_bigendian=big_endian, point_step=step,
         row_step=width * step + row_padding, data=data,
     )  # fmt: skip
 
@@ -300,11 +300,11 @@ def random_points(rng, dtype, n):
     return points
 
 
-def image(pixels, encoding, padding=0, big=False, time_ns=START):
+def image(pixels, encoding, padding=0, big_endian=False, time_ns=START):
     height, width = pixels.shape[:2]
-    rows = pixels.astype(pixels.dtype.newbyteorder(">" if big else "<")).reshape(height, -1).view(np.uint8)
+    rows = pixels.astype(pixels.dtype.newbyteorder(">" if big_endian else "<")).reshape(height, -1).view(np.uint8)
     data = np.pad(rows, ((0, 0), (0, padding)), constant_values=7)
     return message(
-        "sensor_msgs/msg/Image", header=header(time_ns, "cam"), height=height, width=width, encoding=encoding, is_bigendian=int(big),
+        "sensor_msgs/msg/Image", header=header(time_ns, "cam"), height=height, width=width, encoding=encoding, is_bigendian=int(big_endian),
         step=data.shape[1], data=data.reshape(-1),
     )  # fmt: skip

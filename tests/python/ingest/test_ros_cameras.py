@@ -71,14 +71,20 @@ def test_16uc1_is_depth_by_rep_118_unless_the_topic_names_another_quantity(topic
 
 
 @pytest.mark.parametrize("dtype", [PADDED, PLAIN, WITH_NORMALS], ids=["padded", "plain", "odd"])
-@pytest.mark.parametrize("big", [False, True])
-def test_clouds_of_every_layout(dtype, big, rng, tmp_path):
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_clouds_of_every_layout(dtype, big_endian, rng, tmp_path):
     counts = [6, 0, 600, 600, 12, 602, 3000]
     all_points = [random_points(rng, dtype, n) for n in counts]
     messages = [
         (
             START + k,
-            cloud(points, height=2 if k == 4 else 1, row_padding=8 if k == 4 else 0, big=big, time_ns=START + k),
+            cloud(
+                points,
+                height=2 if k == 4 else 1,
+                row_padding=8 if k == 4 else 0,
+                big_endian=big_endian,
+                time_ns=START + k,
+            ),
         )
         for k, points in enumerate(all_points)
     ]
@@ -138,17 +144,17 @@ def test_clouds_with_too_few_bytes_are_skipped_by_message(rng, tmp_path):
     assert reason.startswith("points of w float32, y float32") and "not of x float32" in reason
 
 
-@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize("kind", ["f4", "u4", "i4"])
 @pytest.mark.parametrize("name", ["rgb", "rgba"])
-def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big, rng, tmp_path):
+def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big_endian, rng, tmp_path):
     colours = rng.integers(0, 256, (50, 4), np.uint8)  # r, g, b, a
     points = np.zeros(50, [("x", "f4"), ("y", "f4"), ("z", "f4"), (name, "u4"), ("intensity", "f4")])
     points["x"], points["intensity"] = np.arange(50), 0.5
     channels = colours.astype(np.uint32)
     points[name] = channels[:, 3] << 24 | channels[:, 0] << 16 | channels[:, 1] << 8 | channels[:, 2]
     renamed_points = points.view([(n, kind if n == name else "f4") for n in points.dtype.names])
-    msg = cloud(points, big=big)
+    msg = cloud(points, big_endian=big_endian)
     msg.fields = cloud(renamed_points).fields
     topics = {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}
     streams = read(write_mcap(tmp_path / "a.mcap", topics)).only
@@ -158,9 +164,9 @@ def test_a_colour_packed_into_one_number_is_its_bytes(name, kind, big, rng, tmp_
     np.testing.assert_array_equal(streams[f"/points/{name}"].rows[0], colours)
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_fields_of_pcls_further_types_and_of_unknown_ones(big, rng, tmp_path):
-    order = ">" if big else "<"
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_fields_of_pcls_further_types_and_of_unknown_ones(big_endian, rng, tmp_path):
+    order = ">" if big_endian else "<"
     points = np.zeros(
         6,
         [(n, order + t) for n, t in (("x", "f4"), ("y", "f4"), ("z", "f4"), ("i", "i8"), ("t", "u8"))]
@@ -178,7 +184,7 @@ def test_fields_of_pcls_further_types_and_of_unknown_ones(big, rng, tmp_path):
         message("sensor_msgs/msg/PointField", name=n, offset=points.dtype.fields[n][1], datatype=number, count=1)
         for n, number in numbers.items()
     ]
-    msg.point_step, msg.row_step, msg.is_bigendian = points.dtype.itemsize, points.nbytes, big
+    msg.point_step, msg.row_step, msg.is_bigendian = points.dtype.itemsize, points.nbytes, big_endian
     msg.data = points.view(np.uint8).reshape(-1)
     readout = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
     assert set(readout.only) == {"/points", "/points/i", "/points/t", "/points/b"}
@@ -246,7 +252,7 @@ def test_dense_pixels_are_read_with_a_wrong_step(step, encoding, rng, tmp_path):
 
 
 @pytest.mark.parametrize("padding", [0, 12])
-@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize(
     ("encoding", "dtype", "channels", "channel_order", "unit"),
     [
@@ -258,9 +264,11 @@ def test_dense_pixels_are_read_with_a_wrong_step(step, encoding, rng, tmp_path):
         ("32FC1", np.float32, 1, [0], None),
     ],
 )
-def test_images_keep_their_pixels(encoding, dtype, channels, channel_order, unit, big, padding, rng, tmp_path):
+def test_images_keep_their_pixels(encoding, dtype, channels, channel_order, unit, big_endian, padding, rng, tmp_path):
     pictures = [rng.integers(0, 255, (6, 10, channels)).astype(dtype) for _ in range(5)]
-    messages = [(START + k, image(picture, encoding, padding, big, START + k)) for k, picture in enumerate(pictures)]
+    messages = [
+        (START + k, image(picture, encoding, padding, big_endian, START + k)) for k, picture in enumerate(pictures)
+    ]
     matrix = [500.0, 0, 5, 0, 501, 3, 0, 0, 1]
     info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=6, width=10, k=matrix)
     topics = {
@@ -581,7 +589,7 @@ def test_16_bit_brightness_has_no_unit_and_opencv_types_are_bgr(rng, tmp_path):
     colours = rng.integers(0, 255, (6, 10, 4)).astype(np.uint8)
     name = "sensor_msgs/msg/CompressedImage"
     topics = {
-        "/thermal": ("sensor_msgs/msg/Image", [(START, image(brightness, "mono16", big=True))]),
+        "/thermal": ("sensor_msgs/msg/Image", [(START, image(brightness, "mono16", big_endian=True))]),
         "/three": ("sensor_msgs/msg/Image", [(START, image(colours[..., :3], "8UC3"))]),
         "/four": ("sensor_msgs/msg/Image", [(START, image(colours, "8UC4"))]),
         "/plain": (name, [(START, compressed_image(brightness[..., 0], "mono16; png compressed ", "png"))]),
@@ -630,11 +638,11 @@ def test_16uc1_has_metres_only_if_its_topic_is_depth(topic, unit_m, transport, r
     assert stream.part.unit_m == unit_m
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_colours_of_16_bits(big, rng, tmp_path):
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_colours_of_16_bits(big_endian, rng, tmp_path):
     pixels = rng.integers(0, 65535, (6, 10, 3)).astype(np.uint16)
     topics = {
-        f"/{encoding}": ("sensor_msgs/msg/Image", [(START, image(pixels, encoding, big=big))])
+        f"/{encoding}": ("sensor_msgs/msg/Image", [(START, image(pixels, encoding, big_endian=big_endian))])
         for encoding in ("rgb16", "bgr16")
     }
     readout = read(write_mcap(tmp_path / "a.mcap", topics))
@@ -713,11 +721,14 @@ def test_planes_of_odd_sizes_equal_ffmpegs(encoding, ffmpeg, rng):
     assert len(data) == 5 * 7 + sum(plane.height * plane.width * pixel_bytes for plane in planes[1:])
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_a_16_bit_mosaic_becomes_8_bits(big, rng, tmp_path):
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_a_16_bit_mosaic_becomes_8_bits(big_endian, rng, tmp_path):
     small = rng.integers(0, 256, (6, 8, 1)).astype(np.uint8)
     topics = {
-        "/wide": ("sensor_msgs/msg/Image", [(START, image(small.astype(np.uint16) * 257, "bayer_rggb16", big=big))]),
+        "/wide": (
+            "sensor_msgs/msg/Image",
+            [(START, image(small.astype(np.uint16) * 257, "bayer_rggb16", big_endian=big_endian))],
+        ),
         "/small": ("sensor_msgs/msg/Image", [(START, image(small, "bayer_rggb8"))]),
     }
     readout = read(write_mcap(tmp_path / "a.mcap", topics), image_codec="png")

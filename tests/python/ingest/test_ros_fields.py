@@ -37,10 +37,10 @@ import robocache
 # ---- numbers, texts, sequences ----
 
 
-@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_scalars_are_one_stream_and_each_array_its_own(compression, big, tmp_path):
-    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(50, lag=3 * MS)}, compression, big, chunk_size=4000)
+def test_scalars_are_one_stream_and_each_array_its_own(compression, big_endian, tmp_path):
+    path = write_mcap(tmp_path / "a.mcap", {"/imu": imus(50, lag=3 * MS)}, compression, big_endian, chunk_size=4000)
     readout = read(path)
     streams = readout.only
     assert list(streams) == [
@@ -85,10 +85,10 @@ def make_mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_every_kind_of_field(big, tmp_path):
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_every_kind_of_field(big_endian, tmp_path):
     messages = [make_mixed(k, words=["é"] * (k % 3), foos=k % 4) for k in range(20)]
-    streams = read(MIXED.write(tmp_path / "a.mcap", messages, big=big)).only
+    streams = read(MIXED.write(tmp_path / "a.mcap", messages, big_endian=big_endian)).only
     main = streams["data"]
     assert main.names == ["real", "small", "flag", "pair[0].a", "pair[0].b", "pair[1].a", "pair[1].b"]
     assert main.part.values.dtype == np.float64
@@ -127,12 +127,12 @@ def test_sequences_of_several_lengths_are_ragged_and_in_records_left_out(tmp_pat
     counts=st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 600), st.integers(0, 3)), min_size=1, max_size=12
     ),
-    big=st.booleans(),
+    big_endian=st.booleans(),
 )
-def test_messages_of_any_lengths_equal_their_library(counts, big, tmp_path):
+def test_messages_of_any_lengths_equal_their_library(counts, big_endian, tmp_path):
     """Messages of the same lengths share a layout, and so do large messages of other lengths; no message may be read with another's layout."""
     messages = [make_mixed(k, ["a" * w] * w, np.arange(n) + k, foos, d=1) for k, (w, foos, n, _) in enumerate(counts)]
-    streams = read(MIXED.write(tmp_path / "a.mcap", messages, big=big)).only
+    streams = read(MIXED.write(tmp_path / "a.mcap", messages, big_endian=big_endian)).only
     lengths = {len(m.many) for m in messages}
     if lengths != {0}:
         for row, m in zip(streams["data/many"].rows, messages, strict=True):
@@ -160,8 +160,8 @@ def test_the_first_bags_layout_applies_to_all(tmp_path):
     assert list(readout.skipped) == ["c.mcap: data"]
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_fields_after_large_bytes_are_aligned(big, tmp_path):
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_fields_after_large_bytes_are_aligned(big_endian, tmp_path):
     """Large messages with bytes of different lengths share a layout, but only if that moves no other field."""
     text = "string word\nuint8[] data\nfloat64 after\nint32[] more\nuint16 last\n"
     custom = CustomType("pkg/msg/Blob", text)
@@ -170,7 +170,7 @@ def test_fields_after_large_bytes_are_aligned(big, tmp_path):
         custom.Blob(word="w", data=np.full(n, k, np.uint8), after=k / 4, more=np.array([k] * (k % 2), np.int32), last=k)
         for k, n in enumerate(lengths)
     ]
-    streams = read(custom.write(tmp_path / "a.mcap", blobs, big=big)).only
+    streams = read(custom.write(tmp_path / "a.mcap", blobs, big_endian=big_endian)).only
     assert [(len(row), set(row.tolist())) for row in streams["data/data"].rows] == [
         (n, {k}) for k, n in enumerate(lengths)
     ]

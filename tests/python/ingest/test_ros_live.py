@@ -86,9 +86,9 @@ def get_field(msg, path):
     return msg
 
 
-def ingest_messages(tmp_path, topic, name, messages, big=False, **options):
+def ingest_messages(tmp_path, topic, name, messages, big_endian=False, **options):
     """Writes a cache of the messages. Returns a loader of all numbers, and for each stream a ring and the names."""
-    write_mcap(tmp_path / "bags" / "run.mcap", {topic: (name, messages)}, big=big)
+    write_mcap(tmp_path / "bags" / "run.mcap", {topic: (name, messages)}, big_endian=big_endian)
     robocache.ingest(tmp_path / "bags", tmp_path / "cache", **options)
     dataset = robocache.open(tmp_path / "cache")
     streams = [stream for stream in dataset.streams if dataset.streams[stream].kind in ("numbers", "frames")]
@@ -114,12 +114,12 @@ def get_dtype(stream):
     return None if stream.kind == "frames" or stream.dtype == "bool" else stream.dtype
 
 
-def replay(loader, rings, topic, name, messages, big=False):
+def replay(loader, rings, topic, name, messages, big_endian=False):
     """Sends the messages and compares all settled batches with the loader's. Returns the batches."""
     aligner = Aligner(loader.spec, rings, framework="numpy")
     assert loader.num_anchors == len(messages)
     for k, (log_ns, msg) in enumerate(messages):
-        topic.take(serialize(name, msg, big), log_ns, publisher=7, sequence=k + 1)
+        topic.take(serialize(name, msg, big_endian), log_ns, publisher=7, sequence=k + 1)
     assert topic.counts == {"received": len(messages), "taken": len(messages), "refused": 0, "lost": 0}, topic.refusal
     batches = []
     for k in range(len(messages) - 1):
@@ -132,9 +132,9 @@ def replay(loader, rings, topic, name, messages, big=False):
     return batches
 
 
-@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize("name", TYPES)
-def test_rows_equal_those_of_ingest(tmp_path, name, big):
+def test_rows_equal_those_of_ingest(tmp_path, name, big_endian):
     rng = np.random.default_rng(len(name))
     messages = []
     for k in range(30):
@@ -145,13 +145,13 @@ def test_rows_equal_those_of_ingest(tmp_path, name, big):
         if name == "sensor_msgs/msg/NavSatFix":
             msg.status.status = int(rng.choice([-1, 2]))
         messages.append((START + 5 * k * MS + MS, msg))
-    loader, rings, names = ingest_messages(tmp_path, "/t", name, messages, big)
+    loader, rings, names = ingest_messages(tmp_path, "/t", name, messages, big_endian)
     assert rings
     batches = replay(
-        loader, rings, Topic("/t", name, rings, names=names, definition=definition(name)), name, messages, big
+        loader, rings, Topic("/t", name, rings, names=names, definition=definition(name)), name, messages, big_endian
     )
     for (_, msg), batch in zip(messages, batches, strict=False):
-        decoded = ROS2.deserialize_cdr(serialize(name, msg, big), name)
+        decoded = ROS2.deserialize_cdr(serialize(name, msg, big_endian), name)
         for key in rings:
             paths = names.get(key) or [key.removeprefix("/t/") if key != "/t" else "data"]
             expected = np.concatenate([np.atleast_1d(get_field(decoded, path)) for path in paths]).astype(
@@ -278,7 +278,11 @@ def test_images_equal_those_of_ingest(tmp_path, encoding, codec):
     for k in range(4):
         pixels = rng.integers(0, 256, (6, 10, channels)).astype(dtype)
         msg = image(
-            pixels, encoding, padding=(3 if dtype == np.uint8 else 8) * (k % 2), big=k > 1, time_ns=START + k * MS
+            pixels,
+            encoding,
+            padding=(3 if dtype == np.uint8 else 8) * (k % 2),
+            big_endian=k > 1,
+            time_ns=START + k * MS,
         )
         messages.append((START + k * MS, msg))
     loader, rings, names = ingest_messages(tmp_path, "/cam", IMAGE, messages, image_codec=codec)
