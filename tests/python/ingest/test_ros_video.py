@@ -63,6 +63,7 @@ def write_video_messages(path, packets, format="h264", topic="/cam/video"):
             message(name, header=header(START + k * MS), format=format, data=np.frombuffer(data, np.uint8)),
         )
         for k, data in enumerate(packets)
+        if data is not None
     ]
     info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=48, width=64, k=np.eye(3).reshape(-1))
     infos = ("sensor_msgs/msg/CameraInfo", [(START, info)])
@@ -75,14 +76,25 @@ def rows_and_numbers(yields, topic="/cam/video"):
     return ((time_ns - START) // MS).tolist(), [number_of(image) for image in pixels(chunks)]
 
 
-@pytest.mark.parametrize(("codec", "format"), [("libx264", "h264"), ("libx265", "h265"), ("libvpx-vp9", "vp9")])
+# Options by which an encoder gives a packet for each picture at once.
+LIVE = {
+    "libvpx": {"lag-in-frames": "0"},
+    "libvpx-vp9": {"lag-in-frames": "0"},
+    "libsvtav1": {"preset": "10", "svtav1-params": "pred-struct=1:rtc=1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("codec", "format"),
+    [("libx264", "h264"), ("libx265", "h265"), ("libvpx-vp9", "vp9"), ("libvpx", "vp8"), ("libsvtav1", "av1")],
+)
 def test_every_frame_has_its_messages_stamp(codec, format, tmp_path):
     numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
-    packets = encode(numbers, codec, options={"lag-in-frames": "0"} if "vp9" in codec else None)
+    packets = encode(numbers, codec, options=LIVE.get(codec))
     assert len(packets) == len(numbers)
     yields = Yields("mcap", write_video_messages(tmp_path / "a.mcap", packets, format), image_codec="raw")
     assert rows_and_numbers(yields) == (list(range(20)), numbers)
-    expected = decode(packets, {"h264": "h264", "h265": "hevc", "vp9": "vp9"}[format])
+    expected = decode(packets, {"h265": "hevc", "av1": "libdav1d"}.get(format, format))
     np.testing.assert_array_equal(pixels(yields.only()["/cam/video"][1]), expected)
     assert yields.facts["/cam/video"]["intrinsics"] == np.eye(3).tolist()
     assert yields.facts["/cam/video"]["attributes"]["clock_source"] == "header.stamp"
@@ -170,6 +182,29 @@ def test_frames_after_a_lost_message_are_lost_until_the_next_keyframe(tmp_path):
         if len(lost_rows) > 1:
             with pytest.raises(robocache.FileError, match="a message that it depends on is missing"):
                 Yields("mcap", path)
+
+
+@pytest.mark.parametrize(("codec", "format"), [("libvpx", "vp8"), ("libvpx-vp9", "vp9"), ("libsvtav1", "av1")])
+def test_a_gap_in_video_that_does_not_show_missing_frames_is_noted(codec, format, tmp_path):
+    """The decoder gives frames after a missing one from the wrong reference, without an error."""
+    packets = encode(range(24), codec, options=LIVE[codec])
+    whole = Yields("mcap", write_video_messages(tmp_path / "whole.mcap", packets, format), image_codec="raw")
+    assert not whole.notes.assumed
+    packets[4] = packets[12] = None
+    path = write_video_messages(tmp_path / "lost.mcap", packets, format)
+    yields = Yields("mcap", path, image_codec="raw")
+    rows = rows_and_numbers(yields)[0]
+    assert rows == [k for k in range(24) if packets[k]]
+    recorded = pixels(whole.only()["/cam/video"][1])[rows]
+    assert not np.array_equal(pixels(yields.only()["/cam/video"][1]), recorded)
+    (note,) = yields.notes.assumed
+    assert note.what == "lost.mcap: /cam/video: video" and note.streams == ["/cam/video"]
+    assert "gaps (2, the first of 0.002 s before message 4)" in note.reason
+    # A gap before a keyframe changes nothing.
+    packets = encode(range(24), codec, options=LIVE[codec])
+    packets[7] = None
+    path = write_video_messages(tmp_path / "keyframe.mcap", packets, format)
+    assert not Yields("mcap", path, image_codec="raw").notes.assumed
 
 
 @pytest.mark.parametrize("lost", [2, 5, 11])

@@ -23,6 +23,11 @@ from .known import Origin
 
 # The pixels that are encoded at once, and the most pixels of a frame; a larger frame counts as damaged.
 _AT_ONCE, _MOST_PIXELS = 4 << 20, 1 << 25
+# Decoders whose names differ from their codecs': FFmpeg's own decoder of AV1 works only with hardware.
+_DECODERS = {"av1": "libdav1d"}
+# Codecs whose decoders do not notice that a frame before another is missing, and the step between stamps, in median steps, from which
+# one may be.
+_UNNUMBERED, _GAP = ("av1", "vp8", "vp9"), 1.5
 
 
 class TopicVideo:
@@ -32,16 +37,18 @@ class TopicVideo:
         self._origin = origin
         self._storage = Storage.of(origin.known.options, origin.name)
         try:
-            context = av.CodecContext.create(codec, "r")
+            context = av.CodecContext.create(_DECODERS.get(codec, codec), "r")
         except (ValueError, FFmpegError) as error:
             raise Error(f"video in {codec}, which PyAV {av.__version__} does not decode") from error
         assert isinstance(context, VideoCodecContext)
         context.thread_count = 1  # with more threads, the decoder holds more frames back
         context.options = {"max_pixels": str(_MOST_PIXELS)}
-        self._context = context
+        self._codec, self._context = codec, context
         self._numbers = FrameNumbers() if codec == "h264" else None
         self._missing: int | None = None  # the first message after a missing one, until its frame comes
         self._waiting: dict[int, int] = {}  # the stamps of frames that are still to come, by their messages' numbers
+        self._stamps: dict[int, int] = {}  # the stamps of all messages, by their numbers
+        self._keyframes: set[int] = set()  # the messages that are keyframes
         self._broken: str | None = None  # why frames are dropped, until the next keyframe
         # The messages before the first keyframe, with the reason why each gave no frame; None from that keyframe on.
         self._before: dict[int, str] | None = {}
@@ -57,11 +64,26 @@ class TopicVideo:
         yield from self._encode_frames(self._drain())
         self._origin.lose({**(self._before or {}), **dict.fromkeys(self._waiting, "it gave no frame")})
         self._waiting.clear()
+        if self._codec in _UNNUMBERED and len(self._stamps) > 2:
+            self._report_gaps()
+
+    def _report_gaps(self) -> None:
+        """Reports gaps of the stamps at which a message may be missing. Frames after a missing one are wrong up to the next keyframe."""
+        rows, steps = list(self._stamps)[1:], np.diff(list(self._stamps.values()))
+        gaps = [(rows[i], steps[i]) for i in np.flatnonzero(steps > _GAP * np.median(steps))]
+        gaps = [(row, step) for row, step in gaps if row not in self._keyframes]
+        if gaps:
+            row, step = gaps[0]
+            why = (
+                f"complete, though its stamps have gaps ({len(gaps)}, the first of {step / 1e9:.3g} s before message {row}): {self._codec} "
+                "does not show whether frames are missing, and those from a gap to the next keyframe would be wrong"
+            )
+            self._origin.notes.assume(f"{self._origin.what}: {self._origin.name}: video", why, self._origin.name)
 
     def _decode(self, messages: Iterator[tuple[bytes, int, int]]) -> Iterator[tuple[int, VideoFrame]]:
         lost: dict[int, str] = {}
         for file, row, time_ns in messages:
-            self._waiting[row] = time_ns
+            self._waiting[row] = self._stamps[row] = time_ns
             packet = Packet(file)
             packet.pts = row
             if self._numbers is not None and self._numbers.lacks(file) and self._missing is None:
@@ -93,6 +115,8 @@ class TopicVideo:
         time_ns = self._waiting.pop(frame.pts, None) if frame.pts is not None else None
         if time_ns is None or frame.pts is None:
             return
+        if frame.key_frame:
+            self._keyframes.add(frame.pts)
         if frame.is_corrupt:
             self._broken = "it or a frame before it is damaged"
         elif frame.key_frame:
