@@ -47,7 +47,7 @@ def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options,
             dataset,
             batch_size=1,
             delta_timestamps={"action": window, "state": Window()},
-            episodes=np.roll(np.arange(episodes), number + 100 * per_step),  # no two rounds of both cases are alike
+            episodes=np.roll(np.arange(episodes), number + 100 * per_step),  # another order in each round of each case
             anchors="action",
             device=options.device,
             memory=Memory(prefetch=0),

@@ -107,8 +107,8 @@ void check_moment(const StreamRequest& request) {
 void check_alike(const LoaderOptions& options, const std::vector<const Stream*>& streams,
                  const StreamRequest& request) {
   const Stream& stream = *streams[0];
-  const bool camera = stream.frames.has_value();
-  const bool floating = is_floating(stream.dtype);
+  const bool has_frames = stream.frames.has_value();
+  const bool is_float = is_floating(stream.dtype);
   for (const Stream* const other : streams) {
     if (other->ragged) {
       refuse(argument_of(request), ": expected rows of one size, which a batch is made of, got ",
@@ -116,21 +116,21 @@ void check_alike(const LoaderOptions& options, const std::vector<const Stream*>&
                                              : "ragged rows; 'Clouds beside a batch' in docs/loader.md shows how to "
                                                "gather a batch's clouds from Dataset.streams");
     }
-    if (camera) continue;
+    if (has_frames) continue;
     if (other->frames) {
       refuse(argument_of(request), ": expected numbers in all sources, got frames in one");
     }
-    if (other->dtype != stream.dtype && !(floating && is_floating(other->dtype))) {
+    if (other->dtype != stream.dtype && !(is_float && is_floating(other->dtype))) {
       refuse_type(argument_of(request), ": expected one dtype in all sources, got ", dtype_name(stream.dtype), " and ",
                   dtype_name(other->dtype));
     }
     if (other->shape == stream.shape) continue;
-    const std::string got = ", got " + shape_string(stream.shape) + " and " + shape_string(other->shape);
+    const std::string got_shapes = ", got " + shape_string(stream.shape) + " and " + shape_string(other->shape);
     if (!options.pad_features) {
-      refuse(argument_of(request), ": expected rows of one shape in all sources, or pad_features=True", got);
+      refuse(argument_of(request), ": expected rows of one shape in all sources, or pad_features=True", got_shapes);
     }
     if (other->shape.size() != 1 || stream.shape.size() != 1) {
-      refuse(argument_of(request), ": pad_features expects rows of one axis", got);
+      refuse(argument_of(request), ": pad_features expects rows of one axis", got_shapes);
     }
   }
   if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
@@ -161,20 +161,20 @@ void complete_durations(const LoaderOptions& options, StreamRequest& request) {
 
 void complete_numbers(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   const Stream& stream = *streams[0];
-  const bool floating = is_floating(stream.dtype);
+  const bool is_float = is_floating(stream.dtype);
   if (request.images) refuse(argument_of(request, "images"), ": expected a camera's key, got one of numbers");
   if (!request.method) request.method = options.method;
-  if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
+  if (!request.method) request.method = is_float ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
   for (const Stream* const other : streams) check_methods(request, *other);
 
-  if (!request.normalize) request.normalize = floating ? options.normalize : Normalize::kNone;
-  if (!floating && *request.normalize != Normalize::kNone) {
+  if (!request.normalize) request.normalize = is_float ? options.normalize : Normalize::kNone;
+  if (!is_float && *request.normalize != Normalize::kNone) {
     refuse_type(argument_of(request, "normalize"), ": expected a floating stream, got ", dtype_name(stream.dtype));
   }
   request.dtype_asked = request.dtype.has_value();
-  if (!request.dtype) request.dtype = floating ? options.dtype : stream.dtype;
-  if (*request.dtype != stream.dtype && !(floating && is_floating(*request.dtype))) {
-    refuse_type(argument_of(request, "dtype"), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
+  if (!request.dtype) request.dtype = is_float ? options.dtype : stream.dtype;
+  if (*request.dtype != stream.dtype && !(is_float && is_floating(*request.dtype))) {
+    refuse_type(argument_of(request, "dtype"), ": expected ", is_float ? "a floating dtype" : dtype_name(stream.dtype),
                 ", got ", dtype_name(*request.dtype));
   }
 }

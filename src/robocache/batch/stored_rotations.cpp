@@ -27,8 +27,8 @@ struct StoredRotation {
 // features of the base's stream (empty: from all).
 std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, int64_t features,
                                              const std::vector<int64_t>* base_features) {
-  std::vector<int64_t> stored_feature(
-      static_cast<size_t>(features));  // by feature of the values; below 0: the feature is computed
+  // For each feature of the values, the stored feature that it is; below 0 if it is computed.
+  std::vector<int64_t> stored_feature(static_cast<size_t>(features));
   std::iota(stored_feature.begin(), stored_feature.end(), 0);
   if (base_features != nullptr && !base_features->empty()) stored_feature = *base_features;
   std::vector<StoredRotation> rotations;

@@ -158,7 +158,7 @@ class Results {
 
   int64_t count() const { return count_; }
 
-  // Allocates memory for an operation that learns the sizes of its results during the call. next_is() then says which
+  // Allocates memory for an operation that learns the sizes of its results during the call. set_next() then says which
   // memory is the next result.
   Allocate allocate(Device device) {
     return [this, device](DType dtype, std::initializer_list<int64_t> shape) {
@@ -166,7 +166,7 @@ class Results {
       return memory_.back()->view();
     };
   }
-  void next_is(const std::optional<TensorView>& view) {
+  void set_next(const std::optional<TensorView>& view) {
     if (!args_.is_none(next_++)) return;
     std::optional<OwnedTensor>& created = created_.arrays.emplace_back();
     for (std::optional<OwnedTensor>& owned : memory_) {

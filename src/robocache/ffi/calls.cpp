@@ -293,7 +293,7 @@ ROBOCACHE_FFI(voxelize_sparse, args, result) {
        {std::optional(voxels.coords), std::optional(voxels.features), std::optional(voxels.counts),
         std::optional(voxels.point_to_voxel), std::optional(voxels.dropped), voxels.num_voxels,
         std::optional(voxels.kept), voxels.rows_of_voxel}) {
-    results.next_is(view);
+    results.set_next(view);
   }
   results.give(result);
 }
@@ -308,7 +308,7 @@ ROBOCACHE_FFI(voxel_downsample, args, result) {
   for (const std::optional<TensorView>& view :
        {std::optional(downsampled.points), downsampled.features, downsampled.counts,
         std::optional(downsampled.point_to_voxel), downsampled.row}) {
-    results.next_is(view);
+    results.set_next(view);
   }
   results.give(result);
 }

@@ -23,9 +23,9 @@ namespace v4 {
 TransformFrame transform_frame;
 }
 
-// The layout of the scratch memory: first the frame [H, W, C] before normalisation; then at these offsets the sums of a
-// resize, for a row; and for a flip, rotation or blur a second frame (`other`), a row extended beyond its ends, and a
-// sum for each pixel (`blurred`).
+// The layout of the scratch memory: first the frame [H, W, C] before normalisation; then at these offsets the arrays of
+// a resize (ResizeScratch), from `sums` to `weights`; and for a flip, rotation or blur a second frame (`other`), a row
+// extended beyond its ends, and a sum for each pixel (`blurred`).
 struct TransformScratch {
   int64_t sums, wide, means, divisors, taps, weights, other, row, blurred, end;
 };

@@ -179,7 +179,7 @@ __device__ void mix(const Segment& s, const TargetEntry& entry, const char* valu
   using Work = typename Source::Work;
   constexpr int kReach = Method::kReach;
   constexpr int kSamples = 2 * kReach + 2;
-  const int64_t size = s.values_sample * dtype_size(s.value_dtype);
+  const int64_t sample_bytes = s.values_sample * dtype_size(s.value_dtype);
   Work x[kRowsOf<Method>][Source::kCount];
 #pragma unroll
   for (int i = 0; i < kSamples; ++i) {
@@ -188,7 +188,7 @@ __device__ void mix(const Segment& s, const TargetEntry& entry, const char* valu
     if constexpr (kReach > 0) {
       if (row < 2 || row > 3) sample = entry.around[row < 2 ? row : row - 2];
     }
-    Source::load(s, values + sample * size, d, x[i]);
+    Source::load(s, values + sample * sample_bytes, d, x[i]);
   }
   if constexpr (Method::kSlopes) {
     const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + d;
@@ -211,12 +211,12 @@ template <class Source, class Method, class TargetEntry>
 __device__ void compute(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
                         typename Source::Work (&y)[Source::kCount]) {
   using Work = typename Source::Work;
-  const int64_t size = s.values_sample * dtype_size(s.value_dtype);
+  const int64_t sample_bytes = s.values_sample * dtype_size(s.value_dtype);
   if (entry.kind == PickKind::kAbsent) {
 #pragma unroll
     for (int e = 0; e < Source::kCount; ++e) y[e] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
   } else if (entry.kind == PickKind::kOne) {
-    Source::load(s, values + entry.left * size, d, y);
+    Source::load(s, values + entry.left * sample_bytes, d, y);
   } else {
     mix<Source, Method>(s, entry, values, batch, d, y);
   }

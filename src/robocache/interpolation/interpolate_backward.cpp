@@ -10,8 +10,8 @@ namespace robocache {
 
 int64_t spline_gradient_bytes(const Segment& s, int64_t batch) {
   if (s.causal) return 0;
-  const auto row = static_cast<int64_t>(sizeof(SplineRow) + sizeof(SplineRowGradient));
-  const int64_t bytes = batch * s.samples * (row + 2 * s.features * static_cast<int64_t>(sizeof(double)));
+  const auto row_bytes = static_cast<int64_t>(sizeof(SplineRow) + sizeof(SplineRowGradient));
+  const int64_t bytes = batch * s.samples * (row_bytes + 2 * s.features * static_cast<int64_t>(sizeof(double)));
   return (bytes + 15) / 16 * 16;
 }
 

@@ -35,30 +35,30 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
   int64_t offset = file.offset + begin;
   bool is_cached = true;  // until a read shows that it is not
   for (size_t remaining = bytes; remaining > 0;) {
-    ssize_t got = 0;
+    ssize_t read_bytes = 0;
     if (is_cached) {
       const iovec rest{destination, remaining};
-      got = ::preadv2(file.descriptor, &rest, 1, offset, RWF_NOWAIT);
-      is_cached = got == static_cast<ssize_t>(remaining);
+      read_bytes = ::preadv2(file.descriptor, &rest, 1, offset, RWF_NOWAIT);
+      is_cached = read_bytes == static_cast<ssize_t>(remaining);
       if (!is_cached) announcements_left.store(kAnnouncements, std::memory_order_relaxed);
-      if (got <= 0) continue;  // also at the end of the file: pread then reports it
+      if (read_bytes <= 0) continue;  // also at the end of the file: pread then reports it
     } else {
-      got = ::pread(file.descriptor, destination, remaining, offset);
+      read_bytes = ::pread(file.descriptor, destination, remaining, offset);
     }
-    if (got < 0) {
+    if (read_bytes < 0) {
       if (errno == EINTR) continue;
       const int code = errno;
       const std::string path = path_of(file.descriptor);
       errno = code;
       cache::refuse_errno(path, "reading it");
     }
-    if (got == 0) {
+    if (read_bytes == 0) {
       cache::refuse_bytes(path_of(file.descriptor), offset, std::to_string(remaining) + " more bytes",
                           "the end: it was cut short");
     }
-    destination += got;
-    offset += got;
-    remaining -= static_cast<size_t>(got);
+    destination += read_bytes;
+    offset += read_bytes;
+    remaining -= static_cast<size_t>(read_bytes);
   }
 }
 

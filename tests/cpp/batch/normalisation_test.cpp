@@ -87,8 +87,8 @@ void expect_inverse(const Affine& affine, double value) {
   const Work x = static_cast<Work>(value);
   const Work y = std::fma(x, static_cast<Work>(affine.scale), static_cast<Work>(affine.shift));
   const Work back = std::fma(y, static_cast<Work>(affine.spread), static_cast<Work>(affine.centre));
-  const long double u = std::numeric_limits<Work>::epsilon() / 2;
-  const long double bound = 4 * u * (1 + 8 * u) * (std::abs(x) + std::abs(affine.centre));
+  const long double rounding_unit = std::numeric_limits<Work>::epsilon() / 2;
+  const long double bound = 4 * rounding_unit * (1 + 8 * rounding_unit) * (std::abs(x) + std::abs(affine.centre));
   ASSERT_LE(std::abs(static_cast<long double>(back) - x), bound)
       << value << " by " << affine.spread << " at " << affine.centre;
 }

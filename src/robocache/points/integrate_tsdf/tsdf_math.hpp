@@ -74,7 +74,8 @@ ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis
   const double last = static_cast<double>(grid.shape[axis] - 1);
   const double guess =
       std::floor((ray.origin[axis] + distance * ray.direction[axis] - grid.origin[axis]) / grid.size[axis]);
-  stand_at(ray, grid, axis, static_cast<int64_t>(guess < last ? guess > 0 ? guess : 0 : last), walk);
+  const double at_most_last = guess < last ? guess : last;
+  stand_at(ray, grid, axis, static_cast<int64_t>(at_most_last > 0 ? at_most_last : 0), walk);
   // The division has a rounding error; the crossings correct it.
   while (plane_crossing(ray, grid, axis, walk.step > 0 ? walk.cell : walk.cell + 1) > distance) {
     stand_at(ray, grid, axis, walk.cell - walk.step, walk);

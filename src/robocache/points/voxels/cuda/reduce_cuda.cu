@@ -109,11 +109,11 @@ __device__ void for_each_feature(const VoxelReduction& call, const Work& work, B
   for (int64_t base = int64_t{blockIdx.x} * kThreads + threadIdx.x - lane; base < work.rows; base += step) {
     const int64_t own_cell = base + lane < work.rows ? work.cell_of_row[base + lane] : -1;
     for (int64_t i = lane; i < kLanes * count; i += kLanes) {
-      const int64_t in_warp = i / count;
-      const int64_t cell = __shfl_sync(~0u, own_cell, static_cast<int>(in_warp));
+      const int64_t row_in_warp = i / count;
+      const int64_t cell = __shfl_sync(~0u, own_cell, static_cast<int>(row_in_warp));
       if (cell < 0) continue;
-      const int64_t feature = i - in_warp * count;
-      body(cell * count + feature, features_of_row<T>(call, base + in_warp)[feature]);
+      const int64_t feature = i - row_in_warp * count;
+      body(cell * count + feature, features_of_row<T>(call, base + row_in_warp)[feature]);
     }
   }
 }
@@ -293,8 +293,8 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   };
   if (work.rows > 0) locate<<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
   const int64_t entries = call.cells * call.features.count;
-  const bool features = work.sums || work.minima || work.maxima || work.first_rows || work.last_rows;
-  if (work.counts == nullptr || entries == 0 || !features) return cudaGetLastError();
+  const bool uses_features = work.sums || work.minima || work.maxima || work.first_rows || work.last_rows;
+  if (work.counts == nullptr || entries == 0 || !uses_features) return cudaGetLastError();
   return with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
     if (work.rows > 0 && (work.exponents || work.minima || work.maxima)) {
