@@ -188,7 +188,7 @@ class Node:
 
     def report(self) -> dict[str, dict[str, Any]]:
         """Returns for each topic its counts and last refusal, the rows that its rings dropped, ``rows_too_late`` and ``rows_refused``, the
-        number of ``publishers`` and of those that are ``matched``, and ``latency_p50_ms`` and ``latency_p99_ms``, from stamp to
+        ``frames_repeated``, which have the bytes of the frame before, the number of ``publishers`` and of those that are ``matched``, and ``latency_p50_ms`` and ``latency_p99_ms``, from stamp to
         row, of the last 1,000 messages."""
         reports: dict[str, dict[str, Any]] = {}
         for number, (name, topic) in enumerate(self.topics.items()):
@@ -196,9 +196,11 @@ class Node:
             self._call("publishers", number, counts)
             rings = [ring.counts for ring in topic.rings.values()]
             dropped = {f"rows_{why}": sum(ring[why] for ring in rings) for why in ("too_late", "refused")}
+            cameras = [ring for ring in topic.rings.values() if ring.codec is not None]
             reports[name] = {
                 **topic.counts,
                 **dropped,
+                "frames_repeated": sum(ring.counts["repeated"] for ring in cameras),
                 "publishers": counts[0],
                 "matched": counts[1],
                 "refusal": topic.refusal,
@@ -340,12 +342,12 @@ def diagnostics(
     """Returns a DiagnosticArray with a status for each topic.
 
     The status is an error if the thread has ended or if all messages since the last report were refused, stale if there were none, and
-    a warning if some were refused or lost, or rows were dropped for their stamps.
+    a warning if some were refused or lost, rows were dropped for their stamps, or frames had the bytes of the frame before.
     """
     types = store.types
     statuses = []
     for topic, facts in report.items():
-        counts = ("received", "refused", "lost", "rows_too_late", "rows_refused")
+        counts = ("received", "refused", "lost", "rows_too_late", "rows_refused", "frames_repeated")
         new = {count: facts[count] - before.get(topic, {}).get(count, 0) for count in counts}
         if broken:
             level, text = 2, f"the thread has ended: {broken}"

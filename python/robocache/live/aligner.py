@@ -25,6 +25,7 @@ _array_of = _lib.function("array_of")
 _ring_counts = _lib.function("ring_counts")
 _ring_newest_ns = _lib.function("ring_newest_ns")
 _ring_arrival_ns = _lib.function("ring_arrival_ns")
+_ring_unchanged_ns = _lib.function("ring_unchanged_ns")
 _aligner_open = _lib.function("aligner_open")
 _aligner_describe = _lib.function("aligner_describe")
 _aligner_frontier = _lib.function("aligner_frontier")
@@ -68,9 +69,12 @@ class Ring:
             have the same names.
         newest_ns: the largest stamp, or None.
         arrival_ns: when a row with that stamp first arrived, or None.
-        counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: the numbers of rows.
-            pushed = kept + reordered + too_late + refused + segments. Duplicates have a stamp that another row has: they are
-            also counted as kept or reordered, or with ``on_duplicate="refuse"`` as refused.
+        unchanged_ns: how much later the newest stamp is than that of the first row with the same bytes, counting back from the
+            newest row; None before the first row. It grows while a camera's driver sends its last buffer again with new stamps.
+        counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates", "repeated"}``: the numbers of
+            rows. pushed = kept + reordered + too_late + refused + segments. Duplicates have a stamp that another row has: they
+            are also counted as kept or reordered, or with ``on_duplicate="refuse"`` as refused. Repeated rows are kept rows with
+            the bytes of the newest row before them, and a later stamp.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -201,6 +205,11 @@ class Ring:
         return arrival
 
     @property
+    def unchanged_ns(self) -> int | None:
+        unchanged: int | None = _ring_unchanged_ns(self._handle)
+        return unchanged
+
+    @property
     def counts(self) -> dict[str, int]:
         counts: dict[str, int] = json.loads(_ring_counts(self._handle))
         return counts
@@ -227,6 +236,8 @@ class Aligner:
         framework: ``"torch"`` (default if it is installed) or ``"numpy"``.
         max_age_s: :meth:`latest` raises StaleError if a ring gets no newer row for this many seconds, or if its newest row is
             older than another ring's by more. None: no limit.
+        max_unchanged_s: ``{key: seconds}``: :meth:`latest` raises StaleError if a ring's rows keep the same bytes for longer.
+            For sensors with noise, such as a camera; a simulator's may rightly repeat rows.
 
     A batch has the Loader's keys, without goals, which the caller chooses: ``<key>`` ``[1, T, ...]``, ``<key>_is_pad`` ``[1,
     T]``, with `return_age` ``<key>_age``; ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest
@@ -251,6 +262,7 @@ class Aligner:
         device: str = "cpu",
         framework: str | None = None,
         max_age_s: float | None = None,
+        max_unchanged_s: Mapping[str, float] | None = None,
     ) -> None:
         self.spec = spec if isinstance(spec, Spec) else Spec.load(spec)
         if not isinstance(rings, Mapping) or not all(isinstance(ring, Ring) for ring in rings.values()):
@@ -263,6 +275,7 @@ class Aligner:
             if names and math.prod(ring.shape) == len(names):  # rows of another shape are refused below
                 ring._set_names(f"rings[{key!r}]: the spec's names", names)
         self._max_age_ns = None if max_age_s is None else _ns("max_age_s", max_age_s)
+        self._max_unchanged_ns = _ns_by_key("max_unchanged_s", max_unchanged_s, self.rings)
         if isinstance(outputs, str) or not isinstance(outputs, Sequence):
             raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")
         handles = [x for key, ring in rings.items() for x in (_lib.text("rings", key), ring._handle)]
@@ -303,11 +316,17 @@ class Aligner:
             now_ns: the time for `max_age_s`, by the clock of the arrivals, for replays. None: now.
 
         Raises:
-            StaleError: a ring is older than `max_age_s`; or it has forgotten rows that the window needs, because its `span_s` is
+            StaleError: a ring is older than `max_age_s` or unchanged for `max_unchanged_s`; or it has forgotten rows that the window needs, because its `span_s` is
                 shorter than the window plus the delay of the slowest stream. The message names the ring.
         """
         if self._max_age_ns is not None:
             self._check_age(self._max_age_ns, time.time_ns() if now_ns is None else whole("now_ns", now_ns))
+        for key, limit in self._max_unchanged_ns.items():
+            if (unchanged_ns := self.rings[key].unchanged_ns or 0) > limit:
+                raise errors.StaleError(
+                    f"rings[{key!r}]: expected other bytes within {limit / 1e9} s, got the same for {unchanged_ns / 1e9} s; check "
+                    "that the sensor's driver does not send its last reading again"
+                )
         return dict(self._batch) if _aligner_latest(self._handle, self._memory) else None
 
     def at(self, time_ns: int, *, settled: bool = False) -> dict[str, Any]:
@@ -359,6 +378,14 @@ def _ns(name: str, seconds: Any) -> int:
     if not 0 <= value <= 1e9:
         raise errors.ArgumentError(f"{name}: expected seconds in [0, 1e9], got {seconds!r}")
     return round(value * 1e9)
+
+
+def _ns_by_key(name: str, seconds: Any, rings: Mapping[str, Ring]) -> dict[str, int]:
+    if not isinstance(seconds or {}, Mapping):
+        raise errors.ArgumentTypeError(f"{name}: expected {{key: seconds}}, got {seconds!r}")
+    if unknown := [key for key in seconds or {} if key not in rings]:
+        raise errors.ArgumentError(f"{name}: expected keys of rings, {', '.join(map(repr, rings))}, got {unknown[0]!r}")
+    return {key: _ns(f"{name}[{key!r}]", value) for key, value in (seconds or {}).items()}
 
 
 def _framework(name: str | None, device: str) -> ModuleType | None:

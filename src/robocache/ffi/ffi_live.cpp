@@ -101,10 +101,10 @@ ROBOCACHE_FFI(ring_push, args, result) {
 // (ring) -> JSON of its counts
 ROBOCACHE_FFI(ring_counts, args, result) {
   const RingCounts counts = ring_of(args).counts();
-  const nlohmann::ordered_json counts_json = {{"pushed", counts.pushed},        {"kept", counts.kept},
-                                              {"reordered", counts.reordered},  {"too_late", counts.too_late},
-                                              {"refused", counts.refused},      {"segments", counts.segments},
-                                              {"duplicates", counts.duplicates}};
+  const nlohmann::ordered_json counts_json = {{"pushed", counts.pushed},         {"kept", counts.kept},
+                                              {"reordered", counts.reordered},   {"too_late", counts.too_late},
+                                              {"refused", counts.refused},       {"segments", counts.segments},
+                                              {"duplicates", counts.duplicates}, {"repeated", counts.repeated}};
   result.set(std::string_view(counts_json.dump()));
 }
 
@@ -138,6 +138,7 @@ ROBOCACHE_FFI(ring_take, args, result) {
 
 ROBOCACHE_FFI(ring_newest_ns, args, result) { set(result, ring_of(args).newest_ns()); }
 ROBOCACHE_FFI(ring_arrival_ns, args, result) { set(result, ring_of(args).arrival_ns()); }
+ROBOCACHE_FFI(ring_unchanged_ns, args, result) { set(result, ring_of(args).unchanged_ns()); }
 
 // (JSON of a plan; then a ring for each of its rows) -> topic
 ROBOCACHE_FFI(topic_open, args, result) {

@@ -221,6 +221,26 @@ int64_t Ring::write_frame(std::span<const char> frame) {
   return id;
 }
 
+// Returns 8 bytes of a row of numbers; after the row's end they are 0.
+uint64_t Ring::word_of(std::span<const char> row, int64_t i) const {
+  uint64_t word = 0;
+  std::memcpy(&word, row.data() + 8 * i, static_cast<size_t>(std::min<int64_t>(8, row_bytes_ - 8 * i)));
+  return word;
+}
+
+// Whether a row has these bytes. It reads on only while they are equal: frames of a sensor with noise cost nothing.
+bool Ring::has_bytes(const Rows& rows, int64_t row, std::span<const char> bytes) const {
+  if (options_.codec) {
+    const auto slot = static_cast<size_t>(rows.word(row, 0) & (kMostSlots - 1));
+    const std::span<const uint8_t> frame = slots_[slot].load()->bytes;
+    if (frame.size() != bytes.size()) return false;
+    return frame.empty() || std::memcmp(frame.data(), bytes.data(), bytes.size()) == 0;
+  }
+  int64_t i = 0;
+  while (i < words_ && rows.word(row, i) == word_of(bytes, i)) ++i;
+  return i == words_;
+}
+
 void Ring::page_lock_frames(Device device) const {
   // Set before the slots are read, so that either the writer or this thread locks a new slot.
   locks_on_.store(device.index);
@@ -265,6 +285,8 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     }
   }
 
+  const bool is_unchanged = outcome == Pushed::kKept && begin < end && has_bytes(*rows, end - 1, row);
+  if (is_unchanged && time_ns > current.newest()) repeated_.fetch_add(1, std::memory_order_relaxed);
   uint64_t id = 0;
   if (options_.codec) id = static_cast<uint64_t>(write_frame(row));
   version_.fetch_add(1);  // odd: readers wait, or read again
@@ -292,12 +314,9 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (options_.codec) {
     to.set_word(position, 0, id);
   } else {
-    for (int64_t i = 0; i < words_; ++i) {
-      uint64_t word = 0;
-      std::memcpy(&word, row.data() + 8 * i, static_cast<size_t>(std::min<int64_t>(8, row_bytes_ - 8 * i)));
-      to.set_word(position, i, word);
-    }
+    for (int64_t i = 0; i < words_; ++i) to.set_word(position, i, word_of(row, i));
   }
+  if (outcome != Pushed::kReordered && !is_unchanged) changed_ns_.store(time_ns, std::memory_order_release);
   if (position == end && (position == begin || to.time(position - 1) < time_ns))
     arrival_ns_.store(arrival_ns, std::memory_order_release);
   if (end == segment_.load(std::memory_order_acquire) || time_ns < oldest_ns_.load(std::memory_order_acquire)) {
@@ -320,7 +339,8 @@ RingCounts Ring::counts() const {
                     .too_late = count_of(Pushed::kTooLate),
                     .refused = count_of(Pushed::kRefused),
                     .segments = count_of(Pushed::kSegment),
-                    .duplicates = duplicates_.load(std::memory_order_relaxed)};
+                    .duplicates = duplicates_.load(std::memory_order_relaxed),
+                    .repeated = repeated_.load(std::memory_order_relaxed)};
   counts.pushed = counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments;
   return counts;
 }
@@ -332,6 +352,12 @@ std::optional<int64_t> Ring::newest_ns() const {
 std::optional<int64_t> Ring::arrival_ns() const {
   return read([this](const View& view) {
     return view.empty() ? std::optional<int64_t>() : arrival_ns_.load(std::memory_order_acquire);
+  });
+}
+
+std::optional<int64_t> Ring::unchanged_ns() const {
+  return read([this](const View& view) {
+    return view.empty() ? std::optional<int64_t>() : view.newest() - changed_ns_.load(std::memory_order_acquire);
   });
 }
 

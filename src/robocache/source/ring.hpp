@@ -86,6 +86,7 @@ struct RingCounts {
   int64_t refused = 0;
   int64_t segments = 0;    // begun after the first one
   int64_t duplicates = 0;  // rows whose stamp another row had: kept or reordered, or refused with Duplicate::kRefuse
+  int64_t repeated = 0;    // rows kept as the newest that have the bytes of the newest before, and a later stamp
 };
 
 class Ring;
@@ -145,6 +146,10 @@ class Ring {
   std::optional<int64_t> newest_ns() const;   // the largest stamp
   std::optional<int64_t> arrival_ns() const;  // when that row first came: a sensor may send one frame again and again
 
+  // Returns how much later the newest stamp is than that of the first of the rows with the same bytes, each kept as the
+  // newest. A camera whose driver sends its last buffer again and again has new stamps, but unchanged bytes.
+  std::optional<int64_t> unchanged_ns() const;
+
   // Returns the latest moment whose value is settled: no row that may still come changes it, nor the value of an
   // earlier moment. The value needs `rows_after` final rows with distinct stamps at or after the moment, such as 1 for
   // linear; 0 means that it depends on no row later than the moment, except one closer than snap_ns if that is the
@@ -174,6 +179,8 @@ class Ring {
   bool hold_frames(RingRows& to) const;
   void grow(int64_t begin, int64_t end);
   int64_t write_frame(std::span<const char> frame);
+  uint64_t word_of(std::span<const char> row, int64_t i) const;
+  bool has_bytes(const Rows& rows, int64_t row, std::span<const char> bytes) const;
   void count(Pushed outcome) { counts_[static_cast<size_t>(outcome)].fetch_add(1, std::memory_order_relaxed); }
 
   // Returns the result of body(view) for rows that the writer did not change meanwhile.
@@ -192,8 +199,10 @@ class Ring {
   std::atomic<int64_t> segment_{0};    // the first row of the segment
   std::atomic<int64_t> oldest_ns_{0};  // the smallest stamp of the segment, forgotten rows included
   std::atomic<int64_t> arrival_ns_{0};
+  std::atomic<int64_t> changed_ns_{0};            // stamp of the first row with the newest row's bytes
   std::array<std::atomic<int64_t>, 5> counts_{};  // for each Pushed
   std::atomic<int64_t> duplicates_{0};
+  std::atomic<int64_t> repeated_{0};
 
   // Slots of frames are made when they are first needed, and stay.
   static constexpr int64_t kMostSlots = 1 << 16;

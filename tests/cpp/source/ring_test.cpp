@@ -203,6 +203,44 @@ TEST(Ring, NoRowThatStillComesChangesASettledValue) {
   EXPECT_GT(at_newest, 500);
 }
 
+// Compares with a list of the rows that were the newest one after another: numbers, pixels and files.
+TEST(Ring, CountsRowsThatRepeatTheNewest) {
+  using Shape = std::vector<int64_t>;
+  for (const auto& [shape, codec] :
+       {std::pair(Shape{9}, std::optional<Codec>()), {Shape{3, 3, 1}, Codec::kRaw}, {Shape{3, 3, 1}, Codec::kJpeg}}) {
+    Ring ring({.dtype = DType::kUInt8,
+               .shape = shape,
+               .span_ns = 30,
+               .lateness_ns = 6,
+               .codec = codec,
+               .rewind = Rewind::kSegment});
+    EXPECT_FALSE(ring.unchanged_ns());
+    std::mt19937_64 random(5);
+    std::vector<std::pair<int64_t, std::vector<char>>> newest;
+    int64_t now = 1000;
+    int64_t repeated = 0;
+    for (int i = 0; i < 5000; ++i) {
+      now += static_cast<int64_t>(random() % 4);
+      if (random() % 64 == 0) now = std::max<int64_t>(1, now - 100);
+      const int64_t stamp = std::max<int64_t>(1, now - static_cast<int64_t>(random() % 4 == 0 ? random() % 9 : 0));
+      std::vector<char> bytes(codec == Codec::kJpeg && random() % 4 == 0 ? 8 : 9, 'a');
+      if (random() % 4 == 0) bytes.back() = 'b';  // in the second word
+      const Pushed outcome = ring.push(stamp, now, bytes);
+      if (outcome == Pushed::kSegment) newest.clear();
+      if (outcome == Pushed::kKept || outcome == Pushed::kSegment) newest.emplace_back(stamp, bytes);
+      auto first = newest.end() - 1;
+      while (first != newest.begin() && (first - 1)->second == first->second) --first;
+      EXPECT_EQ(ring.unchanged_ns(), newest.back().first - first->first);
+      repeated += outcome == Pushed::kKept && newest.size() > 1 && newest.rbegin()[1].second == bytes &&
+                  newest.rbegin()[1].first < stamp;
+      EXPECT_EQ(ring.counts().repeated, repeated);
+    }
+    EXPECT_GT(repeated, 500);
+    EXPECT_GT(ring.counts().segments, 10);
+    EXPECT_GT(ring.counts().reordered, 100);
+  }
+}
+
 TEST(Ring, RefusesImpossibleStamps) {
   const std::array<int64_t, 3> row{};
   Ring refusing({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .most_ahead_ns = 50});

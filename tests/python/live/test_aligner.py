@@ -229,7 +229,7 @@ def test_a_frame_is_seen_when_it_arrives(tmp_path, frame_window, joint_window, c
                 got = np.asarray(array if device == "cpu" else array.cpu())
                 assert key == "anchor_age_ns" or got.tobytes() == expected[key][number : number + 1].tobytes(), key
     assert rings["cam"].counts == {
-        "pushed": 44, "kept": 22, "reordered": 0, "too_late": 0, "refused": 22, "segments": 0, "duplicates": 22,
+        "pushed": 44, "kept": 22, "reordered": 0, "too_late": 0, "refused": 22, "segments": 0, "duplicates": 22, "repeated": 0,
     }  # fmt: skip
     # If a stamp may come twice, a frame is settled only by the next frame.
     twice = {"joint": rings["joint"], "cam": ring("cam")}
@@ -362,7 +362,7 @@ def test_nothing_settled_yet_and_stale_streams(tmp_path):
     assert ring.push(NS + 80_000_000, np.zeros(2, np.float32), arrival_ns=NS * 2) == "kept"
     assert ring.push(0, np.zeros(2, np.float32)) == "refused"
     assert ring.counts == {
-        "pushed": 12, "kept": 9, "reordered": 1, "too_late": 1, "refused": 1, "segments": 0, "duplicates": 1,
+        "pushed": 12, "kept": 9, "reordered": 1, "too_late": 1, "refused": 1, "segments": 0, "duplicates": 1, "repeated": 0,
     }  # fmt: skip
     with pytest.raises(robocache.StaleError, match="up to the frontier"):
         aligner.at(NS + 70_000_000, settled=True)
@@ -384,6 +384,47 @@ def test_a_silent_stream_is_named(tmp_path):
                 aligner.latest(now_ns=2 * NS)
         elif k > 2:
             assert aligner.latest(now_ns=2 * NS) is not None
+
+
+@pytest.mark.parametrize("codec", [None, "raw", "jpeg"])
+def test_a_frozen_sensor_with_new_stamps_is_named(tmp_path, codec):
+    shape, rng = (8, 16, 3), np.random.default_rng(6)
+    stamps = NS + np.arange(12) * 33_000_000
+    pixels = rng.integers(0, 256, (12, *shape), dtype=np.uint8)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("cam", stamps, pixels, codec=codec)
+    dataset = robocache.open(tmp_path / "cache")
+    window = {} if codec else {"method": "previous"}
+    spec = load(dataset, {"cam": Window(**window)}).spec
+    ring = Ring(shape, "uint8", span_s=1, codec=codec, on_duplicate="refuse")
+    aligner = Aligner(spec, {"cam": ring}, framework="numpy", max_unchanged_s={"cam": 0.1})
+    rows = [dataset["cam"].values.file(row) for row in range(12)] if codec == "jpeg" else pixels
+    assert aligner.latest() is None and ring.unchanged_ns is None
+    for k, frame in enumerate([0, 1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 5]):
+        assert ring.push(int(stamps[k]), rows[frame], arrival_ns=int(stamps[k])) == "kept"
+        if 7 <= k <= 8:
+            with pytest.raises(
+                robocache.StaleError,
+                match=r"rings\['cam'\]: expected other bytes within 0\.1 s, got the same for 0\.1[36]",
+            ):
+                aligner.latest()
+            assert aligner.at(int(stamps[k]))["cam_is_pad"].sum() == 0  # only latest() looks
+        else:
+            assert aligner.latest()["time_ns"] == stamps[k]
+        assert ring.unchanged_ns == stamps[k] - stamps[[0, 1, 2, 3, 3, 3, 3, 3, 3, 9, 9, 11][k]]
+    assert ring.counts["repeated"] == 6
+    assert Aligner(spec, {"cam": ring}, framework="numpy").latest() is not None
+
+
+def test_limits_of_unchanged_rows_are_checked(tmp_path):
+    spec, rings = spec_of(tmp_path), {"joint": Ring((2,), "float32", span_s=1)}
+    for limits, error, why in [
+        (0.5, robocache.ArgumentTypeError, r"max_unchanged_s: expected \{key: seconds\}, got 0\.5"),
+        ({"cam": 1}, robocache.ArgumentError, "max_unchanged_s: expected keys of rings, 'joint', got 'cam'"),
+        ({"joint": -1}, robocache.ArgumentError, r"max_unchanged_s\['joint'\]: expected seconds in \[0, 1e9\], got -1"),
+    ]:
+        with pytest.raises(error, match=why):
+            Aligner(spec, rings, framework="numpy", max_unchanged_s=limits)
 
 
 def test_streams_that_are_all_silent_are_named(tmp_path):

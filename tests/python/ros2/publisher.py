@@ -24,8 +24,10 @@ def joints(rng, spec, k):
 
 def images(rng, spec, k):
     height, width = spec["size"]
-    pixels = np.full((height, width, 3), k % 256, np.uint8)
-    pixels[0, :, 0] = rng.integers(0, 256, width)
+    pixels = np.zeros((height, width, 3), np.uint8)
+    if not spec.get("frozen"):
+        pixels[:] = k % 256
+        pixels[0, :, 0] = rng.integers(0, 256, width)
     message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
     message.data.frombytes(pixels.tobytes())
     return message, pixels[0]

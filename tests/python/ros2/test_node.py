@@ -285,6 +285,22 @@ def test_rows_refused_for_their_stamps_are_reported(ros, spec, tmp_path):
     assert "of whose rows the ring has {'pushed': " in ask(policy, wait=0.1)["error"]
 
 
+def test_frames_that_repeat_are_reported(ros, spec, tmp_path):
+    camera = {"topic": "/camera", "type": IMAGE, "reliability": "reliable"}
+    policy, _ = ros.policy(spec / "both.json", {KEY: joint_stream(), "/camera": camera})
+    topics = {
+        "/joint_states": {"kind": "joints", "hz": 20, "count": 2000, "names": NAMES},
+        "/camera": {"kind": "image", "hz": 20, "count": 2000, "size": [480, 640], "frozen": True},
+    }
+    ros.publish(tmp_path / "sent.npz", topics, policy)
+    until(policy, lambda report: report["/camera"]["frames_repeated"] > 2)
+    statuses = json.loads(ros.listen().communicate(timeout=PATIENCE_S)[0])
+    level, message, values = statuses["robocache: /camera"]
+    assert level == 1 and re.fullmatch(r"\d+ frames repeated", message), message
+    assert int(values["frames_repeated"]) == int(values["taken"]) - 1
+    assert statuses["robocache: /joint_states"][:2] == [0, "all taken"]
+
+
 def test_parameters_and_diagnostics(ros, spec, tmp_path):
     (tmp_path / "arm.yaml").write_text(
         f"robocache:\n  ros__parameters:\n    spec: {spec / 'joints.json'}\n    streams: ['{KEY}']\n    '{KEY}':\n"
