@@ -20,9 +20,10 @@ class Robot:
         self.episode, self.arm = episode, arm
         self.arrivals = episode.arrivals(delay_s)
         frame = spec.keys[CAMERA]["rows"]
-        self.rings = {CAMERA: live.Ring(frame["shape"], frame["dtype"], span_s=2.0, codec=frame["codec"])}
+        options = {"span_s": 2.0, "on_duplicate": "refuse"}
+        self.rings = {CAMERA: live.Ring(frame["shape"], frame["dtype"], codec=frame["codec"], **options)}
         if arm == "stamps":
-            self.rings[AGE] = live.Ring((), "float32", span_s=2.0)
+            self.rings[AGE] = live.Ring((), "float32", **options)
         self.aligner = live.Aligner(spec, self.rings, outputs=[ACTION])
         self.chunks = live.Chunks("newest")
         self.command = episode.data.ctrl[:2].copy()

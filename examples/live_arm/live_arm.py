@@ -213,8 +213,8 @@ def drive(policy, spec, recorded, *, aligned, seconds, delay_s, seed):
     """Lets the arm follow a ball. Returns the tip's distance from the ball at each step, and the ages in ms of the policy's newest
     frames."""
     rings = {
-        "joint": live.Ring((2,), "float32", span_s=5.0),
-        "front": live.Ring((PIXELS, PIXELS, 1), "uint8", span_s=5.0, codec="raw"),
+        "joint": live.Ring((2,), "float32", span_s=5.0, on_duplicate="refuse"),
+        "front": live.Ring((PIXELS, PIXELS, 1), "uint8", span_s=5.0, codec="raw", on_duplicate="refuse"),
     }
     aligner = live.Aligner(spec, rings, outputs=["action"])
     chunks = live.Chunks("newest", spec=spec, key="action")

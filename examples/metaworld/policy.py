@@ -166,11 +166,10 @@ def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: i
     """Lets the policy drive until it succeeds, for at most LONGEST steps. Returns whether it succeeded, and the number of steps.
 
     Rows go to rings with their stamps, the aligner makes the same windows of them as in training, and each command of a chunk is used
-    at its own moment. So the policy sees the newest moment that all sensors have passed, about 25 to 62 ms ago.
+    at its own moment. So the policy sees the newest moment that all sensors have passed, at most 25 ms ago.
     """
-    rings = {
-        key: live.Ring(tuple(spec.keys[key]["shape"]), "float32", span_s=1.0, on_rewind="segment") for key in WINDOWS
-    }
+    options = {"span_s": 1.0, "on_rewind": "segment", "on_duplicate": "refuse"}
+    rings = {key: live.Ring(tuple(spec.keys[key]["shape"]), "float32", **options) for key in WINDOWS}
     aligner = live.Aligner(spec, rings, outputs=["action"])
     chunks = live.Chunks("newest", spec=spec, key="action")
     arm.begin(start, np.random.default_rng(seed))
