@@ -1,5 +1,5 @@
 """Runs every benchmark in turn, or the named ones, and then renders the pages. Unless named, the sweep and the shapes run only
-with a GPU, and lerobot_batches, lerobot_train and ros2, which need their own environments, do not run.
+with a GPU, and lerobot_batches, lerobot_train, ros2 and ros2_sets, which need their own environments, do not run.
 
 python -m bench [NAME ...] [options of the benchmarks]      # the names are the keys of TITLES in bench/render.py
 """
@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE))
 from render import TITLES  # noqa: E402
 
 BENCHES = list(TITLES)
-ONLY_BY_NAME = {"lerobot_batches", "lerobot_train", "ros2"}
+ONLY_BY_NAME = {"lerobot_batches", "lerobot_train", "ros2", "ros2_sets"}
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -47,21 +48,34 @@ def make_spec(folder: Path) -> Path:
             episode.append(KEY, stamps, np.zeros((9, 7)))
             episode.append("/camera", stamps, np.zeros((9, 480, 640, 3), np.uint8), codec="raw")
     windows = {KEY: Window(), "/camera": Window()}
-    loader = robocache.Loader(folder / "cache", batch_size=1, delta_timestamps=windows, device="cpu")
+    loader = robocache.Loader(folder / "cache", batch_size=1, delta_timestamps=windows, device="cpu", return_age=True)
     loader.save_spec(folder / "spec.json")
     return folder / "spec.json"
 
 
-def begin_policy(ros: Ros, contender: str, spec: Path, busy: bool):
+def begin_policy(ros: Ros, contender: str, spec: Path, **options: object) -> subprocess.Popen:
     if contender == "robocache":
-        qos = {"reliability": "reliable", "depth": DEPTH}
+        qos = {"reliability": "reliable", "depth": DEPTH, "on_duplicate": "refuse"}
         joints = {"topic": "/joint_states", "type": "sensor_msgs/msg/JointState", "field": "position"}
         camera = {"topic": "/camera", "type": "sensor_msgs/msg/Image"}
-        return ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, busy=busy)[0]
-    requested = json.dumps({"names": NAMES, "depth": DEPTH, "busy": busy})
+        return ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, **options)[0]
+    requested = json.dumps({"names": NAMES, "depth": DEPTH, **options})
     child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), requested], ros.ros_env)
     child.stdout.readline()
     return child
+
+
+def publish(ros: Ros, folder: Path, policy: subprocess.Popen, seconds: int, camera_late_s: float = 0.0) -> dict:
+    """Publishes to a policy, and returns its answer at the end."""
+    topics = {
+        "/joint_states": {"kind": "joints", "hz": 500, "count": 500 * seconds, "names": NAMES},
+        "/camera": {"kind": "image", "hz": 30, "count": 30 * seconds, "size": [480, 640], "ahead_s": -camera_late_s},
+    }
+    publisher = ros.publish(folder / "sent.npz", topics)
+    time.sleep(seconds)  # without asking for reports: the policy's Python is idle, or busy
+    line_of(publisher)
+    time.sleep(1)  # reliable messages may still be resent
+    return ask(policy, report=True)
 
 
 def run_case(environment: Path, folder: Path, spec: Path, busy: bool, seconds: int, case: dict) -> None:
@@ -69,16 +83,8 @@ def run_case(environment: Path, folder: Path, spec: Path, busy: bool, seconds: i
     for contender in ("robocache", "rclpy"):
         ros = Ros(environment)
         try:
-            policy = begin_policy(ros, contender, spec, busy)
-            topics = {
-                "/joint_states": {"kind": "joints", "hz": 500, "count": 500 * seconds, "names": NAMES},
-                "/camera": {"kind": "image", "hz": 30, "count": 30 * seconds, "size": [480, 640]},
-            }
-            publisher = ros.publish(folder / "sent.npz", topics)
-            time.sleep(seconds)  # without asking for reports: the policy's Python is idle, or busy
-            line_of(publisher)
-            time.sleep(1)  # reliable messages may still be resent
-            report = ask(policy, report=True)["report"]
+            policy = begin_policy(ros, contender, spec, busy=busy)
+            report = publish(ros, folder, policy, seconds)["report"]
         finally:
             ros.end()
         joints, camera = report["/joint_states"], report["/camera"]
@@ -103,13 +109,21 @@ def in_real_time(work: Callable[[dict], None], case: dict) -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
+def find_environment() -> Path | None:
+    """Returns the folder that ROBOCACHE_ROS2 names. Without ROS in it, says so and returns None."""
+    environment = Path(os.environ.get("ROBOCACHE_ROS2", ""))
+    if is_installed(environment):
+        return environment.resolve()
+    print("ROBOCACHE_ROS2: expected a folder made by tests/python/ros2/environment.sh", file=sys.stderr)
+    return None
+
+
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the cases as JSON at the end")
     options = parser.parse_args()
-    environment = Path(os.environ.get("ROBOCACHE_ROS2", ""))
-    if not is_installed(environment):
-        print("ROBOCACHE_ROS2: expected a folder made by tests/python/ros2/environment.sh", file=sys.stderr)
+    environment = find_environment()
+    if environment is None:
         return 1
     report = Report("ros2", options, PREDICTED, AIMS)
     with temporary_folder() as folder:
@@ -117,7 +131,7 @@ def main() -> int:
         seconds = 2 if options.quick else 20
         for name, busy in CASES.items():
             parameters = {"joints_hz": 500, "camera_hz": 30, "depth": DEPTH, "seconds": seconds, "busy": busy}
-            work = partial(run_case, environment.resolve(), folder, spec, busy, seconds)
+            work = partial(run_case, environment, folder, spec, busy, seconds)
             report.run(name, parameters, partial(in_real_time, work) if name == REAL_TIME else work)
     if options.json:
         print(json.dumps(report.content["cases"], indent=1))

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.__main__ import BENCHES  # noqa: E402
 
-IN_OTHER_ENVIRONMENTS = {"lerobot_batches", "lerobot_train", "ros2"}
+IN_OTHER_ENVIRONMENTS = {"lerobot_batches", "lerobot_train", "ros2", "ros2_sets"}
 
 
 def faults(result):

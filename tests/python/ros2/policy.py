@@ -8,6 +8,7 @@
 import json
 import sys
 import threading
+import time
 
 import numpy as np
 import robocache_ros2
@@ -23,6 +24,20 @@ def count():
         number += 1
 
 
+def look(aligner, frame_ages_ns):
+    """Takes a batch whenever the frontier has moved, as a policy that looks every millisecond. Notes how old each frame is then."""
+    newest, frame = None, 0
+    while True:
+        time.sleep(0.001)
+        if (moment := aligner.frontier()) == newest:
+            continue
+        newest = moment
+        stamp = moment - aligner.at(moment)["/camera_age"].item()
+        if stamp > frame:
+            frame = stamp
+            frame_ages_ns.append(time.time_ns() - stamp)
+
+
 def main():
     request = json.loads(sys.argv[1])
     streams = request["streams"] and {
@@ -33,10 +48,14 @@ def main():
     aligner = Aligner(node.spec, node.rings, framework="numpy")
     if request.get("busy"):
         threading.Thread(target=count, daemon=True).start()
+    frame_ages_ns = []
+    if request.get("looks"):
+        threading.Thread(target=look, args=(aligner, frame_ages_ns), daemon=True).start()
     print(json.dumps({"parameters": node.parameters}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
         answer = {"report": node.report(), "rings": {key: ring.counts for key, ring in node.rings.items()}}
+        answer |= {"frame_ages_ns": frame_ages_ns, "processor_s": time.process_time()}
         if "wait" in command:
             try:
                 node.wait(command["wait"])

@@ -114,9 +114,9 @@ class Ros:
             child.wait()
         os.close(self._domain)
 
-    def policy(self, spec, streams, *args, busy=False):
+    def policy(self, spec, streams, *args, **options):
         """Starts policy.py. Returns the process and its first answer; if it has none, the text of the error."""
-        request = json.dumps({"spec": spec and str(spec), "streams": streams, "busy": busy})
+        request = json.dumps({"spec": spec and str(spec), "streams": streams, **options})
         child = self.begin([sys.executable, str(HERE / "policy.py"), request, *args], self.robocache_env)
         line = child.stdout.readline()
         if not line:
