@@ -238,10 +238,11 @@ def set_threads(mode: str, writers: Sequence[Writer] = ()) -> None:
     """Gives this thread its own core, and with REAL_TIME a real-time priority. The writers get a higher priority, or they would
     wait for their core."""
     os.sched_setaffinity(0, {max(CORES)} if mode in (PINNED, REAL_TIME) else CORES)
-    policy, priority = (os.SCHED_FIFO, 40) if mode == REAL_TIME else (os.SCHED_OTHER, 0)
-    os.sched_setscheduler(0, policy, os.sched_param(priority))
+    is_real_time = mode == REAL_TIME
+    policy = os.SCHED_FIFO if is_real_time else os.SCHED_OTHER
+    os.sched_setscheduler(0, policy, os.sched_param(40 if is_real_time else 0))
     for writer in writers:
-        os.sched_setscheduler(writer.native_id, policy, os.sched_param(priority and priority + 1))
+        os.sched_setscheduler(writer.native_id, policy, os.sched_param(41 if is_real_time else 0))
 
 
 def choose_control_mode() -> str:

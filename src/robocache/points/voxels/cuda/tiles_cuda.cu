@@ -19,14 +19,14 @@ Tiling tiling_for(int64_t cells, bool has_features, bool has_few_rows) {
   tiling.line_bits = std::max<int>(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(lines - 1))));
   // With features, shared memory also holds a tile's rows, so tiles are small. Without features, tiles are as large as
   // shared memory allows, but there are enough for all multiprocessors.
-  const int wanted = has_features ? 6 : 10;
-  const int fewest = has_few_rows ? 7 : 8;
-  const int most = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines per tile
-  const int tile_bits = std::clamp(tiling.line_bits - wanted, std::min(fewest, most), most);
+  const int wanted_row_bits = has_features ? 6 : 10;
+  const int most_tile_bits = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines per tile
+  const int least_tile_bits = std::min(has_few_rows ? 7 : 8, most_tile_bits);
+  const int tile_bits = std::clamp(tiling.line_bits - wanted_row_bits, least_tile_bits, most_tile_bits);
   tiling.row_bits = tiling.line_bits - tile_bits;
   constexpr uint32_t kOdd = 0x9e3779b1u;  // 2^32 over the golden ratio; it sends neighbouring lines to distant tiles
   tiling.multiplier = kOdd << (32 - tiling.line_bits);
-  tiling.inverse = kOdd;
+  tiling.inverse = kOdd;  // of kOdd modulo 2^32, by Newton's method: each step doubles the correct bits
   for (int i = 0; i < 5; ++i) tiling.inverse *= 2 - kOdd * tiling.inverse;
   return tiling;
 }
