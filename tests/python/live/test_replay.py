@@ -157,7 +157,7 @@ RECORDINGS = {"imu and pose": imu_and_pose, "vicon": vicon, "video": video}
 class Played:
     """A part of a recording, played to rings by another process while this one records them and asks an aligner."""
 
-    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, network=None):
+    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, network=None, fault=None):
         span_s = 3.0 * max(1.0, speed)
         rows = {key: key_spec["rows"] for key, key_spec in recording.loader.spec.keys.items()}
         self.rings = {
@@ -179,7 +179,7 @@ class Played:
             receiver, publisher = play(request) if network is None else network.run(lambda: play(request, network))
             thread = threading.Thread(target=self.receive, args=(receiver, publisher, takers))
             thread.start()
-            self.batches, self.latest = ask(aligner, recording.loader, thread)
+            self.batches, self.latest = ask(aligner, recording.loader, thread, fault)
             thread.join()
             recorder.stop()
         self.recorder_counts = recorder.counts
@@ -215,7 +215,7 @@ def play(request, network=None):
     )
 
 
-def ask(aligner, loader, thread):
+def ask(aligner, loader, thread, fault):
     """Asks for every moment once its rows are settled. Returns copies of these batches, and of the batches halfway and of `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
     batches, latest, next_index, is_playing = {}, {}, 0, True
@@ -225,11 +225,13 @@ def ask(aligner, loader, thread):
         if frontier is None:
             time.sleep(0.001)
             continue
+        if fault == "now":  # like a policy that ignores the frontier
+            frontier = max(ring.newest_ns for ring in aligner.rings.values())
         end = int(np.searchsorted(moments, frontier, side="right"))
-        for moment in moments[next_index:end].tolist():
-            batch = aligner.at(moment, settled=True)
+        for moment in moments[max(next_index, end - 1) if fault == "now" else next_index : end].tolist():
+            batch = aligner.at(moment, settled=fault != "now")
             batches[moment] = {key: array.copy() for key, array in batch.items() if key != "anchor_age_ns"}
-        for halfway in (moments[next_index : end - 1] + moments[next_index + 1 : end]) // 2:
+        for halfway in (moments[next_index : end - 1] + moments[next_index + 1 : end]) // 2 if fault is None else ():
             latest[int(halfway)] = {key: array.copy() for key, array in aligner.at(int(halfway)).items()}
         next_index = max(next_index, end)
         newest = aligner.latest()
@@ -364,3 +366,51 @@ def test_every_datagram_that_a_network_loses_is_counted(recordings, tmp_path, na
         assert sent == topic.counts["received"] + topic.counts["lost"] + unnoticed and topic.counts["lost"] > 0
     check_counts(played, recording)
     check_windows(played, recording, least_count=200, least_complete=20)
+
+
+def rewrite(path, played, recording, change):
+    """Rewrites the recorded cache with `change` applied to each stream, as a faulty recorder would. Returns the new cache's batches."""
+    with robocache.Writer(path) as writer:
+        for stream in recording.streams:
+            writer.stream(stream, names=played.recorded[stream].names, attributes=recording.dataset[stream].attributes)
+        with writer.episode() as episode:
+            for stream in recording.streams:
+                rows = [np.asarray(x) for x in (played.recorded[stream].time_ns, played.recorded[stream].values)]
+                arrivals = np.asarray(played.recorded[stream + ".arrival_ns"].values).reshape(-1)
+                episode.append(stream, *change(*rows, arrivals))
+    return gather_all(loader_of(robocache.open(path), recording.streams))
+
+
+def sorted_by_arrival(stamps, rows, arrivals):
+    return stamps, rows[np.argsort(arrivals, kind="stable")]
+
+
+def without_late_rows(stamps, rows, arrivals):
+    in_order = np.argsort(arrivals, kind="stable")
+    newest = np.maximum.accumulate(stamps[in_order])
+    in_time = np.sort(in_order[stamps[in_order] == newest])
+    return stamps[in_time], rows[in_time]
+
+
+def with_one_bit_changed(stamps, rows, arrivals):
+    changed = rows.copy()
+    middle = len(rows) // 2
+    changed[middle, 0] = np.nextafter(changed[middle, 0], np.inf, dtype=rows.dtype)
+    return stamps, changed
+
+
+def test_the_comparison_finds_planted_faults(recordings, tmp_path):
+    """The faults: a policy asks for the present moment; a recorder sorts rows by arrival, drops late rows, or changes a bit."""
+    recording = recordings("vicon")
+    played = Played(tmp_path / "a", recording, speed=20, begin_s=2.0, seconds=10.0)
+    check_windows(played, recording, least_count=1000, least_complete=200)
+    for change, least_count in ((sorted_by_arrival, 500), (without_late_rows, 500), (with_one_bit_changed, 1)):
+        expected = rewrite(tmp_path / change.__name__, played, recording, change)
+        different = differences(played.batches, expected, [moment for moment in played.batches if moment in expected])
+        assert len(different) >= least_count, (change.__name__, len(different))
+    unchanged = rewrite(tmp_path / "same", played, recording, lambda stamps, rows, arrivals: (stamps, rows))
+    assert differences(played.batches, unchanged, [moment for moment in played.batches if moment in unchanged]) == {}
+    played_for_now = Played(tmp_path / "now", recording, speed=4, begin_s=2.0, seconds=10.0, fault="now")
+    expected = gather_all(loader_of(played_for_now.recorded, recording.streams))
+    moments = [moment for moment in played_for_now.batches if moment in expected]
+    assert len(differences(played_for_now.batches, expected, moments)) > 0.9 * len(moments) > 20
