@@ -391,7 +391,6 @@ WORDS = {
     "rclpy_p99_us": "rclpy p99",
     "frames_share": "frames that got joints",
     "frame_age_p50_us": "age of the frame p50",
-    "frame_age_p99_us": "p99",
     "processor_share": "of a core",
     "load_beside": "other load",
     "p999_us": "p99.9",
