@@ -417,6 +417,25 @@ WORDS = {
 }
 
 
+# ---- docs/live.md ----
+
+
+def render_sets(results: Results) -> str:
+    """Returns how many late frames get joints, with an Aligner and with ApproximateTime, and for how much of a core."""
+    cases = {case["name"]: case["figures"] for case in results["amd-epyc-2-cores-ros2_sets"]["cases"]}
+    contenders = ("robocache", "ApproximateTime, queue 10", "ApproximateTime, queue 100")
+    frames, core = (
+        [format_measure(measure, cases[f"{name}, frames 40 ms late"][measure]) for name in contenders]
+        for measure in ("frames_share", "processor_share")
+    )
+    text = (
+        f"Of frames that come 40 ms after their stamps, {frames[0]} get joints out of 500 Hz interpolated at their moment, for {core[0]} of "
+        f"a core. rclpy with the rule of message_filters' `ApproximateTimeSynchronizer` pairs {frames[1]} of them with a queue of 10 messages, "
+        f"{frames[2]} with one of 100, for {core[1]} and {core[2]} ([measured](benchmarks.md))."
+    )
+    return f"{textwrap.fill(text, 140)}\n"
+
+
 # ---- docs/images.md ----
 
 
@@ -577,6 +596,7 @@ BLOCKS = [
     ("README.md", "three", render_three_numbers),
     ("README.md", "bench", render_readme),
     ("docs/benchmarks.md", "bench", render_benchmarks),
+    ("docs/live.md", "sets", render_sets),
     ("docs/images.md", "bench", render_cameras),
     ("docs/formats.md", "bench", render_formats),
     ("docs/start.md", "first batch", lambda _: render_first_batch()),
