@@ -15,6 +15,7 @@ from . import rollout
 from .expert import TICKS
 
 FIRST_START = 1_000_000  # demonstrations have smaller seeds
+FILMED = 16  # rollouts
 
 
 class Rollouts:
@@ -65,6 +66,7 @@ class Rollouts:
                 pipe.send(share)
             progress.show(min((chunk + 1) * self.execute, TICKS))
         progress.end()
+        # Each process sends (outcome, age in seconds, frames) of its rollouts.
         ended = sorted((part for pipe in self._pipes for part in pipe.recv()), key=lambda part: part[0]["seed"])
         outcomes = [outcome for outcome, _, _ in ended]
         result = {
@@ -108,7 +110,7 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
     if missing := [file for file in reversed(files) if file not in rolled_out]:
         with Rollouts(folder / "spec.json", rollouts, execute, workers) as runner:
             for file in missing:
-                filmed = 16 if film and file == files[-1] else 0
+                filmed = FILMED if film and file == files[-1] else 0
                 content, films = runner.run(load(file, device), device, filmed)
                 if films:
                     results.film(

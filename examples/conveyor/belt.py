@@ -111,8 +111,8 @@ class Episode:
         return self.part_at(self.step / STEPS_HZ + LAG_S)
 
     def push(self):
-        """Returns an offset that a demonstration adds to the command until shortly before the tool comes down. It keeps the tool beside
-        the part, so that the policy learns to look at the part."""
+        """Returns an offset of up to 4 cm that a demonstration adds to the command until 0.2 s before the tool comes down. It keeps the
+        tool beside the part, so that the policy learns to look at the part."""
         seconds = self.step / STEPS_HZ
         return max(0.0, 1 - seconds / (LOWER_S - 0.2)) * 0.04 * np.sin(self.sway * seconds + self.sway[::-1])
 
@@ -132,8 +132,9 @@ class Episode:
             self.look()
             mujoco.mj_step(self.camera.model, self.data)
             self.step += 1
-            if self.missed_m is None and self.data.qpos[4] <= TOUCH_M:
-                self.missed_m = float(np.hypot(*(self.data.qpos[2:4] - self.data.qpos[:2])))
+            part_x, part_y, x, y, z = self.data.qpos
+            if self.missed_m is None and z <= TOUCH_M:
+                self.missed_m = float(np.hypot(x - part_x, y - part_y))
 
     @property
     def success(self):
@@ -146,7 +147,7 @@ class Episode:
 
 def draw_delays(rng, frames):
     """Returns log-normal delays with the mean 1; each is correlated with the one before."""
-    correlation = np.exp(-1 / 30 / DELAY_MEMORY_S)
+    correlation = np.exp(-ROW_STEPS / STEPS_HZ / DELAY_MEMORY_S)
     noise = rng.standard_normal(frames)
     for k in range(1, frames):
         noise[k] = correlation * noise[k - 1] + np.sqrt(1 - correlation**2) * noise[k]

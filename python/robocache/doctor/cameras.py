@@ -16,6 +16,7 @@ from .streams import Clock, Survey
 
 SAMPLED = 24  # decoded frames per camera
 BLANK_RANGE = 4  # a frame is blank if its values (0 to 255) have at most this range
+BLACK = 16  # a blank frame is black if their mean is below this
 FROZEN_ROWS, FROZEN_S = 10, 1.0  # frames are frozen if they repeat for this many rows and seconds
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
 SMALLEST = 16  # pixels per side
@@ -54,7 +55,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "blank-frames",
-                f"{len(blank)} of {len(rows)} decoded frames show only {'black' if level < 16 else 'one colour'}",
+                f"{len(blank)} of {len(rows)} decoded frames show only {'black' if level < BLACK else 'one colour'}",
                 **clock.locate(row),
                 count=len(blank),
                 value=len(blank) / len(rows),

@@ -47,9 +47,9 @@ _MOST_FRAMES_PER_CUT = 256
 _BYTES_PER_CUT = 64 << 20
 # The most by which a step of a regular video differs from whole periods, as a share of a period.
 _MOST_OFF = 0.2
-# The most by which a stamp with jitter is off its grid, as a share of a period, more than the median of the last few stamps is.
-_MOST_JITTER = 0.4
+# A grid drifts by the median deviation of its last _LAST stamps. The most by which a stamp is off the drifted grid, as a share of a period.
 _LAST = 9
+_MOST_JITTER = 0.4
 # The most bytes of frames that are decoded before they are encoded; the processor's cache holds no more.
 _BYTES_AT_ONCE = 4 << 20
 # The most files that a process keeps open; a robot has about that many cameras.
@@ -128,6 +128,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
     pts, dts, is_keyframe = (np.array(column) for column in zip(*packets, strict=True))
     # Frames before the first keyframe depend on one that is missing. They count to the first, and decoding reports them as lost.
     keyframes = np.maximum.accumulate(np.where(is_keyframe, np.arange(len(pts)), 0))
+    # Rounded in whole numbers: half of the divisor is added before the division.
     scale, divisor = unit.numerator * 2_000_000_000, unit.denominator * 2
     time_ns = np.array([(stamp * scale + unit.denominator) // divisor for stamp in pts.tolist()], np.int64)
     name = "unknown" if pixels is None else pixels.name

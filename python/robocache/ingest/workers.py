@@ -154,6 +154,7 @@ def work_on(folder: str, threads: int, parent: int) -> None:
         write(error=str(error), kind=kind.__name__)
 
 
+# Classes of errors that a process names to its parent, each before the class that it derives from.
 _KINDS: tuple[type[Error], ...] = (ShardsError, SourceError, FileError, ArgumentError, ArgumentTypeError, Error)
 
 

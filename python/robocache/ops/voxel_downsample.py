@@ -69,6 +69,7 @@ def voxel_downsample(
                [5.  , 5.  , 5.  ]])
     """
     centroid = options.get("method", "centroid") == "centroid"
+    # For each result None if it is wanted, False if not.
     for_gradients = [None, None, False] if centroid else [False, False, None]
     results = [None, False if features is None else None, *for_gradients]
     arguments = {"points": points, "features": features, "voxel_size": voxel_size, "origin": origin, **options}

@@ -105,6 +105,7 @@ def voxelize_sparse(
     if options.get("point_range") is not None:
         options["point_range"] = _check_range(options["point_range"])
     is_reduced, is_limited = options.get("reduce", "mean") is not None, options.get("max_points_per_voxel") is not None
+    # For each result None if it is wanted, False if not.
     for_gradients = [None if is_reduced and is_limited else False, False if is_reduced else None]
     wanted = [None] * 5 + [False if options.get("capacity") is None else None, *for_gradients]
     results = call(_voxelize, wanted, points=points, features=features, voxel_size=voxel_size, **options)

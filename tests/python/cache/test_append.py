@@ -35,24 +35,24 @@ def add_episode(writer, e, between=None):
     rows = 4000 + e
     times, values = np.arange(rows) * 10 + rng.integers(0, 5, rows), rng.normal(size=(rows, 40))
     after_part = between or (lambda: None)
-    with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as ep:
+    with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as episode:
         for part in np.array_split(np.arange(rows), 3 if between else 1):
-            ep.append("joint", times[part], values[part])
+            episode.append("joint", times[part], values[part])
             after_part()
         for part in np.array_split(np.arange(3), 3 if between else 1):
-            ep.append("camera", part, np.full((len(part), 8, 8, 3), e, np.uint8), codec="png")
+            episode.append("camera", part, np.full((len(part), 8, 8, 3), e, np.uint8), codec="png")
             after_part()
-        ep.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
-        ep.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
+        episode.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
+        episode.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
         after_part()
         for row, points in ((0, e), (1, 300)) if between else ():
-            ep.append("cloud", [row], np.full((points, 3), e, np.float32), offsets=[0, points])
+            episode.append("cloud", [row], np.full((points, 3), e, np.float32), offsets=[0, points])
             after_part()
         if not between:
-            ep.append("cloud", [0, 1], np.full((e + 300, 3), e, np.float32), offsets=[0, e, e + 300])
-        ep.append("said", [5], [f"ä{e}"])
+            episode.append("cloud", [0, 1], np.full((e + 300, 3), e, np.float32), offsets=[0, e, e + 300])
+        episode.append("said", [5], [f"ä{e}"])
         if e > 1:
-            ep.append(f"since {e}", [0], [e])
+            episode.append(f"since {e}", [0], [e])
 
 
 def describe(writer):
@@ -62,11 +62,11 @@ def describe(writer):
 
 
 def write(path, episodes, **options):
-    with robocache.Writer(path, **options) as w:
-        describe(w)
-        w.provenance["by"] = "hand"
+    with robocache.Writer(path, **options) as writer:
+        describe(writer)
+        writer.provenance["by"] = "hand"
         for e in episodes:
-            add_episode(w, e)
+            add_episode(writer, e)
 
 
 def check(dataset):
@@ -123,24 +123,24 @@ def test_appended_episodes_equal_those_written_at_once(path, parts):
 
 def test_an_append_begins_with_the_provenance_of_the_cache(path):
     write(path, [0])
-    with robocache.Writer(path, append=True) as w:
-        assert w.provenance == {"by": "hand"}
-        w.provenance["more"] = [1]
-        add_episode(w, 1)
+    with robocache.Writer(path, append=True) as writer:
+        assert writer.provenance == {"by": "hand"}
+        writer.provenance["more"] = [1]
+        add_episode(writer, 1)
     assert robocache.open(path).provenance == {"by": "hand", "more": [1]}
 
 
 def test_a_dropped_episode_leaves_no_rows(path):
     write(path, [0, 1])
     opened = robocache.open(path)
-    with robocache.Writer(path, append=True) as w:
-        with pytest.raises(RuntimeError), w.episode() as ep:
-            ep.append("joint", np.arange(90_000), np.zeros((90_000, 40)))  # many blocks
-            ep.append("new", [0], [1])
+    with robocache.Writer(path, append=True) as writer:
+        with pytest.raises(RuntimeError), writer.episode() as episode:
+            episode.append("joint", np.arange(90_000), np.zeros((90_000, 40)))  # many blocks
+            episode.append("new", [0], [1])
             raise RuntimeError
         check(opened)
         check(robocache.open(path))
-        add_episode(w, 2)
+        add_episode(writer, 2)
     check(opened)
     check(robocache.open(path))
     write(path.parent / "at once", [0, 1, 2])
@@ -160,9 +160,9 @@ def test_an_aborted_append_changes_no_byte(path):
     write(path, [0, 1])
     before, files = contents(path), names_in(path)
     manifest = (path / "manifest.json").read_bytes()
-    with pytest.raises(RuntimeError), robocache.Writer(path, append=True) as w:
-        add_episode(w, 2)
-        add_episode(w, 3)
+    with pytest.raises(RuntimeError), robocache.Writer(path, append=True) as writer:
+        add_episode(writer, 2)
+        add_episode(writer, 3)
         raise RuntimeError
     assert contents(path) == before and names_in(path) == files
     assert (path / "manifest.json").read_bytes() == manifest
@@ -173,7 +173,7 @@ def test_an_aborted_append_changes_no_byte(path):
 
 def test_rows_that_do_not_fit_existing_streams_are_refused(path):
     write(path, [0])
-    with robocache.Writer(path, append=True) as w, w.episode(number=1) as ep:
+    with robocache.Writer(path, append=True) as writer, writer.episode(number=1) as episode:
         for stream, values, options, message in (
             ("joint", np.zeros((1, 40), np.float32), {}, "expected values of float64"),
             ("joint", np.zeros((1, 39)), {}, r"expected values of shape \[n, 40\]"),
@@ -184,7 +184,7 @@ def test_rows_that_do_not_fit_existing_streams_are_refused(path):
             ("said", np.zeros((1, 3)), {}, "expected text"),
         ):
             with pytest.raises(robocache.Error, match=f"stream '{stream}': {message}"):
-                ep.append(stream, [0], values, **options)
+                episode.append(stream, [0], values, **options)
         for stream, options, message in (
             ("cloud", {"names": ["y", "x", "z"]}, "expected the names that it has in "),
             ("joint", {"attributes": {"units": "deg"}}, "expected the attributes that it has in .*rad.*deg"),
@@ -192,10 +192,10 @@ def test_rows_that_do_not_fit_existing_streams_are_refused(path):
             ("joint", {"unit_m": 0.002}, "expected frames, as it was described"),
         ):
             with pytest.raises(robocache.ArgumentError, match=f"stream '{stream}': {message}"):
-                w.stream(stream, **options)
-        w.stream("cloud", clock="nominal")
-        w.stream("joint", clock="nominal", attributes={"units": "rad"})  # a recorded clock stays recorded
-        w.stream("depth", unit_m=0.001, intrinsics=np.eye(3))
+                writer.stream(stream, **options)
+        writer.stream("cloud", clock="nominal")
+        writer.stream("joint", clock="nominal", attributes={"units": "rad"})  # a recorded clock stays recorded
+        writer.stream("depth", unit_m=0.001, intrinsics=np.eye(3))
     streams = robocache.open(path, verify=True).streams
     assert (streams["cloud"].names, streams["cloud"].clock) == (["x", "y", "z"], "nominal")
     assert (streams["joint"].attributes, streams["joint"].clock) == ({"units": "rad"}, "recorded")
@@ -203,10 +203,10 @@ def test_rows_that_do_not_fit_existing_streams_are_refused(path):
 
 def test_columns_keep_their_types(path):
     write(path, [0])
-    with robocache.Writer(path, append=True) as w:
+    with robocache.Writer(path, append=True) as writer:
         with pytest.raises(robocache.ArgumentError, match="'number': "):
-            w.episode(number="one").__enter__()
-        add_episode(w, 1)
+            writer.episode(number="one").__enter__()
+        add_episode(writer, 1)
 
 
 def test_paths_that_are_no_cache_are_refused(path):
@@ -226,9 +226,9 @@ def test_paths_that_are_no_cache_are_refused(path):
 def test_a_cache_of_version_2_becomes_one_of_the_latest_version(path):
     shutil.copytree(GOLDEN / "cache_v2", path)
     opened = robocache.open(path)
-    with robocache.Writer(path, append=True) as w, w.episode(task="more") as ep:
-        ep.append("joint.position", [1], np.ones((1, 3), np.float32))
-        ep.append("said", [1], ["more"])
+    with robocache.Writer(path, append=True) as writer, writer.episode(task="more") as episode:
+        episode.append("joint.position", [1], np.ones((1, 3), np.float32))
+        episode.append("said", [1], ["more"])
     dataset = robocache.open(path, verify=True)
     assert '"schema_version": 3' in (path / "manifest.json").read_text()
     assert len(opened) == 4 and len(dataset) == 5
@@ -283,8 +283,8 @@ def test_one_writer_at_a_time(path):
     with pytest.raises(robocache.FileError, match="another writer is at work on it"):
         robocache.Writer(path, append=True)
     other = robocache.Writer(path, overwrite=True)
-    with other.episode() as ep:
-        ep.append("other", [0], [0])
+    with other.episode() as episode:
+        episode.append("other", [0], [0])
     with pytest.raises(robocache.FileError, match="another writer is at work on it"):
         other.close()
     add_episode(first, 1)
@@ -298,8 +298,8 @@ def append_for_a_second(path, count):
     end = time.monotonic() + 1
     while time.monotonic() < end:
         try:
-            with robocache.Writer(path, append=True) as w, w.episode() as ep:
-                ep.append("joint", [0, 1], [0.0, 1.0])
+            with robocache.Writer(path, append=True) as writer, writer.episode() as episode:
+                episode.append("joint", [0, 1], [0.0, 1.0])
         except robocache.FileError as error:
             assert str(error) == f"{path}: another writer is at work on it", error
         else:
@@ -488,18 +488,18 @@ def test_a_cache_with_commits_equals_one_without(path, append):
     if append:
         write(path, [0])
     readers = []
-    with robocache.Writer(path, append=append) as w:
+    with robocache.Writer(path, append=append) as writer:
 
         def commit():
-            w.commit()
+            writer.commit()
             dataset = robocache.open(path, verify=True)
             joint = dataset.streams["joint"]
             readers.append((dataset, np.array(joint.values), joint.row_offsets.tolist(), len(dataset)))
 
-        describe(w)
-        w.provenance["by"] = "hand"
+        describe(writer)
+        writer.provenance["by"] = "hand"
         for e in range(append, 4):  # an append adds to episode 0
-            add_episode(w, e, commit)
+            add_episode(writer, e, commit)
             commit()
         with pytest.raises(robocache.FileError, match="writer"):
             robocache.Writer(path, append=True)
@@ -514,25 +514,28 @@ def test_a_cache_with_commits_equals_one_without(path, append):
 
 
 def test_rows_after_the_last_commit_are_dropped(path):
-    with pytest.raises(KeyError), robocache.Writer(path) as w:
-        with w.episode(number=0) as ep:
-            ep.append("a", [0, 1], [0.0, 1.0])
-            w.commit()
-            ep.append("a", [2], [2.0])
-            ep.end(good=True)
-        with pytest.raises(ZeroDivisionError), w.episode(number=1) as ep:
-            ep.append("a", [0], [7.0])
-            ep.append("b", [0], [7.0])
+    with pytest.raises(KeyError), robocache.Writer(path) as writer:
+        with writer.episode(number=0) as episode:
+            episode.append("a", [0, 1], [0.0, 1.0])
+            writer.commit()
+            episode.append("a", [2], [2.0])
+            episode.end(good=True)
+        with pytest.raises(ZeroDivisionError), writer.episode(number=1) as episode:
+            episode.append("a", [0], [7.0])
+            episode.append("b", [0], [7.0])
             raise ZeroDivisionError
-        with pytest.raises(ZeroDivisionError), w.episode(number=2) as ep:  # the committed part of the episode remains
-            ep.append("a", [0], [8.0])
-            w.commit()
-            ep.append("a", [1], [9.0])
+        with (
+            pytest.raises(ZeroDivisionError),
+            writer.episode(number=2) as episode,
+        ):  # the committed part of the episode remains
+            episode.append("a", [0], [8.0])
+            writer.commit()
+            episode.append("a", [1], [9.0])
             raise ZeroDivisionError
-        w.commit()
-        with w.episode(number=3) as ep:
-            ep.append("a", [0], [10.0])
-            ep.append("c", [0], [10.0])
+        writer.commit()
+        with writer.episode(number=3) as episode:
+            episode.append("a", [0], [10.0])
+            episode.append("c", [0], [10.0])
         raise KeyError
     dataset = robocache.open(path, verify=True)
     assert list(dataset.streams) == ["a"] and dataset["a"].values.tolist() == [0, 1, 2, 8, 9]

@@ -31,9 +31,9 @@ def path(tmp_path):
 
 
 def write(path, value, streams=1, **options):
-    with robocache.Writer(path, **options) as w, w.episode() as ep:
+    with robocache.Writer(path, **options) as writer, writer.episode() as episode:
         for stream in range(streams):
-            ep.append(f"x{stream}", [0], [value])
+            episode.append(f"x{stream}", [0], [value])
 
 
 def value_of(path):
@@ -62,9 +62,9 @@ def kill(process):
 
 
 def record_for_ever(has_begun, path):
-    with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
+    with robocache.Writer(path, overwrite=True) as writer, writer.episode() as episode:
         for i in itertools.count(0, 1000):
-            ep.append("x0", np.arange(i, i + 1000), np.full((1000, 200), 9.0))
+            episode.append("x0", np.arange(i, i + 1000), np.full((1000, 200), 9.0))
             if i == 5000:
                 has_begun.set()
 
@@ -154,19 +154,19 @@ def test_four_writers_of_one_path(path):
 def test_forks_cannot_harm_the_writer_or_the_dataset(path):
     write(path, 7.0)
     dataset = robocache.open(path)
-    with robocache.Writer(path.parent / "forked") as w, w.episode() as ep:
+    with robocache.Writer(path.parent / "forked") as writer, writer.episode() as episode:
         for i in range(rounds(20)):
-            ep.append("x", [i], [1.0])
+            episode.append("x", [i], [1.0])
             child = os.fork()
             if child == 0:
                 status = 0 if dataset.streams["x0"].values.tolist() == [7.0] else 1
                 dataset.verify()
                 try:
-                    ep.append("x", [i], [2.0])
+                    episode.append("x", [i], [2.0])
                     status = 1
                 except robocache.ArgumentError:
                     pass
-                del ep, w  # the child's copies must not end the parent's episode or writer
+                del episode, writer  # the child's copies must not end the parent's episode or writer
                 os._exit(status)
             assert os.waitpid(child, 0)[1] == 0
     assert robocache.open(path.parent / "forked", verify=True).streams["x"].values.tolist() == [1.0] * rounds(20)
@@ -186,8 +186,8 @@ def test_a_full_disk_at_any_byte_keeps_the_old_cache(path, rng):
             limit = int(rng.choice([rng.integers(0, 2000), rng.integers(0, values.nbytes)]))
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
             refused = pytest.raises(robocache.FileError, match="File too large")
-            with refused, robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
-                ep.append("x", np.arange(len(values)), values)
+            with refused, robocache.Writer(path, overwrite=True) as writer, writer.episode() as episode:
+                episode.append("x", np.arange(len(values)), values)
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             assert value_of(path) == 1.0
             assert sorted(p.name for p in path.parent.iterdir()) == ["cache"]
@@ -213,11 +213,11 @@ def test_a_small_disk_that_fills_up_keeps_the_old_cache(small_disk, tmp_path, rn
     write(small_disk / "cache", 1.0)
     for options in ({"overwrite": True}, {"append": True}):
         refused = pytest.raises(robocache.FileError, match=r"cache(\.partial)?/.*: .*No space left on device")
-        with refused, robocache.Writer(small_disk / "cache", **options) as w, w.episode() as ep:
-            ep.append("x0", *too_many_rows)
+        with refused, robocache.Writer(small_disk / "cache", **options) as writer, writer.episode() as episode:
+            episode.append("x0", *too_many_rows)
         assert value_of(small_disk / "cache") == 1.0
-    with robocache.Writer(tmp_path / "large") as w, w.episode() as ep:
-        ep.append("x0", *too_many_rows)
+    with robocache.Writer(tmp_path / "large") as writer, writer.episode() as episode:
+        episode.append("x0", *too_many_rows)
     (tmp_path / "logs").mkdir()
     rows = np.column_stack([np.arange(60_000) / 100, rng.normal(size=(60_000, 3))])
     np.savetxt(tmp_path / "logs/imu.csv", rows, delimiter=",")
@@ -249,17 +249,17 @@ def json_items(value, items):
 
 def test_forged_manifests_with_right_checksums(path):
     """Numbers and names that contradict the files or each other are refused by name, or read without harm."""
-    with robocache.Writer(path) as w:
-        w.stream("camera", names=list("abcdefghijkl"))
-        w.stream("encoded", intrinsics=np.eye(3), resized={"size": [2, 3]})
-        w.stream("cloud", attributes={"units": ["m", "m"], "frame_id": "base"})
-        for episode in range(2):
-            with w.episode(task="a", tags=["b"]) as ep:
-                ep.append("joint", np.arange(20), np.zeros((20, 3), np.float32))
-                ep.append("camera", np.arange(3), np.full((3, 2, 2, 3), episode, np.uint8))
-                append_files(ep, "encoded", np.arange(2), [b"x" * 40, bytes([episode])])
-                ep.append("cloud", np.arange(3), np.full((5, 2), 2, np.int16), offsets=[0, 4, 4, 5])
-                ep.append("said", np.arange(2), ["left", "to the right"])
+    with robocache.Writer(path) as writer:
+        writer.stream("camera", names=list("abcdefghijkl"))
+        writer.stream("encoded", intrinsics=np.eye(3), resized={"size": [2, 3]})
+        writer.stream("cloud", attributes={"units": ["m", "m"], "frame_id": "base"})
+        for number in range(2):
+            with writer.episode(task="a", tags=["b"]) as episode:
+                episode.append("joint", np.arange(20), np.zeros((20, 3), np.float32))
+                episode.append("camera", np.arange(3), np.full((3, 2, 2, 3), number, np.uint8))
+                append_files(episode, "encoded", np.arange(2), [b"x" * 40, bytes([number])])
+                episode.append("cloud", np.arange(3), np.full((5, 2), 2, np.int16), offsets=[0, 4, 4, 5])
+                episode.append("said", np.arange(2), ["left", "to the right"])
     manifest = path / "manifest.json"
     content = manifest.read_text()
     rng = random.Random(0)

@@ -40,11 +40,11 @@ def decode_with_pillow(data):
 
 
 def write(path, values, *, time_ns=None, describe=None, **options):
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         if describe:
-            w.stream("cam", **describe)
-        with w.episode() as ep:
-            ep.append("cam", np.arange(len(values)) if time_ns is None else time_ns, values, **options)
+            writer.stream("cam", **describe)
+        with writer.episode() as episode:
+            episode.append("cam", np.arange(len(values)) if time_ns is None else time_ns, values, **options)
     return robocache.open(path, verify=True).streams["cam"]
 
 
@@ -97,11 +97,11 @@ def test_appended_files_keep_their_bytes(path, rng, format):
 
 def test_many_appends_are_one_stream(path, rng):
     values = pictures(rng, 12)
-    with robocache.Writer(path) as w:
-        for episode in range(3):
-            with w.episode() as ep:
-                for row in range(4 * episode, 4 * episode + 4, 2):
-                    ep.append("cam", [row, row], values[row : row + 2], codec="png")
+    with robocache.Writer(path) as writer:
+        for number in range(3):
+            with writer.episode() as episode:
+                for row in range(4 * number, 4 * number + 4, 2):
+                    episode.append("cam", [row, row], values[row : row + 2], codec="png")
     ds = robocache.open(path, verify=True)
     assert np.array_equal(ds.streams["cam"][:], values)
     assert ds.streams["cam"].row_offsets.tolist() == [0, 4, 8, 12]
@@ -150,9 +150,9 @@ def test_an_array_without_a_codec_is_a_stream_of_numbers(path, rng):
 
 
 def test_a_camera_has_no_statistics(path, rng):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("cam", [0, 1], pictures(rng, 2), codec="raw")
-        ep.append("x", [0], [1.5])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("cam", [0, 1], pictures(rng, 2), codec="raw")
+        episode.append("x", [0], [1.5])
     ds = robocache.open(path)
     assert list(ds.stats) == ["x"] and "cam" not in ds.stats
     with pytest.raises(ArgumentError, match="stream 'cam': expected rows of numbers of one shape; cameras"):
@@ -171,9 +171,9 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
     values = pictures(rng, 3)
     png, jpeg = encode(values[0], format="PNG"), encode(values[0], format="JPEG")
     other = encode(values[0, :8], format="PNG")
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("cam", [0], [png])
-        ep.append("x", [0], [1.0])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("cam", [0], [png])
+        episode.append("x", [0], [1.0])
         for error, match, arguments in [
             (ArgumentError, "'cam': expected png frames of rgb as in its first rows", ([1], [jpeg])),
             (ArgumentError, r"'cam': expected values of shape \[n, 24, 32, 3\]", ([1], [other])),
@@ -186,7 +186,7 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
             (ArgumentTypeError, "'cam': ", ([1, 2], [png, 3])),
         ]:
             with pytest.raises(error, match=f"^stream {match}"):
-                ep.append("cam", *arguments)
+                episode.append("cam", *arguments)
         for error, match, stream, frames, options in [
             (ArgumentError, "codec: expected 'png'", "cam", [png], {"codec": "jpeg"}),
             (ArgumentError, "expected png frames of rgb as in its first rows", "cam", values[:1], {}),
@@ -200,7 +200,7 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
             (robocache.Error, "", "new", values.astype(np.uint16), {"codec": "jpeg"}),
         ]:
             with pytest.raises(error, match=f"^stream '{stream}': {match}"):
-                ep.append(stream, np.arange(len(frames)) + 1, frames, **options)
+                episode.append(stream, np.arange(len(frames)) + 1, frames, **options)
     ds = robocache.open(path, verify=True)
     assert set(ds.streams) == {"cam", "x"}
     assert ds.streams["cam"].rows == 1
@@ -222,19 +222,19 @@ def test_values_that_are_no_frames_are_refused_and_add_nothing(path, rng):
 def test_invalid_camera_options_are_refused(path, rng, options, match):
     with (
         pytest.raises((ArgumentError, ArgumentTypeError), match=f"^stream 'cam': {match}"),
-        robocache.Writer(path) as w,
+        robocache.Writer(path) as writer,
     ):
-        w.stream("cam", **options)
-        with w.episode() as ep:
-            ep.append("cam", [0], pictures(rng, 1, channels=1), codec="raw")
+        writer.stream("cam", **options)
+        with writer.episode() as episode:
+            episode.append("cam", [0], pictures(rng, 1, channels=1), codec="raw")
     assert not path.exists()
 
 
 def test_numbers_are_no_camera(path):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", [0], [1.0])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("x", [0], [1.0])
         with pytest.raises(ArgumentError, match="stream 'x': "):
-            w.stream("x", intrinsics=np.eye(3))
+            writer.stream("x", intrinsics=np.eye(3))
 
 
 def test_jpegs_encoded_anew_are_counted(path, rng):
@@ -246,8 +246,8 @@ def test_jpegs_encoded_anew_are_counted(path, rng):
 
 
 def test_reading_a_frame_that_does_not_decode_names_it(path):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        append_files(ep, "cam", [0, 1], [b"one", b"two"], codec="png")
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        append_files(episode, "cam", [0, 1], [b"one", b"two"], codec="png")
     stream = robocache.open(path, verify=True).streams["cam"]
     with pytest.raises(FrameError, match=r"^stream 'cam': .*1"):
         stream.frame(1)
@@ -261,11 +261,11 @@ def test_a_hundred_thousand_frames(path, rng):
     data = rng.bytes(int(sizes.sum()))
     file_ends = np.cumsum(sizes)
     files = [data[end - size : end] for end, size in zip(file_ends, sizes, strict=True)]
-    with robocache.Writer(path) as w:
-        for episode in range(100):
-            with w.episode() as ep:
-                for begin in range(1000 * episode, 1000 * episode + 1000, 125):
-                    append_files(ep, "cam", np.arange(begin, begin + 125), files[begin : begin + 125])
+    with robocache.Writer(path) as writer:
+        for number in range(100):
+            with writer.episode() as episode:
+                for begin in range(1000 * number, 1000 * number + 1000, 125):
+                    append_files(episode, "cam", np.arange(begin, begin + 125), files[begin : begin + 125])
     stream = robocache.open(path, verify=True).streams["cam"]
     assert np.array_equal(stream.values.offsets, [0, *file_ends])
     assert stream.values.data.tobytes() == data
@@ -275,16 +275,16 @@ def test_a_hundred_thousand_frames(path, rng):
 
 def test_a_dropped_episode_leaves_no_frames(path, rng):
     values = pictures(rng, 4)
-    with robocache.Writer(path) as w:
-        with w.episode() as ep:
-            ep.append("cam", [0, 1], values[:2], codec="png")
-        with pytest.raises(RuntimeError), w.episode() as ep:
-            ep.append("cam", [5], values[2:3], codec="png")
-            append_files(ep, "cam", [6], [bytes(3_000_000)], shape=(24, 32, 3))
-            ep.append("other", [5], values[2:3], codec="jpeg")
+    with robocache.Writer(path) as writer:
+        with writer.episode() as episode:
+            episode.append("cam", [0, 1], values[:2], codec="png")
+        with pytest.raises(RuntimeError), writer.episode() as episode:
+            episode.append("cam", [5], values[2:3], codec="png")
+            append_files(episode, "cam", [6], [bytes(3_000_000)], shape=(24, 32, 3))
+            episode.append("other", [5], values[2:3], codec="jpeg")
             raise RuntimeError
-        with w.episode() as ep:
-            ep.append("cam", [3], values[3:], codec="png")
+        with writer.episode() as episode:
+            episode.append("cam", [3], values[3:], codec="png")
     ds = robocache.open(path, verify=True)
     assert list(ds.streams) == ["cam"]
     assert np.array_equal(ds.streams["cam"][:], values[[0, 1, 3]])
@@ -295,18 +295,18 @@ def test_a_full_disk_loses_one_episode(path, rng):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        with robocache.Writer(path) as w:
-            with w.episode() as ep:
-                append_files(ep, "cam", [0], [b"first"])
+        with robocache.Writer(path) as writer:
+            with writer.episode() as episode:
+                append_files(episode, "cam", [0], [b"first"])
             resource.setrlimit(resource.RLIMIT_FSIZE, (2_500_000, before[1]))
             refused = pytest.raises(robocache.FileError, match=r"cam/values.npy: writing at byte .*: File too large")
-            with refused, w.episode() as ep:
-                append_files(ep, "cam", [1], [b"second"])
+            with refused, writer.episode() as episode:
+                append_files(episode, "cam", [1], [b"second"])
                 for row in range(2, 100):  # the error is reported after some frames were queued for the disk
-                    append_files(ep, "cam", [row], [rng.bytes(1_000_000)])
+                    append_files(episode, "cam", [row], [rng.bytes(1_000_000)])
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            with w.episode() as ep:
-                append_files(ep, "cam", [2], [b"third"])
+            with writer.episode() as episode:
+                append_files(episode, "cam", [2], [b"third"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -317,6 +317,6 @@ def test_a_full_disk_loses_one_episode(path, rng):
 
 def test_a_cache_of_version_1_can_be_overwritten(path):
     shutil.copytree(os.path.join(os.path.dirname(__file__), "..", "..", "golden", "cache_v1"), path)
-    with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
-        append_files(ep, "cam", [0], [b"frame"])
+    with robocache.Writer(path, overwrite=True) as writer, writer.episode() as episode:
+        append_files(episode, "cam", [0], [b"frame"])
     assert robocache.open(path, verify=True).streams["cam"].values.data.tobytes() == b"frame"

@@ -20,15 +20,15 @@ import robocache
 def original(tmp_path_factory):
     path = tmp_path_factory.mktemp("damage") / "cache"
     rng = np.random.default_rng(0)
-    with robocache.Writer(path) as w:
-        w.provenance["source"] = "test"
+    with robocache.Writer(path) as writer:
+        writer.provenance["source"] = "test"
         for e in range(3):
-            with w.episode(task=f"task {e}", tags=["a", "b"]) as ep:
-                ep.append("joint/position", np.arange(50) * 10, rng.normal(size=(50, 7)))
-                ep.append("camera", np.arange(2), rng.integers(0, 255, (2, 4, 4, 3), np.uint8))
-                append_files(ep, "encoded", np.arange(3), [rng.bytes(40), b"", rng.bytes(9)])
-                ep.append("cloud", np.arange(3), rng.normal(size=(9, 2)), offsets=[0, 4, 4, 9])
-                ep.append("said", np.arange(2), [f"näher {e}", ""])
+            with writer.episode(task=f"task {e}", tags=["a", "b"]) as episode:
+                episode.append("joint/position", np.arange(50) * 10, rng.normal(size=(50, 7)))
+                episode.append("camera", np.arange(2), rng.integers(0, 255, (2, 4, 4, 3), np.uint8))
+                append_files(episode, "encoded", np.arange(3), [rng.bytes(40), b"", rng.bytes(9)])
+                episode.append("cloud", np.arange(3), rng.normal(size=(9, 2)), offsets=[0, 4, 4, 9])
+                episode.append("said", np.arange(2), [f"näher {e}", ""])
     return path
 
 

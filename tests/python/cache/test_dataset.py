@@ -19,12 +19,12 @@ import robocache
 
 @pytest.fixture
 def path(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as w:
+    with robocache.Writer(tmp_path / "cache") as writer:
         for e in range(3):
-            with w.episode(task=f"task {e}") as ep:
-                ep.append("joint.position", np.arange(4) * 20_000_000, np.full((4, 2), e, np.float32))
+            with writer.episode(task=f"task {e}") as episode:
+                episode.append("joint.position", np.arange(4) * 20_000_000, np.full((4, 2), e, np.float32))
                 if e:
-                    ep.append("gripper", [5], [True])
+                    episode.append("gripper", [5], [True])
     return tmp_path / "cache"
 
 
@@ -139,8 +139,8 @@ def test_a_pickle_of_a_changed_cache_is_refused(path, options):
     loader_options = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
     loader = loader_by_keywords(ds, **loader_options, normalize="mean_std")
     saved = [pickle.dumps(ds), pickle.dumps(loader)]
-    with robocache.Writer(path, **options) as w, w.episode() as ep:
-        ep.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
+    with robocache.Writer(path, **options) as writer, writer.episode() as episode:
+        episode.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
     episodes_now = len(robocache.open(path))
     for pickled in saved:
         with pytest.raises(robocache.FileError, match=rf"was pickled, of {len(ds)} .* got one of {episodes_now} "):
@@ -156,18 +156,18 @@ def test_a_pickle_accepts_the_same_rows_of_another_source(tmp_path):
     """Another machine has its own cache, made from a source with another path."""
     saved = None
     for origin in ("/a/pusht", "/elsewhere/pusht"):
-        with robocache.Writer(tmp_path / "cache", overwrite=saved is not None) as w:
-            w.provenance["source"] = origin
-            with w.episode() as ep:
-                ep.append("x", [0, 1], [1.0, 2.0])
+        with robocache.Writer(tmp_path / "cache", overwrite=saved is not None) as writer:
+            writer.provenance["source"] = origin
+            with writer.episode() as episode:
+                episode.append("x", [0, 1], [1.0, 2.0])
         saved = saved or pickle.dumps(robocache.open(tmp_path / "cache"))
     assert pickle.loads(saved).provenance == {"source": "/elsewhere/pusht"}
 
 
 def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", [0], torch.ones(1, dtype=torch.bfloat16))
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", [0], torch.ones(1, dtype=torch.bfloat16))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     stream = robocache.open(tmp_path / "cache").streams["x"]
     assert (stream.rows, stream.time_ns.tolist(), stream._stats.mean.tolist()) == (1, [0], 1)
@@ -176,9 +176,9 @@ def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
 
 
 def test_integers_beside_floats_are_rounded_to_float64(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as w:
+    with robocache.Writer(tmp_path / "cache") as writer:
         for number, weights in ((0.5, [2**60 + 1]), (2**60 + 1, [0.5]), (None, [])):
-            with w.episode(number=number, weights=weights):
+            with writer.episode(number=number, weights=weights):
                 pass
     table = robocache.open(tmp_path / "cache").episodes
     assert table["number"].to_pylist() == [0.5, 2.0**60, None]
@@ -187,8 +187,8 @@ def test_integers_beside_floats_are_rounded_to_float64(tmp_path):
 
 def test_a_bfloat16_stream_loads_without_ml_dtypes(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", [0, 1], torch.ones(2, 3, dtype=torch.bfloat16))
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", [0, 1], torch.ones(2, 3, dtype=torch.bfloat16))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     ds = robocache.open(tmp_path / "cache")
     loader = loader_by_keywords(ds, batch_size=2, delta_timestamps={"x": [0]}, normalize="min_max", framework="torch")
@@ -233,12 +233,12 @@ def used_files(path):
 @pytest.fixture
 def mixed(tmp_path):
     """A cache with numbers, a camera, text and ragged rows."""
-    with robocache.Writer(tmp_path / "mixed") as w, w.episode(task="a") as ep:
+    with robocache.Writer(tmp_path / "mixed") as writer, writer.episode(task="a") as episode:
         stamps = np.arange(4) * 20_000_000
-        ep.append("joint", stamps, np.ones((4, 2), np.float32))
-        ep.append("camera", stamps, np.zeros((4, 8, 8, 3), np.uint8), codec="jpeg")
-        ep.append("said", stamps, ["a", "b", "c", "d"])
-        ep.append("cloud", stamps, np.ones((6, 3), np.float32), offsets=[0, 0, 1, 3, 6])
+        episode.append("joint", stamps, np.ones((4, 2), np.float32))
+        episode.append("camera", stamps, np.zeros((4, 8, 8, 3), np.uint8), codec="jpeg")
+        episode.append("said", stamps, ["a", "b", "c", "d"])
+        episode.append("cloud", stamps, np.ones((6, 3), np.float32), offsets=[0, 0, 1, 3, 6])
     return tmp_path / "mixed"
 
 

@@ -41,13 +41,13 @@ def test_the_table_has_the_metadata_of_each_episode(tmp_path_factory, data):
     names = data.draw(st.lists(st.text(min_size=1).filter(lambda name: name not in RESERVED), unique=True, max_size=5))
     kinds = {name: data.draw(st.sampled_from([*VALUES, *LISTS])) for name in names}
     path = tmp_path_factory.mktemp("table") / "cache"
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for _ in range(data.draw(st.integers(0, 4))):
             given_names = [name for name in names if data.draw(st.booleans())]
             # Passed as a dict: a name may be "self".
             row = {name: data.draw(st.none() | {**VALUES, **LISTS}[kinds[name]]) for name in given_names}
-            with w.episode(**row) as ep:
-                ep.append("x", [3, 5], [0, 0])
+            with writer.episode(**row) as episode:
+                episode.append("x", [3, 5], [0, 0])
     ds = robocache.open(path)
     columns = json.loads((path / "manifest.json").read_text())["episode_columns"]
     lines = [json.loads(line) for line in (path / "episodes.jsonl").read_bytes().splitlines()]
@@ -62,9 +62,9 @@ def test_the_table_has_the_metadata_of_each_episode(tmp_path_factory, data):
 
 def test_lines_longer_than_the_read_buffer(tmp_path):
     texts = ["x" * length for length in (3_000_000, 5, 2**20, 2**20 - 1, 1_200_000)]
-    with robocache.Writer(tmp_path / "cache") as w:
+    with robocache.Writer(tmp_path / "cache") as writer:
         for text in texts:
-            with w.episode(text=text):
+            with writer.episode(text=text):
                 pass
     assert robocache.open(tmp_path / "cache").episodes["text"].to_pylist() == texts
 
@@ -74,13 +74,14 @@ def test_many_episodes_open_at_once(tmp_path):
     """`./dev attack` tests a million episodes."""
     episodes = rounds(25_000)
     times, values = np.array([0, 20_000_000]), np.zeros((2, 7), np.float32)
-    with robocache.Writer(tmp_path / "few") as w, w.episode(task="t", success=True) as ep:
-        ep.append("action", times, values)
-    with robocache.Writer(tmp_path / "many") as w:
-        for episode in range(episodes):
-            with w.episode(task=f"pick object {episode % 100} and put it into the box", success=episode % 3 == 0) as ep:
-                ep.append("action", times, values)
-                ep.append("observation.state", times, values)
+    with robocache.Writer(tmp_path / "few") as writer, writer.episode(task="t", success=True) as episode:
+        episode.append("action", times, values)
+    with robocache.Writer(tmp_path / "many") as writer:
+        for number in range(episodes):
+            task = f"pick object {number % 100} and put it into the box"
+            with writer.episode(task=task, success=number % 3 == 0) as episode:
+                episode.append("action", times, values)
+                episode.append("observation.state", times, values)
     # In a separate process, so that only this code uses its memory.
     code = f"""
 import sys, time
@@ -115,13 +116,13 @@ print(open_s, bytes, loader_s, time.process_time() - start)
 @pytest.fixture
 def ds(tmp_path):
     """Twelve episodes: episode e lasts e seconds, but episode 7 has no rows."""
-    with robocache.Writer(tmp_path / "cache") as w:
+    with robocache.Writer(tmp_path / "cache") as writer:
         for e in range(12):
             task = {} if e == 4 else {"task": ["pick", "place", "wipe"][e % 3]}
-            with w.episode(success=e % 2 == 0, tags=["a"] * (e % 3), **task) as ep:
+            with writer.episode(success=e % 2 == 0, tags=["a"] * (e % 3), **task) as episode:
                 if e != 7:
-                    ep.append("arm/joint", np.arange(e + 1) * 10**9 - 2**62, np.zeros(e + 1))
-                    ep.append("grip", [-(2**62)], [1])
+                    episode.append("arm/joint", np.arange(e + 1) * 10**9 - 2**62, np.zeros(e + 1))
+                    episode.append("grip", [-(2**62)], [1])
     return robocache.open(tmp_path / "cache")
 
 
@@ -148,18 +149,18 @@ def test_select_by_an_expression(ds):
 
 
 def test_a_column_of_the_writer_hides_the_one_that_select_adds(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as w:
+    with robocache.Writer(tmp_path / "cache") as writer:
         for e in range(3):
-            with w.episode(duration_s=float(e), **{"rows.x": "few"}) as ep:
-                ep.append("x", [0], [0])
+            with writer.episode(duration_s=float(e), **{"rows.x": "few"}) as episode:
+                episode.append("x", [0], [0])
     ds = robocache.open(tmp_path / "cache")
     assert ds.select(pc.field("duration_s") > 0.5) == [1, 2]
     assert ds.select({"rows.x": "few"}) == [0, 1, 2]
 
 
 def test_a_difference_of_stamps_beyond_int64(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", [-(2**63), 2**63 - 1], [0, 0])
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", [-(2**63), 2**63 - 1], [0, 0])
     assert robocache.open(tmp_path / "cache").select(pc.field("duration_s") > 1.8e10) == [0]
 
 
@@ -169,9 +170,9 @@ def test_select_of_no_episodes(tmp_path):
 
 
 def test_select_of_many_episodes_is_ascending(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as w:
+    with robocache.Writer(tmp_path / "cache") as writer:
         for e in range(100_000):
-            with w.episode(odd=e % 2):
+            with writer.episode(odd=e % 2):
                 pass
     assert robocache.open(tmp_path / "cache").select({"odd": 1}) == list(range(1, 100_000, 2))
 
@@ -211,9 +212,9 @@ def check_split(parts, names, episodes):
 
 
 def write_episodes(path, episodes, **metadata):
-    with robocache.Writer(path, overwrite=True) as w:
+    with robocache.Writer(path, overwrite=True) as writer:
         for e in range(episodes):
-            with w.episode(**{name: values[e] for name, values in metadata.items()}):
+            with writer.episode(**{name: values[e] for name, values in metadata.items()}):
                 pass
     return robocache.open(path)
 

@@ -47,38 +47,49 @@ DEPTH = np.array([[[0], [500], [1000]], [[1], [2], [65535]]], np.uint16)
 
 
 def write(path):
-    with robocache.Writer(path) as w:
-        w.provenance["source"] = {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}
-        w.stream(
+    with robocache.Writer(path) as writer:
+        writer.provenance["source"] = {"made by": "hand", "files": ["ä.csv", None, 3, 0.1]}
+        writer.stream(
             "joint.position",
             names=["shoulder", "elbow", "wrist"],
             attributes={"units": "rad", "methods": [[0, 3, "angle"]], "limits": {"max": [1.5, None]}},
         )
-        w.stream("lidar/points", names=["x", "y", "z", "intensity"], attributes={"frame_id": "lidar", "units": "m"})
-        w.stream("said", clock="nominal")
-        w.stream("frame", clock="nominal")
-        w.stream("depth", unit_m=0.001, intrinsics=[[2.5, 0, 1.5], [0, 2.5, 1], [0, 0, 1]])
-        w.stream("top", clock="nominal", resized={"size": [4, 6], "fit": "pad", "from": [480, 640]})
-        with w.episode(task='pick the "cup"', success=True, score=1, tags=["a", "ü"]) as ep:
-            ep.append("joint.position", TIMES, JOINTS)
-            ep.append("frame", [0, 33_333_333], np.array([7, 8], np.int64))
-        with w.episode(task="place", success=False, score=0.5, tags=[], weights=[1, 0.25]) as ep:
-            ep.append("joint.position", TIMES[:1], JOINTS[:1])
-            ep.append("camera/left", [5], np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3))
-            ep.append("contact", [5, 5], [True, False])
-            ep.append("lidar/points", [5, 6, 7], CLOUD, offsets=[0, 2, 2, 3])
-            ep.append("said", [5, 9], ["näher", ""])
-            append_files(ep, "side", [5, 6], [PNG, PNG], shape=(2, 2, 3))
-            append_files(ep, "top", [5], [JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
-        with w.episode():
+        writer.stream(
+            "lidar/points", names=["x", "y", "z", "intensity"], attributes={"frame_id": "lidar", "units": "m"}
+        )
+        writer.stream("said", clock="nominal")
+        writer.stream("frame", clock="nominal")
+        writer.stream("depth", unit_m=0.001, intrinsics=[[2.5, 0, 1.5], [0, 2.5, 1], [0, 0, 1]])
+        writer.stream("top", clock="nominal", resized={"size": [4, 6], "fit": "pad", "from": [480, 640]})
+        with writer.episode(task='pick the "cup"', success=True, score=1, tags=["a", "ü"]) as episode:
+            episode.append("joint.position", TIMES, JOINTS)
+            episode.append("frame", [0, 33_333_333], np.array([7, 8], np.int64))
+        with writer.episode(task="place", success=False, score=0.5, tags=[], weights=[1, 0.25]) as episode:
+            episode.append("joint.position", TIMES[:1], JOINTS[:1])
+            episode.append("camera/left", [5], np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3))
+            episode.append("contact", [5, 5], [True, False])
+            episode.append("lidar/points", [5, 6, 7], CLOUD, offsets=[0, 2, 2, 3])
+            episode.append("said", [5, 9], ["näher", ""])
+            append_files(episode, "side", [5, 6], [PNG, PNG], shape=(2, 2, 3))
+            append_files(episode, "top", [5], [JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
+        with writer.episode():
             pass
-        with w.episode(task=None) as ep:
-            ep.append("lidar/points", [1], CLOUD[1:], offsets=[0, 2])
-            ep.append("said", [3], ['"stop"\n'])
-            ep.append("force", [1, 2, 4], np.array([[1, 2], [3, 4], [5, 6.5]], ml_dtypes.bfloat16))
-            append_files(ep, "top", [1, 3], [JPEGS[200], JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1))
+        with writer.episode(task=None) as episode:
+            episode.append("lidar/points", [1], CLOUD[1:], offsets=[0, 2])
+            episode.append("said", [3], ['"stop"\n'])
+            episode.append("force", [1, 2, 4], np.array([[1, 2], [3, 4], [5, 6.5]], ml_dtypes.bfloat16))
             append_files(
-                ep, "depth", [2], [DEPTH.tobytes()], codec="raw", color_space="gray", shape=DEPTH.shape, dtype="uint16"
+                episode, "top", [1, 3], [JPEGS[200], JPEGS[40]], codec="jpeg", color_space="gray", shape=(4, 6, 1)
+            )
+            append_files(
+                episode,
+                "depth",
+                [2],
+                [DEPTH.tobytes()],
+                codec="raw",
+                color_space="gray",
+                shape=DEPTH.shape,
+                dtype="uint16",
             )
 
 

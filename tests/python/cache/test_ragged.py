@@ -27,17 +27,17 @@ def clouds(rng, lengths, features=4):
 
 def write(path, rng):
     """Writes two episodes of clouds, text and numbers. Returns the dataset and all points."""
-    with robocache.Writer(path) as w:
-        w.stream("lidar", names=["x", "y", "z", "intensity"], attributes={"units": "m", "frame_id": "base"})
-        w.stream("joint", attributes={"units": ["rad", "rad", "m"]})
+    with robocache.Writer(path) as writer:
+        writer.stream("lidar", names=["x", "y", "z", "intensity"], attributes={"units": "m", "frame_id": "base"})
+        writer.stream("joint", attributes={"units": ["rad", "rad", "m"]})
         parts = []
-        for episode, lengths in enumerate([(5, 0, 700), (3,)]):
+        for number, lengths in enumerate([(5, 0, 700), (3,)]):
             values, offsets = clouds(rng, lengths)
             parts.append(values)
-            with w.episode() as ep:
-                ep.append("lidar", np.arange(len(lengths)) * 100, values, offsets=offsets)
-                ep.append("said", [0, 7], [f"näher {episode} $x^$", ""])
-                ep.append("joint", np.arange(30), rng.normal(size=(30, 3)))
+            with writer.episode() as episode:
+                episode.append("lidar", np.arange(len(lengths)) * 100, values, offsets=offsets)
+                episode.append("said", [0, 7], [f"näher {number} $x^$", ""])
+                episode.append("joint", np.arange(30), rng.normal(size=(30, 3)))
     return robocache.open(path, verify=True), np.concatenate(parts)
 
 
@@ -94,9 +94,9 @@ def test_text_is_str(path, rng):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 def test_elements_of_any_dtype_and_shape(path, rng, dtype, shape):
     values = rng.integers(0, 2, (9, *shape)).astype(dtype)
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", [1, 2], values[:6], offsets=[0, 6, 6])
-        ep.append("x", [3], values[6:], offsets=np.array([0, 3]))
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("x", [1, 2], values[:6], offsets=[0, 6, 6])
+        episode.append("x", [3], values[6:], offsets=np.array([0, 3]))
     stream = robocache.open(path, verify=True).streams["x"]
     assert stream.values.dtype == dtype and np.array_equal(stream.values, values)
     assert stream.offsets.tolist() == [0, 6, 6, 9]
@@ -104,19 +104,19 @@ def test_elements_of_any_dtype_and_shape(path, rng, dtype, shape):
 
 def test_columns_of_a_larger_array_are_accepted(path, rng):
     values = rng.normal(size=(50, 6))
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", [1, 2], values[::2, :3], offsets=np.array([0, -1, 5, -1, 25])[::2])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("x", [1, 2], values[::2, :3], offsets=np.array([0, -1, 5, -1, 25])[::2])
     stream = robocache.open(path).streams["x"]
     assert np.array_equal(stream[1], values[10::2, :3])
 
 
 def test_no_rows_and_no_elements(path):
-    with robocache.Writer(path) as w:
-        with w.episode() as ep:
-            ep.append("x", [], np.empty((0, 3), np.float32), offsets=[0])
-        with w.episode() as ep:
-            ep.append("x", [5], np.empty((0, 3), np.float32), offsets=[0, 0])
-            ep.append("said", [5], [""])
+    with robocache.Writer(path) as writer:
+        with writer.episode() as episode:
+            episode.append("x", [], np.empty((0, 3), np.float32), offsets=[0])
+        with writer.episode() as episode:
+            episode.append("x", [5], np.empty((0, 3), np.float32), offsets=[0, 0])
+            episode.append("said", [5], [""])
     ds = robocache.open(path, verify=True)
     assert ds.streams["x"].values.shape == (0, 3) and ds.streams["x"][0].shape == (0, 3)
     assert len(ds.episode(0)["x"][1]) == 0 and ds.episode(0)["said"][1][:] == []
@@ -172,16 +172,16 @@ def test_clouds_are_voxelized_without_a_copy(path, rng):
     ],
 )
 def test_invalid_rows_are_refused_and_add_nothing(path, values, options, message):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", [0], np.zeros((2, 3)), offsets=[0, 2])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("x", [0], np.zeros((2, 3)), offsets=[0, 2])
         with pytest.raises(robocache.Error, match=f"stream 'x': .*{message}"):
-            ep.append("x", [1, 2], values, **options)
+            episode.append("x", [1, 2], values, **options)
     assert robocache.open(path, verify=True).streams["x"].offsets.tolist() == [0, 2]
 
 
 def test_invalid_utf8_is_refused_with_its_row(path):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("said", [0, 1], ["ok", "näher"])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("said", [0, 1], ["ok", "näher"])
     values = path / "streams/said/values.npy"
     content = values.read_bytes()
     values.write_bytes(content[:-5] + b"\xff" + content[-4:])
@@ -223,18 +223,18 @@ def test_forged_offsets_with_right_checksums(path, rng, stream, row, shift, mess
 
 def test_every_kind_of_stream_keeps_its_attributes(path, rng):
     attributes = {"units": ["m", "rad"], "nested": {"ü": [None, 1.5, True, {"deep": []}]}, "n": 2**62}
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for name in ("x", "cam", "cloud", "text", "never appended to"):
-            w.stream(name, attributes={**attributes, "name": name})
-        w.stream("late", attributes={"units": "before"})
-        with w.episode() as ep:
-            ep.append("x", [0], [[1.0, 2.0]])
-            ep.append("cam", [0], np.zeros((1, 8, 8), np.uint8), codec="png")
-            ep.append("cloud", [0], [[1.0]], offsets=[0, 1])
-            ep.append("text", [0], ["a"])
-            ep.append("late", [0], [1])
-            ep.append("nothing", [0], [1])
-        w.stream("late", attributes={"units": "after"})
+            writer.stream(name, attributes={**attributes, "name": name})
+        writer.stream("late", attributes={"units": "before"})
+        with writer.episode() as episode:
+            episode.append("x", [0], [[1.0, 2.0]])
+            episode.append("cam", [0], np.zeros((1, 8, 8), np.uint8), codec="png")
+            episode.append("cloud", [0], [[1.0]], offsets=[0, 1])
+            episode.append("text", [0], ["a"])
+            episode.append("late", [0], [1])
+            episode.append("nothing", [0], [1])
+        writer.stream("late", attributes={"units": "after"})
     streams = robocache.open(path, verify=True).streams
     for name in ("x", "cam", "cloud", "text"):
         assert streams[name].attributes == {**attributes, "name": name}
@@ -295,7 +295,7 @@ def test_bench_skips_ragged_streams(path, rng, capsys):
 
 
 def test_bench_of_ragged_streams_alone_is_refused(path, capsys):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("said", [0], ["a"])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("said", [0], ["a"])
     assert cli.main(["bench", str(path)]) == 1
     assert "expected a cache with streams of numbers or frames" in capsys.readouterr().err

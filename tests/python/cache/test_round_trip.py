@@ -49,13 +49,13 @@ def test_any_streams_and_episodes(tmp_path_factory, data):
     }
     path = tmp_path_factory.mktemp("round_trip") / "cache"
     expected = []
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for name, (_, shape, clock) in streams.items():
             features = int(np.prod(shape))
-            w.stream(name, clock=clock, names=[f"feature {i}" for i in range(features)])
+            writer.stream(name, clock=clock, names=[f"feature {i}" for i in range(features)])
         for _ in range(data.draw(st.integers(0, 4))):
-            episode = {}
-            with w.episode() as ep:
+            written = {}
+            with writer.episode() as episode:
                 for name in names:
                     if data.draw(st.booleans()):
                         continue
@@ -64,13 +64,13 @@ def test_any_streams_and_episodes(tmp_path_factory, data):
                     times = np.sort(rng.integers(-(2**63), 2**63, n, dtype=np.int64, endpoint=False))
                     values = random_rows(rng, dtype, (n, *shape))
                     cut = data.draw(st.integers(0, n))
-                    ep.append(name, times[:cut], values[:cut])
-                    ep.append(name, times[cut:], values[cut:])
-                    episode[name] = (times, values)
-            expected.append(episode)
+                    episode.append(name, times[:cut], values[:cut])
+                    episode.append(name, times[cut:], values[cut:])
+                    written[name] = (times, values)
+            expected.append(written)
 
     ds = robocache.open(path, verify=True)
-    appended = {name for episode in expected for name in episode}
+    appended = {name for written in expected for name in written}
     assert len(ds) == len(expected)
     assert set(ds.streams) == appended
     for name in appended:
@@ -78,19 +78,19 @@ def test_any_streams_and_episodes(tmp_path_factory, data):
         stream = ds.streams[name]
         assert (stream.name, stream.dtype, stream.shape, stream.clock) == (name, dtype, shape, clock)
         assert stream.names == [f"feature {i}" for i in range(int(np.prod(shape)))]
-        rows = [len(episode.get(name, ((),))[0]) for episode in expected]
+        rows = [len(written.get(name, ((),))[0]) for written in expected]
         assert stream.row_offsets.tolist() == [0, *np.cumsum(rows).tolist()]
         assert stream.rows == sum(rows) == len(stream.time_ns) == len(stream.values)
         assert stream.findings["empty_episodes"] == rows.count(0)
-    for index, episode in enumerate(expected):
+    for index, written in enumerate(expected):
         result = ds.episode(index)
         for name in appended:
             dtype, shape, _ = streams[name]
-            times, values = episode.get(name, (np.empty(0, np.int64), np.empty((0, *shape), dtype)))
+            times, values = written.get(name, (np.empty(0, np.int64), np.empty((0, *shape), dtype)))
             assert np.array_equal(result[name][0], times)
             assert result[name][1].dtype == values.dtype and result[name][1].shape == values.shape
             assert np.array_equal(bytes_of(result[name][1]), bytes_of(values))
-        stamps = [int(t) for times, _ in episode.values() for t in times]
+        stamps = [int(t) for times, _ in written.values() for t in times]
         row = ds.episodes.slice(index, 1).to_pylist()[0]
         assert (row["start_ns"], row["end_ns"]) == ((min(stamps), max(stamps)) if stamps else (None, None))
 
@@ -100,12 +100,12 @@ def test_any_tool_opens_a_cache(tmp_path):
     rng = np.random.default_rng(1)
     values = rng.normal(size=(200_000, 3)).astype(np.float32)  # three blocks
     times = np.arange(200_000) * 5_000_000
-    with robocache.Writer(tmp_path / "cache") as w:
-        w.provenance["source"] = "a test"
-        with w.episode(task="x") as ep:
-            ep.append("arm/joint", times, values)
-            ep.append("b", times[:3], values[:3].astype(ml_dtypes.bfloat16))
-            append_files(ep, "camera", times[:3], [b"one", b"", b"three"])
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.provenance["source"] = "a test"
+        with writer.episode(task="x") as episode:
+            episode.append("arm/joint", times, values)
+            episode.append("b", times[:3], values[:3].astype(ml_dtypes.bfloat16))
+            append_files(episode, "camera", times[:3], [b"one", b"", b"three"])
 
     folder = tmp_path / "cache" / "streams" / "arm%2Fjoint"
     assert np.array_equal(np.load(folder / "time_ns.npy", mmap_mode="r"), times)
@@ -139,7 +139,7 @@ def test_any_tool_opens_a_cache(tmp_path):
 def test_rows_around_the_ends_of_blocks(tmp_path, size):
     """A block has 2^20 bytes or 2^17 stamps; the first one also holds the header of 128 bytes."""
     times = np.arange(size)
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", times, times)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", times, times)
     stream = robocache.open(tmp_path / "cache", verify=True).streams["x"]
     assert np.array_equal(stream.time_ns, times) and np.array_equal(stream.values, times)

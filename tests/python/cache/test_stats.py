@@ -12,8 +12,8 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 def stats_and_findings(path, values):
-    with robocache.Writer(path, overwrite=True) as w, w.episode() as ep:
-        ep.append("x", np.arange(len(values)), values)
+    with robocache.Writer(path, overwrite=True) as writer, writer.episode() as episode:
+        episode.append("x", np.arange(len(values)), values)
     ds = robocache.open(path)
     return ds.stats["x"], ds.streams["x"].findings
 
@@ -103,10 +103,10 @@ def test_results_do_not_depend_on_the_number_of_threads(tmp_path, rng):
 def test_findings_against_numpy(tmp_path_factory, episodes):
     path = tmp_path_factory.mktemp("findings") / "cache"
     clocks = [np.cumsum(np.array(steps, np.int64)) for steps in episodes]
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for clock in clocks:
-            with w.episode() as ep:
-                ep.append("x", clock, np.zeros(len(clock)))
+            with writer.episode() as episode:
+                episode.append("x", clock, np.zeros(len(clock)))
     stream = robocache.open(path).streams["x"]
     periods = np.concatenate([np.diff(clock) for clock in clocks])
     findings = stream.findings
@@ -131,8 +131,8 @@ def test_findings_against_numpy(tmp_path_factory, episodes):
 def test_findings_of_many_stamps(tmp_path, rng):
     periods = rng.integers(900_000, 1_100_000, 299_999)
     periods[::1000] = 0
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", np.concatenate([[0], np.cumsum(periods)]), np.zeros(300_000, np.uint8))
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", np.concatenate([[0], np.cumsum(periods)]), np.zeros(300_000, np.uint8))
     findings = robocache.open(tmp_path / "cache").streams["x"].findings
     assert findings["period_ns"] == np.median(periods)
     assert (findings["min_period_ns"], findings["max_period_ns"]) == (0, periods.max())
@@ -154,6 +154,6 @@ def test_findings_of_many_stamps(tmp_path, rng):
     ],
 )
 def test_a_rate_has_no_more_digits_than_its_period_needs(tmp_path, period_ns, rate_hz):
-    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
-        ep.append("x", [0, period_ns], [0, 1])
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", [0, period_ns], [0, 1])
     assert str(robocache.open(tmp_path / "cache").streams["x"].rate_hz) == rate_hz

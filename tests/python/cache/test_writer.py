@@ -25,8 +25,8 @@ def path(tmp_path):
 
 
 def write(path, value=0.0, **options):
-    with robocache.Writer(path, **options) as w, w.episode() as ep:
-        ep.append("x", [0], [value])
+    with robocache.Writer(path, **options) as writer, writer.episode() as episode:
+        episode.append("x", [0], [value])
 
 
 def read_values(path):
@@ -78,8 +78,8 @@ def unaligned(values):
     ids=["numpy", "read-only", "big-endian", "fortran", "strided", "negative", "record", "unaligned", "subclass"],
 )
 def test_arrays_of_any_layout(path, values):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", np.arange(4), values)
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("x", np.arange(4), values)
     assert np.array_equal(robocache.open(path, verify=True).streams["x"].values, VALUES)
 
 
@@ -96,22 +96,22 @@ def test_unaligned_memory_is_copied(dtype, monkeypatch, path):
     monkeypatch.setattr(writer, "_writer_append", append_checked)
     values, times = unaligned(VALUES.astype(dtype)), np.frombuffer(b"0" + np.arange(4).tobytes(), np.int64, 4, 1)
     assert not times.flags.aligned
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", times, values)
+    with robocache.Writer(path) as w, w.episode() as episode:
+        episode.append("x", times, values)
     assert np.array_equal(robocache.open(path, verify=True).streams["x"].values, VALUES)
 
 
 def test_lists_memory_maps_and_torch(path, tmp_path):
     torch = pytest.importorskip("torch")
     np.save(tmp_path / "values.npy", VALUES)
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("list", [0, 1], [[1, 2], [3, 4]])
-        ep.append("empty", [], np.empty((0, 2)))
-        ep.append("mapped", range(4), np.load(tmp_path / "values.npy", mmap_mode="r"))
-        ep.append("torch", torch.arange(4), torch.from_numpy(VALUES.T.copy()).T)
-        ep.append("gradient", torch.arange(4), torch.ones(4, 1, requires_grad=True))
-        ep.append("bfloat16", torch.arange(2), torch.ones(2, 1, dtype=torch.bfloat16))
-        ep.append("bool", [5], [True])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("list", [0, 1], [[1, 2], [3, 4]])
+        episode.append("empty", [], np.empty((0, 2)))
+        episode.append("mapped", range(4), np.load(tmp_path / "values.npy", mmap_mode="r"))
+        episode.append("torch", torch.arange(4), torch.from_numpy(VALUES.T.copy()).T)
+        episode.append("gradient", torch.arange(4), torch.ones(4, 1, requires_grad=True))
+        episode.append("bfloat16", torch.arange(2), torch.ones(2, 1, dtype=torch.bfloat16))
+        episode.append("bool", [5], [True])
     streams = robocache.open(path, verify=True).streams
     assert streams["list"].values.tolist() == [[1, 2], [3, 4]]
     assert streams["list"].dtype == np.int64
@@ -147,22 +147,22 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
     ],
 )
 def test_append_refuses_invalid_rows(path, times, values, error, message):
-    with robocache.Writer(path) as w, w.episode() as ep:
+    with robocache.Writer(path) as writer, writer.episode() as episode:
         with pytest.raises(error, match="stream 'wrist/f': .*" + message):
-            ep.append("wrist/f", times, values)
-        ep.append("x", [0], [0.0])
+            episode.append("wrist/f", times, values)
+        episode.append("x", [0], [0.0])
     assert list(robocache.open(path).streams) == ["x"]
 
 
 def test_a_stream_keeps_dtype_and_shape(path):
-    with robocache.Writer(path) as w:
-        with w.episode() as ep:
-            ep.append("x", [0], np.zeros((1, 3), np.float32))
-        with w.episode() as ep:
+    with robocache.Writer(path) as writer:
+        with writer.episode() as episode:
+            episode.append("x", [0], np.zeros((1, 3), np.float32))
+        with writer.episode() as episode:
             with pytest.raises(ArgumentError, match="'x': "):
-                ep.append("x", [0], np.zeros((1, 3)))
+                episode.append("x", [0], np.zeros((1, 3)))
             with pytest.raises(ArgumentError, match="'x': "):
-                ep.append("x", [0], np.zeros((1, 4), np.float32))
+                episode.append("x", [0], np.zeros((1, 4), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -175,46 +175,46 @@ def test_a_stream_keeps_dtype_and_shape(path):
     ],
 )
 def test_invalid_names_of_streams_are_refused(path, name, error, message):
-    with robocache.Writer(path) as w, w.episode() as ep:
-        ep.append("x", [0], [0.0])
+    with robocache.Writer(path) as writer, writer.episode() as episode:
+        episode.append("x", [0], [0.0])
         with pytest.raises(error, match=f"^stream: {message}"):
-            ep.append(name, [0], [0.0])
+            episode.append(name, [0], [0.0])
     streams = robocache.open(path).streams
     with pytest.raises(error, match=r"^stream: expected"):
         streams[name]
 
 
 def test_stamps_may_start_anew_in_each_episode(path):
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for _ in range(2):
-            with w.episode() as ep:
-                ep.append("x", [5, 5, 7], [0, 1, 2])
+            with writer.episode() as episode:
+                episode.append("x", [5, 5, 7], [0, 1, 2])
                 with pytest.raises(ArgumentError, match="got 6 ns in row 3 after 7 ns"):
-                    ep.append("x", [6], [3])
+                    episode.append("x", [6], [3])
 
 
 def test_cuda_tensors_are_refused(path, cuda):
     import torch
 
     refused = pytest.raises(ArgumentError, match="expected times and values on the CPU")
-    with robocache.Writer(path) as w, w.episode() as ep, refused:
-        ep.append("x", torch.arange(2, device="cuda"), torch.zeros(2, device="cuda"))
+    with robocache.Writer(path) as writer, writer.episode() as episode, refused:
+        episode.append("x", torch.arange(2, device="cuda"), torch.zeros(2, device="cuda"))
 
 
 # ---- descriptions of streams and metadata of episodes ----------------------------------------------------------------
 
 
 def test_descriptions_of_streams(path):
-    with robocache.Writer(path) as w:
-        w.stream("a", clock="nominal", names=["p", "q"])
-        with w.episode() as ep:
-            ep.append("a", [0], [[1, 2]])
-            ep.append("b", [0], [1])
+    with robocache.Writer(path) as writer:
+        writer.stream("a", clock="nominal", names=["p", "q"])
+        with writer.episode() as episode:
+            episode.append("a", [0], [[1, 2]])
+            episode.append("b", [0], [1])
             with pytest.raises(ArgumentError, match="'b': "):
-                w.stream("b", names=["p", "q"])
+                writer.stream("b", names=["p", "q"])
         with pytest.raises(ArgumentError, match="clock: "):
-            w.stream("b", clock="moon")
-        w.stream("b", names=["r"])  # after its rows
+            writer.stream("b", clock="moon")
+        writer.stream("b", names=["r"])  # after its rows
     streams = robocache.open(path).streams
     assert (streams["a"].clock, streams["a"].names) == ("nominal", ["p", "q"])
     assert (streams["b"].clock, streams["b"].names) == ("recorded", ["r"])
@@ -230,10 +230,10 @@ def test_descriptions_of_streams(path):
     ],
 )
 def test_invalid_feature_names_are_refused(path, names, error, message):
-    with robocache.Writer(path) as w, w.episode() as ep:
+    with robocache.Writer(path) as writer, writer.episode() as episode:
         with pytest.raises(error, match=f"stream 'wrist': {message}"):
-            w.stream("wrist", names=names)
-        ep.append("wrist", [0], [[1, 2]])
+            writer.stream("wrist", names=names)
+        episode.append("wrist", [0], [[1, 2]])
     assert robocache.open(path).streams["wrist"].names == []
 
 
@@ -243,9 +243,9 @@ def test_metadata_becomes_columns_with_their_types(path):
         {"text": None, "flag": False, "count": -3, "ratio": 0.1, "tags": [], "weights": [1, 2.5]},
         {"late": "x", "ids": [2**60], "self": 1},
     ]
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for row in rows:
-            with w.episode(**row):
+            with writer.episode(**row):
                 pass
     table = robocache.open(path).episodes
     types = dict.fromkeys(("episode_index", "start_ns", "end_ns"), pa.int64()) | {
@@ -275,7 +275,7 @@ def test_metadata_of_numpy_paths_and_enums(path):
 
     metadata = {"n": np.int32(3), "x": np.float32(0.5), "ok": np.bool_(True), "k": np.arange(2)}
     metadata |= {"source": pathlib.Path("a/b"), "gripper": Gripper.OPEN, "task": Task.STACK}
-    with robocache.Writer(path) as w, w.episode(**metadata):
+    with robocache.Writer(path) as writer, writer.episode(**metadata):
         pass
     row = robocache.open(path).episodes.to_pylist()[0]
     expected = {"n": 3, "x": 0.5, "ok": True, "k": [0, 1], "source": "a/b", "gripper": 1, "task": "stack"}
@@ -306,23 +306,23 @@ def list_within_itself():
     ],
 )
 def test_metadata_without_a_column_type_is_refused(path, metadata, message):
-    with robocache.Writer(path) as w:
-        with w.episode(task="a"):
+    with robocache.Writer(path) as writer:
+        with writer.episode(task="a"):
             pass
         with (
             pytest.raises((ArgumentError, ArgumentTypeError), match=f"episode metadata.*{message}"),
-            w.episode(**metadata),
+            writer.episode(**metadata),
         ):
             pytest.fail("the block ran")
     assert len(robocache.open(path)) == 1
 
 
 def test_provenance_can_be_edited_until_close(path):
-    with robocache.Writer(path) as w:
-        w.provenance["source"] = {"path": pathlib.Path("/data"), "n": np.int64(3), "list": (1, [None])}
-        w.provenance["note"] = "ä"
-        w.provenance |= {"more": 1}
-        w.provenance["source"]["later"] = True
+    with robocache.Writer(path) as writer:
+        writer.provenance["source"] = {"path": pathlib.Path("/data"), "n": np.int64(3), "list": (1, [None])}
+        writer.provenance["note"] = "ä"
+        writer.provenance |= {"more": 1}
+        writer.provenance["source"]["later"] = True
     source = {"path": "/data", "n": 3, "list": [1, [None]], "later": True}
     assert robocache.open(path).provenance == {"source": source, "note": "ä", "more": 1}
 
@@ -349,32 +349,32 @@ def nested(levels):
     ids=["object", "set", "key", "infinite", "deep", "very deep", "surrogate", "own key"],
 )
 def test_invalid_provenance_is_refused_at_assignment(path, key, value, message):
-    with robocache.Writer(path) as w:
-        w.provenance["good"] = 1
+    with robocache.Writer(path) as writer:
+        writer.provenance["good"] = 1
         refused = pytest.raises((ArgumentError, ArgumentTypeError), match=f"^provenance ?{message}")
         with refused:
-            w.provenance[key] = value
+            writer.provenance[key] = value
         with refused:
-            w.provenance.update({key: value})
+            writer.provenance.update({key: value})
         with refused:
-            w.provenance.setdefault(key, value)
+            writer.provenance.setdefault(key, value)
         with refused:
-            w.provenance |= {key: value}
+            writer.provenance |= {key: value}
         with refused:
-            w.provenance = {key: value}
+            writer.provenance = {key: value}
         with pytest.raises(ArgumentTypeError, match=r"^provenance: "):
-            w.provenance = ["good"]
-        with w.episode() as ep:
-            ep.append("x", [0], [1.0])
+            writer.provenance = ["good"]
+        with writer.episode() as episode:
+            episode.append("x", [0], [1.0])
     assert read_values(path) == [1.0]
     assert robocache.open(path).provenance == {"good": 1}
 
 
 def test_provenance_made_invalid_later_leaves_no_cache(path):
     refused = pytest.raises(ArgumentTypeError, match="provenance 'list': ")
-    with refused, robocache.Writer(path) as w:
-        w.provenance["list"] = []
-        w.provenance["list"].append(object())
+    with refused, robocache.Writer(path) as writer:
+        writer.provenance["list"] = []
+        writer.provenance["list"].append(object())
     assert list(path.parent.iterdir()) == []
 
 
@@ -382,13 +382,13 @@ def test_provenance_made_invalid_later_leaves_no_cache(path):
 
 
 def test_an_exception_drops_the_episode_and_the_writer_goes_on(path):
-    with robocache.Writer(path) as w:
+    with robocache.Writer(path) as writer:
         for i in range(4):
             try:
-                with w.episode(number=i) as ep:
-                    ep.append("x", np.arange(1000), np.full((1000, 500), i))
+                with writer.episode(number=i) as episode:
+                    episode.append("x", np.arange(1000), np.full((1000, 500), i))
                     if i % 2:
-                        ep.append("only in dropped ones", [0], [0])
+                        episode.append("only in dropped ones", [0], [0])
                         raise KeyError("the robot fell")
             except KeyError:
                 pass
@@ -400,40 +400,40 @@ def test_an_exception_drops_the_episode_and_the_writer_goes_on(path):
 
 
 def test_an_exception_in_the_writers_block_leaves_no_cache(path):
-    with pytest.raises(KeyError), robocache.Writer(path) as w:
-        with w.episode() as ep:
-            ep.append("x", [0], [0])
+    with pytest.raises(KeyError), robocache.Writer(path) as writer:
+        with writer.episode() as episode:
+            episode.append("x", [0], [0])
         raise KeyError
     assert list(path.parent.iterdir()) == []
 
 
 def test_an_episode_ends_with_its_block(path):
-    with robocache.Writer(path) as w:
-        with w.episode() as first:
+    with robocache.Writer(path) as writer:
+        with writer.episode() as first:
             pass
-        with w.episode():
+        with writer.episode():
             with pytest.raises(ArgumentError, match="this episode is not open"):
                 first.append("x", [0], [0])
-            with pytest.raises(ArgumentError, match="expected the open episode to end first"), w.episode():
+            with pytest.raises(ArgumentError, match="expected the open episode to end first"), writer.episode():
                 pass
     assert len(robocache.open(path)) == 2
 
 
 def test_close_inside_the_block(path):
-    with robocache.Writer(path) as w:
-        w.close()
-        with pytest.raises(ArgumentError, match="this one is closed"), w.episode():
+    with robocache.Writer(path) as writer:
+        writer.close()
+        with pytest.raises(ArgumentError, match="this one is closed"), writer.episode():
             pass
-        w.close()
-        w.abort()
+        writer.close()
+        writer.abort()
     assert len(robocache.open(path)) == 0
 
 
 def test_abort_inside_the_block(path):
-    with robocache.Writer(path) as w:
-        w.abort()
+    with robocache.Writer(path) as writer:
+        writer.abort()
         with pytest.raises(ArgumentError, match="this one is aborted"):
-            w.close()
+            writer.close()
     assert list(path.parent.iterdir()) == []
 
 
@@ -485,11 +485,11 @@ def test_options_are_true_or_false(path):
 
 
 def test_each_thread_appends_to_its_own_stream(path):
-    with robocache.Writer(path) as w, w.episode() as ep:
+    with robocache.Writer(path) as writer, writer.episode() as episode:
 
         def record(name):
             for i in range(2000):
-                ep.append(name, np.array([i]), np.array([[i, i]]))
+                episode.append(name, np.array([i]), np.array([[i, i]]))
 
         threads = [threading.Thread(target=record, args=(name,)) for name in "abcd"]
         for thread in threads:
@@ -504,10 +504,10 @@ def test_each_thread_appends_to_its_own_stream(path):
 def test_a_relative_path_is_fixed_at_construction(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    with robocache.Writer("cache") as w:
+    with robocache.Writer("cache") as writer:
         monkeypatch.chdir(tmp_path / "elsewhere")
-        with w.episode() as ep:
-            ep.append("x", [0], [1.0])
+        with writer.episode() as episode:
+            episode.append("x", [0], [1.0])
     assert read_values(tmp_path / "cache") == [1.0]
 
 
@@ -528,12 +528,12 @@ def test_paths_that_are_no_valid_text_are_refused(tmp_path, monkeypatch, use, pa
 
 def test_the_next_writer_removes_a_folder_that_abort_could_not(path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    w = robocache.Writer(path)
-    with w.episode() as ep:
-        ep.append("x", np.arange(9), np.zeros((9, 3)))
+    writer = robocache.Writer(path)
+    with writer.episode() as episode:
+        episode.append("x", np.arange(9), np.zeros((9, 3)))
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # folders cannot be opened
     try:
-        w.abort()
+        writer.abort()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [entry.name for entry in path.parent.iterdir()] == ["cache.partial"]

@@ -165,7 +165,7 @@ def test_rows_equal_those_of_ingest(tmp_path, name, big_endian):
 
 def absent_fields(msg, paths):
     """Returns a mask of the fields that an Imu or a NavSatFix declares absent."""
-    is_absent = np.zeros(1 if len(paths) == 1 else len(paths), bool)
+    is_absent = np.zeros(len(paths), bool)
     for i, path in enumerate(paths if len(paths) > 1 else ()):
         covariance = getattr(msg, f"{path.split('.')[0]}_covariance", None)
         is_absent[i] = covariance is not None and covariance[0] == -1 and type(msg).__name__.endswith("Imu")
@@ -271,19 +271,13 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 )
 def test_images_equal_those_of_ingest(tmp_path, encoding, codec):
     rng = np.random.default_rng(4)
-    channels = 3 if encoding[:3] in ("rgb", "bgr") or encoding[-1] == "3" else 1
-    channels = 4 if encoding[:4] in ("rgba", "bgra") or encoding[-1] == "4" else channels
+    channels = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "8UC3": 3, "8UC4": 4}.get(encoding, 1)
     dtype = np.float32 if encoding == "32FC1" else np.uint16 if "16" in encoding else np.uint8
     messages = []
     for k in range(4):
         pixels = rng.integers(0, 256, (6, 10, channels)).astype(dtype)
-        msg = image(
-            pixels,
-            encoding,
-            padding=(3 if dtype == np.uint8 else 8) * (k % 2),
-            big_endian=k > 1,
-            time_ns=START + k * MS,
-        )
+        padding = (3 if dtype == np.uint8 else 8) * (k % 2)
+        msg = image(pixels, encoding, padding, big_endian=k > 1, time_ns=START + k * MS)
         messages.append((START + k * MS, msg))
     loader, rings, names = ingest_messages(tmp_path, "/cam", IMAGE, messages, image_codec=codec)
     topic = Topic("/cam", IMAGE, rings, names=names, quality=80)
@@ -383,7 +377,7 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
     content = serialize(name, msg)
     topic.take(at_the_end(content))
     assert topic.counts["taken"] == 1, topic.refusal
-    for size in range(len(content) - 3 if len(content) < 2000 else 2000):
+    for size in range(min(len(content) - 3, 2000)):
         topic.take(at_the_end(content[:size]))
     counts = topic.counts
     # The whole message is taken, and those that lack some of its last bytes, which are padding, may be.
@@ -405,7 +399,7 @@ def test_a_sequence_of_messages_is_no_live_stream():
 
 
 def first_ring(name):
-    """Returns a ring for one of the type's streams; its shape is found from the error message."""
+    """Returns a ring for one of the type's streams. The error messages say its name and shape, but no length of a sequence."""
     try:
         Topic("/t", name, {"?": Ring((1,), "bool", **SPAN)}, definition=definition(name))
     except robocache.errors.ArgumentError as error:
@@ -414,8 +408,8 @@ def first_ring(name):
         Topic("/t", name, {stream: Ring((0, 1), "bool", **SPAN)}, definition=definition(name))
     except robocache.errors.ArgumentError as error:
         shape, dtype = str(error).split("rows of [")[1].split(", got")[0].split("] ")
-    sizes = {"std_msgs/msg/Float64MultiArray": 2, "std_msgs/msg/Int32MultiArray": 2, "sensor_msgs/msg/Joy": 5}
-    return {stream: Ring((sizes.get(name) or int(shape),), dtype, **SPAN)}
+    lengths = {"std_msgs/msg/Float64MultiArray": 2, "std_msgs/msg/Int32MultiArray": 2, "sensor_msgs/msg/Joy": 5}
+    return {stream: Ring((lengths.get(name) or int(shape),), dtype, **SPAN)}
 
 
 # ---- counts and errors ----

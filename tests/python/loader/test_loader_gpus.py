@@ -132,11 +132,12 @@ results["steps"] = len(loader)
 
 def test_ranks_share_an_epoch_train_alike_and_resume_in_one_process(one_stream, ranks, tmp_path):
     dataset, ticks = one_stream
+    _, rank_count = ranks
     results = torchrun(tmp_path, ranks, TRAIN, dataset.path)
     numbers = {t: number for number, (_, t) in enumerate(ticks)}
     drawn = [numbers[t] for batch in results["times"] for times in batch for t in times]
     count = len(ticks)
-    padded_count = count + -count % ranks[1]
+    padded_count = count + -count % rank_count
     epochs = [[draw(p, [count], seed=4, epoch=epoch)[1] for p in range(count)] for epoch in range(2)]
     assert drawn[:count] == epochs[0]
     assert drawn[count:padded_count] == epochs[0][: padded_count - count]
@@ -191,7 +192,8 @@ def test_ranks_of_one_host_share_one_pinned_copy(ranks, tmp_path):
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm is too small")
     results = torchrun(tmp_path, ranks, PINNED, dataset.path)
     assert results["tiers"] == ["pinned"], results["explained"]
-    assert results["distinct"] == 64 * ranks[1]
+    _, rank_count = ranks
+    assert results["distinct"] == 64 * rank_count
     host_bytes, file_bytes = results["taken"]
     assert rows.nbytes <= file_bytes < 1.1 * rows.nbytes, results["explained"]
     assert host_bytes < 1.5 * rows.nbytes  # the rest is other shared memory of the host

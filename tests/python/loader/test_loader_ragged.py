@@ -10,17 +10,17 @@ import robocache
 
 @pytest.fixture
 def dataset(tmp_path):
-    with robocache.Writer(tmp_path / "cache") as w:
-        w.stream("pose", attributes={"methods": [[3, 7, "slerp"]]})
-        w.stream("heading", attributes={"methods": [[0, 1, "angle"]]})
-        with w.episode() as ep:
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("pose", attributes={"methods": [[3, 7, "slerp"]]})
+        writer.stream("heading", attributes={"methods": [[0, 1, "angle"]]})
+        with writer.episode() as episode:
             time_ns = np.arange(20) * 100_000_000
             turn = np.linspace(0, 1.5, 20)
             zero = np.zeros(20)
-            ep.append("pose", time_ns, np.stack([turn, zero, zero, zero, zero, np.sin(turn), np.cos(turn)], 1))
-            ep.append("heading", time_ns, (np.arange(20) % 2 * 6.2 - 3.1)[:, None])
-            ep.append("lidar", time_ns, np.zeros((40, 4), np.float32), offsets=np.arange(21) * 2)
-            ep.append("said", time_ns, ["go"] * 20)
+            episode.append("pose", time_ns, np.stack([turn, zero, zero, zero, zero, np.sin(turn), np.cos(turn)], 1))
+            episode.append("heading", time_ns, (np.arange(20) % 2 * 6.2 - 3.1)[:, None])
+            episode.append("lidar", time_ns, np.zeros((40, 4), np.float32), offsets=np.arange(21) * 2)
+            episode.append("said", time_ns, ["go"] * 20)
     return robocache.open(tmp_path / "cache")
 
 

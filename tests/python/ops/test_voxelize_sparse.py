@@ -31,15 +31,15 @@ def poisoned_allocator():
 
 def random_case(rng, dtype, rows=700):
     """Returns (points, the arguments that divide them into clouds), of a random kind."""
-    kind = rng.integers(0, 4)
+    kind = rng.choice(["one cloud", "offsets", "batch", "lengths"])
     size = rng.choice([0.25, 0.5, 0.37]) * np.array([1.0, 1.0, rng.choice([1.0, 2.0])])
     extra = rng.integers(0, 4)
     shape, options = (rows,), {"voxel_size": tuple(size)}
-    if kind == 1:
+    if kind == "offsets":
         options["batch_offsets"] = random_offsets(rng, rows, 5, rng.choice([np.int32, np.int64]))
-    elif kind > 1:
+    elif kind != "one cloud":
         shape = (4, rows // 4)
-        if kind == 3:
+        if kind == "lengths":
             options["lengths"] = rng.integers(0, rows // 4 + 1, 4).astype(rng.choice([np.int32, np.int64]))
     points = random_points(rng, shape, dtype, voxel_size=size)
     columns = random_values(rng, (*shape, extra), np.dtype(dtype))
@@ -53,8 +53,8 @@ def random_case(rng, dtype, rows=700):
 
 
 @each_real
-@pytest.mark.parametrize("round_", range(6))
-def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, round_):
+@pytest.mark.parametrize("repetition", range(6))
+def test_rule_30_every_option_gives_the_oracles_bits(rng, device, dtype, repetition):
     for max_voxels, max_points, capacity, order in itertools.product(
         [None, 1, 9], [None, 1, 3, 40], [None, 1, 25, 900], ORDERS
     ):
@@ -193,9 +193,9 @@ def test_rule_30_no_point_outside_the_range_is_in_a_voxel(device, dtype):
             points = np.full((len(x), 3), 0.05)
             points[:, axis] = x
             points = points.astype(dtype)
-            range_ = [0.0] * 3 + [3 * size] * 3
-            range_[3 + axis] = upper
-            result = check(points, device=device, voxel_size=size, point_range=tuple(range_), reduce=None)
+            upper_corner = [3 * size] * 3
+            upper_corner[axis] = upper
+            result = check(points, device=device, voxel_size=size, point_range=(0, 0, 0, *upper_corner), reduce=None)
             outside = points[:, axis] >= dtype.type(upper)
             assert (result.point_to_voxel[outside] == -1).all() and result.dropped >= outside.sum()
             well_inside = points[:, axis] < upper - size / 2 - 1e-5
@@ -317,50 +317,49 @@ def test_rule_30_with_capacity_only_padding_rows_are_added(rng, device):
 
 def spconv_point_to_voxel(points, voxel_size, point_range, max_voxels, max_points):
     """Returns the result of spconv's PointToVoxel with voxel ids."""
-    size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
-    grid = np.round((range_[3:] - range_[:3]) / size).astype(np.int64)
+    size, (low, high) = np.asarray(voxel_size, np.float32), np.reshape(point_range, (2, 3)).astype(np.float32)
+    grid = np.round((high - low) / size).astype(np.int64)
     voxels = np.zeros((max_voxels, max_points, points.shape[1]), points.dtype)
     indices = np.zeros((max_voxels, 3), np.int32)
     counts = np.zeros(max_voxels, np.int32)
     ids = np.full(len(points), -1, np.int64)
     table = {}
-    for i, p in enumerate(points):
-        c = np.floor((p[:3] - range_[:3]) / size)
-        if not ((c >= 0) & (c < grid)).all():
+    for i, point in enumerate(points):
+        cell = np.floor((point[:3] - low) / size)
+        if not ((cell >= 0) & (cell < grid)).all():
             continue
-        key = tuple(c.astype(int)[::-1])
+        key = tuple(cell.astype(int)[::-1])
         if key not in table:
             if len(table) >= max_voxels:
                 continue
             table[key] = len(table)
             indices[table[key]] = key
-        ids[i] = v = table[key]
-        if counts[v] < max_points:
-            voxels[v, counts[v]] = p
-            counts[v] += 1
+        ids[i] = voxel = table[key]
+        if counts[voxel] < max_points:
+            voxels[voxel, counts[voxel]] = point
+            counts[voxel] += 1
     return voxels[: len(table)], indices[: len(table)], counts[: len(table)], ids
 
 
 def mmcv_dynamic_voxelize(points, voxel_size, point_range):
     """Returns the result of mmcv's dynamic voxelization: z, y, x of each point, or -1 outside."""
-    size, range_ = np.asarray(voxel_size, np.float32), np.asarray(point_range, np.float32)
-    grid = np.round((range_[3:] - range_[:3]) / size)
-    c = np.floor((points[:, :3] - range_[:3]) / size)
-    inside = ((c >= 0) & (c < grid)).all(axis=1)
-    return np.where(inside[:, None], c[:, ::-1], -1).astype(np.int32)
+    size, (low, high) = np.asarray(voxel_size, np.float32), np.reshape(point_range, (2, 3)).astype(np.float32)
+    cells = np.floor((points[:, :3] - low) / size)
+    inside = ((cells >= 0) & (cells < np.round((high - low) / size))).all(axis=1)
+    return np.where(inside[:, None], cells[:, ::-1], -1).astype(np.int32)
 
 
 @pytest.mark.parametrize("max_voxels", [200, 20_000])
 def test_rule_30_equals_spconv_and_mmcv(rng, device, max_voxels):
     points = np.concatenate([rng.normal(0, 12, (4000, 3)), rng.random((4000, 1))], 1).astype(np.float32)
-    size, range_ = (0.5, 0.5, 1.0), (-20.0, -20.0, -3.0, 20.0, 20.0, 5.0)
-    options = {"voxel_size": size, "point_range": range_, "coord_order": "zyx"}
+    size, point_range = (0.5, 0.5, 1.0), (-20.0, -20.0, -3.0, 20.0, 20.0, 5.0)
+    options = {"voxel_size": size, "point_range": point_range, "coord_order": "zyx"}
     result = voxelize(points, device=device, max_voxels=max_voxels, max_points_per_voxel=5, reduce=None, **options)
-    voxels, indices, counts, ids = spconv_point_to_voxel(points, size, range_, max_voxels, 5)
+    voxels, indices, counts, ids = spconv_point_to_voxel(points, size, point_range, max_voxels, 5)
     assert_same_bits(result.features, voxels)
     assert_same_bits(result.coords, indices)
     assert_same_bits(result.counts, counts)
     assert_same_bits(result.point_to_voxel.astype(np.int64), ids)
     result = voxelize(points, device=device, **options)
     dynamic = np.where(result.point_to_voxel[:, None] < 0, -1, result.coords[result.point_to_voxel])
-    assert_same_bits(dynamic.astype(np.int32), mmcv_dynamic_voxelize(points, size, range_))
+    assert_same_bits(dynamic.astype(np.int32), mmcv_dynamic_voxelize(points, size, point_range))

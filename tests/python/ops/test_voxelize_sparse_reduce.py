@@ -60,7 +60,7 @@ def test_rule_30_order_linear_equals_mmcvs_dynamic_scatter(rng, device):
             members = features[cell_of_row.ravel() == voxel]
             if reduce == "max":
                 assert_same_bits(result.features[voxel], members.max(0))
-            else:  # numpy's sum of n values rounds n times, by half an ulp of at most the sum of magnitudes
+            else:  # numpy rounds n times, by half an ulp of at most the sum of magnitudes; ours is off by rule 28
                 bound = (len(members) + 2) * 2.0**-53 * np.abs(members).mean(0) + np.abs(members).max(0) * 2.0**-31
                 assert (np.abs(result.features[voxel] - members.mean(0)) <= bound).all()
 
@@ -106,8 +106,10 @@ def test_rule_19_gradients_of_features(rng, device, reduce, dtype):
         assert result.features.requires_grad and not result.counts.requires_grad
         weights = rng.integers(-4, 5, result.features.shape).astype(np.float64)
         result.features.backward(to_torch(weights, device).to(dtype))
-        expected = expected_gradient(points, features, reduce, weights, options)
-        assert_same_bits(to_numpy(tensor.grad.float()), to_numpy(torch.from_numpy(expected).to(dtype).float()) + 0.0)
+        expected = to_numpy(
+            torch.from_numpy(expected_gradient(points, features, reduce, weights, options)).to(dtype).float()
+        )
+        assert_same_bits(to_numpy(tensor.grad.float()), expected + 0.0)  # -0.0 becomes 0.0
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max", None])
@@ -123,7 +125,7 @@ def test_rule_19_gradients_of_columns_of_points(rng, device, reduce):
     expected = expected.reshape(features.shape)
     if reduce is not None:
         expected = np.concatenate([np.zeros((2, 80, 3)), expected], -1)
-    assert_same_bits(to_numpy(points.grad), expected + 0.0)
+    assert_same_bits(to_numpy(points.grad), expected + 0.0)  # -0.0 becomes 0.0
 
 
 def test_rule_19_min_and_max_of_nan_go_to_the_first_nan(device):
