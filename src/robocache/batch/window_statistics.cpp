@@ -189,7 +189,16 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     hash.add(source_stream.values_checksum);
     hash.add(source_stream.clock_checksum);
   }
-  for (const int64_t episode : *file_loader.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
+  const SourceRequest& drawn = file_loader.options().sources[0];
+  for (const int64_t episode : *drawn.episodes) hash.add(static_cast<uint64_t>(episode));
+  // The fingerprint has the times of few anchors, and no ticks that only goals may have.
+  if (!options.anchor_hz) hash.add(dataset.stream(drawn.anchor).clock_checksum);
+  if (window.moment && options.anchor_hz) {
+    for (size_t i = 0; i < file_loader.options().streams.size(); ++i) hash.add(drawn.stream_of(i)->clock_checksum);
+  }
+  if (window.moment && window.moment->kind == MomentKind::kOther) {
+    for (const int64_t task : drawn.tasks) hash.add(static_cast<uint64_t>(task));
+  }
   hash.add(static_cast<uint64_t>(requested.per_step));
   for (const double quantile : requested.quantiles) hash.add(std::bit_cast<uint64_t>(quantile));
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read_streams, [&] {

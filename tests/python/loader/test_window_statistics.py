@@ -434,6 +434,43 @@ def test_statistics_are_stored_until_the_dataset_changes(tmp_path, rng, threads)
     assert_statistics(stats, relative_rows(episodes + appended).reshape(-1, 3))
 
 
+def test_stored_statistics_are_of_the_same_anchors_and_goals(tmp_path, rng):
+    """Only what a key's rows do not show differs: anchors between equal ends, the last tick, and the tasks."""
+    rows, end_ns = 20, 19 * 10**8
+    times = np.arange(rows) * 10**8
+    states = [rng.normal(size=(rows, 3)).cumsum(0) for _ in range(4)]
+    jitter = [np.sort(np.concatenate([[0], rng.integers(1, end_ns, rows - 2), [end_ns]])) for _ in range(2)]
+
+    def dataset_of(tasks):
+        ticks = {"ticks": jitter[0], "other ticks": jitter[1], "short": times[: rows // 2]}
+        clocks = {name: (stamps, np.zeros((len(stamps), 1))) for name, stamps in ticks.items()}
+        recording = [{"state": (times, state), **clocks} for state in states]
+        return write_recording(tmp_path / tasks, recording, columns=[{"task": task} for task in tasks])
+
+    def assert_own(dataset, window, *others, **anchors):
+        windows = {"state": Window(), "key": window, **dict.fromkeys(others)}
+        loader = loader_with(dataset, windows, anchors=Anchors(**anchors), shuffle=False, batch_size=100)
+        values = batch_values(loader, "key").reshape(-1, 3)
+        assert_statistics(dataset.statistics(loader)["key"], values)
+        return values
+
+    relative = {"convert": [actions.Relative("joints")], "base": "state", "stream": "state", "dtype": "float64"}
+    dataset = dataset_of("aabb")
+    for window, first, second in (
+        (Window([0.05], **relative), {"stream": "ticks"}, {"stream": "other ticks"}),
+        (Window.last(**relative), {"stream": "ticks", "first": 1}, {"stream": "other ticks", "first": 1}),
+        (Window.geometric(0.9, **relative), {"stream": "ticks", "first": 1}, {"stream": "other ticks", "first": 1}),
+    ):
+        assert_own(dataset, window, **first)
+        assert_own(dataset, window, **second)
+    goal = Window.last(**relative)
+    ends = [assert_own(dataset, goal, key, rate_hz=10.0, first=1) for key in ("ticks", "short")]
+    assert not np.array_equal(*ends)
+    for tasks in ("aabb", "abab", "abba"):
+        relabelled = dataset if tasks == "aabb" else dataset_of(tasks)
+        assert_own(relabelled, Window.other(**relative), stream="state")
+
+
 def test_a_dataset_without_room_for_statistics(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     (tmp_path / "c" / "statistics").write_text("no folder")
