@@ -64,10 +64,10 @@ def write(
     show_progress: Callable[[int, int, str], None],
 ) -> None:
     """Writes ``episode_000000.mcap`` and so on into `folder`."""
-    if empty := [name for name, stream in streams.items() if stream.ragged is None and 0 in stream.shape]:
-        for empty_name in empty:
-            report.leave_out(empty_name, "its rows have no numbers, and ROS has no arrays of length 0")
-        streams = {name: stream for name, stream in streams.items() if name not in empty}
+    for name, stream in streams.items():
+        if why := _find_obstacle(stream):
+            report.leave_out(name, why)
+    streams = {name: stream for name, stream in streams.items() if not _find_obstacle(stream)}
     types = {name: _message_type(stream) for name, stream in streams.items()}
     report.rows = dict.fromkeys(streams, 0)
     if streams:
@@ -159,6 +159,16 @@ def _metadata(stream: Stream) -> dict[str, str]:
 
 
 # ---- messages ----
+
+
+def _find_obstacle(stream: Stream) -> str | None:
+    """Returns why no message holds the stream's rows; None if one does."""
+    if stream.ragged is None and 0 in stream.shape:
+        return "its rows have no numbers, and ROS has no arrays of length 0"
+    frames = stream.frames
+    if frames is not None and frames.codec == "raw" and (str(stream.dtype), frames.channels) not in _ENCODINGS:
+        return f"raw frames of {frames.channels} channels of {stream.dtype}, for which messages have no encoding"
+    return None
 
 
 def _message_type(stream: Stream) -> tuple[str, str, _Encode]:

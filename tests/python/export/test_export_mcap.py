@@ -226,6 +226,7 @@ def test_streams_of_all_kinds_round_trip(cache, rng, tmp_path):
         writer.stream(
             "vector", names=["a", "b"], attributes={"units": ["m", "rad"], "frame_id": "base"}, clock="nominal"
         )
+        writer.stream("colours", names=["x", "y", "z", "rgb"])
         writer.stream("millimetres", unit_m=0.0005, intrinsics=np.diag([5.0, 6, 1]), attributes={"maker": "x"})
         with writer.episode(task="place", success=None, score=0.5, tags=["a", "b"]) as episode:
             episode.append("one", t, rng.normal(size=(4, 1)))
@@ -237,6 +238,8 @@ def test_streams_of_all_kinds_round_trip(cache, rng, tmp_path):
             episode.append("empty texts", t, ["", "", "", ""])
             episode.append("bytes", t, rng.integers(0, 9, 12).astype(np.uint8), offsets=offsets)
             episode.append("halves", t, rng.normal(size=(12, 2)).astype(np.float16), offsets=offsets)
+            # PCL's names of packed colours: ingest unpacks them in a bag, but here they are numbers.
+            episode.append("colours", t, rng.normal(size=(12, 4)).astype(np.float32), offsets=offsets)
             episode.append("nothing", t, np.zeros((0, 3), np.int16), offsets=np.zeros(5, np.int64))
             episode.append("millimetres", t, rng.integers(0, 999, (4, 8, 8)).astype(np.uint16), codec="png")
     before, after, report = round_trip(cache, tmp_path)
@@ -254,13 +257,15 @@ def test_streams_of_all_kinds_round_trip(cache, rng, tmp_path):
     assert {omission.reason for omission in report.left_out} == {"no messages"}
 
 
-def test_colours_of_16_bits_come_back_and_rows_of_no_numbers_are_left_out(rng, tmp_path):
+def test_colours_of_16_bits_come_back_and_rows_that_no_message_holds_are_left_out(rng, tmp_path):
     pixels = rng.integers(0, 1 << 16, (2, 6, 5, 3)).astype(np.uint16)
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         episode.append("wide", np.arange(2), pixels, codec="raw")
         episode.append("none", np.arange(2), np.zeros((2, 0)))
+        episode.append("normals", np.arange(2), rng.normal(size=(2, 6, 5, 3)).astype(np.float32), codec="raw")
     written = robocache.export(tmp_path / "cache", tmp_path / "out", to="mcap")
-    assert "ROS has no arrays" in {omission.what: omission.reason for omission in written.left_out}["none"]
+    left_out = {omission.what: omission.reason for omission in written.left_out}
+    assert "ROS has no arrays" in left_out["none"] and "3 channels of float32" in left_out["normals"]
     messages, _, _ = read(tmp_path / "out/episode_000000.mcap")
     assert list(messages) == ["wide"]
     for (_, message), picture in zip(messages["wide"], pixels, strict=True):

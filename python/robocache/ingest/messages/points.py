@@ -94,7 +94,9 @@ class Clouds:
             for name, _, number, _ in set(fields) - set(known):
                 why = f"its type has the number {number}, none of 1 to {len(types)}" if name else "it has no name"
                 self._origin.notes.leave_out(f"{self._origin.name}: field {name!r}", why)
-            self._layouts[key] = _Layout.of(known, types, step, is_bigendian)
+            # An exported cloud is the cache's rows, whose colours are not unpacked.
+            may_be_packed = self._origin.exported is None
+            self._layouts[key] = _Layout.of(known, types, step, is_bigendian, may_be_packed)
         return self._layouts[key]
 
     def read(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
@@ -242,7 +244,14 @@ class _Layout:
     description: str
 
     @classmethod
-    def of(cls, fields: Sequence[_Field], types: Mapping[int, np.dtype[Any]], step: int, is_bigendian: bool) -> _Layout:
+    def of(
+        cls,
+        fields: Sequence[_Field],
+        types: Mapping[int, np.dtype[Any]],
+        step: int,
+        is_bigendian: bool,
+        may_be_packed: bool,
+    ) -> _Layout:
         typed_fields, offsets = [], []
         for name, offset, number, count in fields:
             dtype = types[number].newbyteorder(">" if is_bigendian else "<")
@@ -257,7 +266,7 @@ class _Layout:
         dtypes = {name: dtype for name, dtype, _ in typed_fields}
         counts = {name: count for name, _, count in typed_fields}
         packed = {name for name in ("rgb", "rgba") if counts.get(name) == 1 and dtypes[name].itemsize == 4}
-        if len(packed) == len(names):
+        if len(packed) == len(names) or not may_be_packed:
             packed = set()
         main_dtype = dtypes["x"] if "x" in dtypes else next(dtypes[name] for name in names if name not in packed)
         main_fields = [name for name in names if dtypes[name] == main_dtype and name not in packed]
