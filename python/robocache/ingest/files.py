@@ -41,6 +41,8 @@ _KINDS = {
 
 POINTER = "a Git LFS pointer, not the data; run `git lfs pull` in its repository first"
 _LFS = b"version https://git-lfs"
+# The beginning of files ._NAME, in which macOS keeps attributes of the file NAME on disks of other systems.
+_APPLE_DOUBLE = b"\0\5\x16\7"
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class Listing:
     unreadable: folders that cannot be opened, and why.
     repeated: symlinks to folders that are listed by another path: {symlink: other path}.
     outside: symlinks to files and folders outside the source, which are not followed; see :func:`bounded`.
+    apple: the number of files ._NAME that macOS made beside others. They are not listed.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -158,6 +161,7 @@ class Listing:
     unreadable: dict[Path, OSError] = field(default_factory=dict)
     repeated: dict[Path, Path] = field(default_factory=dict)
     outside: list[Path] = field(default_factory=list)
+    apple: int = 0
 
     def note(self, root: Path, notes: Notes) -> None:
         """Reports everything that was listed but is not in `files`."""
@@ -166,6 +170,8 @@ class Listing:
         for folder, error in self.unreadable.items():
             with notes.reading(str(folder.relative_to(root)), folder):
                 raise error
+        if self.apple:
+            notes.leave_out("._*", f"attributes of files, which macOS keeps there: {self.apple}")
         for link, folder in self.repeated.items():
             notes.leave_out(str(link.relative_to(root)), f"the same folder as {folder.relative_to(root)}")
         if not self.files:
@@ -229,6 +235,8 @@ def list_files(source: Path) -> Listing:
         for entry in entries:
             if entry.is_symlink() and _is_data(entry) and _leads_out(entry.path):
                 listing.outside.append(folder / entry.name)
+            elif entry.name.startswith("._") and _head_has(folder / entry.name, _APPLE_DOUBLE):
+                listing.apple += 1
             elif not _is_folder(entry):
                 listing.files.append(folder / entry.name)
             elif entry.is_symlink():

@@ -11,6 +11,7 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
+from hdf5_files import make_droid, write_droid
 from lerobot_files import make_episodes, rewrite, with_column, write_json_lines, write_lerobot, write_table
 from outcomes import assert_refused, assert_skipped, reasons
 from robocache.cli import main
@@ -186,6 +187,28 @@ def move_to_hub_cache(source, repo):
             file.rename(repo / f"blobs/{number}")
             file.symlink_to(os.path.relpath(repo / f"blobs/{number}", file.parent))
     return snapshot
+
+
+@pytest.mark.parametrize("form", ["v2.1", "v3.0", "droid", "csv"])
+def test_files_in_which_macos_keeps_attributes_are_left_out_by_number(form, rng, tmp_path):
+    source = tmp_path / "source"
+    if form == "droid":
+        write_droid(source / "one", make_droid(rng, 5))
+        (source / "one/recordings/MP4").mkdir(parents=True)
+        (source / "one/recordings/MP4/._23404442.mp4").write_bytes(b"\0\5\x16\7\0\2\0\0")
+    elif form == "csv":
+        write_lines(source / "logs/imu.csv", "time_s,x", "0,1", "0.1,2")
+    else:
+        write_lerobot(source, make_episodes(rng), form)
+    plain = robocache.ingest(source, tmp_path / "plain", video=False) if form == "droid" else None
+    plain = plain or robocache.ingest(source, tmp_path / "plain")
+    before = list(source.rglob("._*"))
+    files = [file for file in source.rglob("*") if file.is_file() and file not in before]
+    for file in files:
+        (file.parent / f"._{file.name}").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert (report.episodes, report.rows, report.skipped) == (plain.episodes, plain.rows, [])
+    assert "._*" in reasons(report.left_out)
 
 
 def test_symlinks_of_the_hubs_cache_are_read(rng, tmp_path):
