@@ -57,8 +57,8 @@ TYPED_TEST(HalfFloat, MidpointsRoundToEvenAndTheirNeighboursToTheNearest) {
 }
 
 TYPED_TEST(HalfFloat, FloatsOfEverySizeRoundToTheNearest) {
-  // A prime step visits every exponent with mantissas of all kinds.
-  for (uint64_t pattern = 0; pattern <= 0xffffffff; pattern += 2099) {
+  // A prime step visits every exponent with 419 mantissas.
+  for (uint64_t pattern = 0; pattern <= 0xffffffff; pattern += 20011) {
     const auto x = std::bit_cast<float>(static_cast<uint32_t>(pattern));
     const uint16_t expected = TestFixture::Format::nearest(x);
     if (std::isnan(x)) {

@@ -294,7 +294,7 @@ def test_a_camera_is_searched_only_below_the_source(version, tmp_path):
         else:
             for e in range(len(lengths)):
                 write_video(video_path(source, e, camera), shown[camera][e])
-    robocache.ingest(source, tmp_path / "cache")
+    robocache.ingest(source, tmp_path / "cache", jobs=1)
     for camera in cameras:
         assert [frames for frames, _ in read_shown(tmp_path / "cache", camera)] == shown[camera]
 
@@ -319,7 +319,7 @@ def test_rows_cut_at_the_front_keep_the_frames_of_their_stamps(version, tmp_path
         write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", [*numbers(0, 7), *numbers(1, 5)])
     else:
         write_videos(source, (7, 5))
-    robocache.ingest(source, tmp_path / "cache")
+    robocache.ingest(source, tmp_path / "cache", jobs=1)
     assert [frames for frames, _ in read_shown(tmp_path / "cache")] == [numbers(0, 7)[1:], numbers(1, 5)[1:]]
 
 
@@ -355,9 +355,9 @@ def test_stamps_that_begin_at_one_period_begin_at_0(tmp_path):
 
 def test_jpeg_of_quality_95_is_the_default(tmp_path):
     source = write_videos(write_set(tmp_path / "source"))
-    robocache.ingest(source, tmp_path / "cache")
-    robocache.ingest(source, tmp_path / "png", image_codec="png")
-    robocache.ingest(source, tmp_path / "worse", image_codec="jpeg:30")
+    robocache.ingest(source, tmp_path / "cache", jobs=1)
+    robocache.ingest(source, tmp_path / "png", image_codec="png", jobs=1)
+    robocache.ingest(source, tmp_path / "worse", image_codec="jpeg:30", jobs=1)
     jpeg, png, worse = (robocache.open(tmp_path / name).streams[TOP] for name in ("cache", "png", "worse"))
     assert [stream.frames.codec for stream in (jpeg, png, worse)] == ["jpeg", "png", "jpeg"]
     expected = np.concatenate([read_video(video_path(source, episode))[1] for episode in range(3)])
