@@ -74,13 +74,13 @@ def write(
         report.leave_out("statistics and findings", "robocache ingest computes them again")
     columns = dataset.episodes.to_pylist()
     tables = {
-        name: texts_of_numbers(dataset, stream)
+        table: texts_of_numbers(dataset, stream)
         for stream in streams.values()
-        if (name := table_name(stream)) is not None
+        if (table := table_name(stream)) is not None
     }
     record = {"provenance": json.dumps(dict(dataset.provenance))}
     if any(tables.values()):
-        record["texts"] = json.dumps({name: texts for name, texts in tables.items() if texts})
+        record["texts"] = json.dumps({table: texts for table, texts in tables.items() if texts})
     for number in range(len(dataset)):
         file_name = f"episode_{number:06d}.mcap"
         show_progress(number, len(dataset), file_name)
