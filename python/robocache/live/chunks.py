@@ -106,7 +106,10 @@ class Chunks:
                 raise errors.ArgumentError(f"offsets_s: expected seconds, since {reason}")
             offsets = np.array(fields["offsets_ns"], np.int64)
         else:
-            offsets = np.round(np.asarray(offsets_s, np.float64) * 1e9).astype(np.int64)
+            seconds = np.asarray(offsets_s, np.float64)
+            if seconds.ndim != 1 or not (np.abs(seconds) <= 1e9).all():
+                raise errors.ArgumentError(f"offsets_s: expected [T] seconds within +-1e9, got {offsets_s!r}")
+            offsets = np.round(seconds * 1e9).astype(np.int64)
         if batch is not None:
             moment = int(batch["time_ns"][0]) if "time_ns" in batch else anchor
             if moment != anchor:

@@ -9,6 +9,7 @@
 #include "robocache/core/arguments.hpp"
 #include "robocache/interpolation/methods/angle.hpp"
 #include "robocache/interpolation/methods/slerp.hpp"
+#include "robocache/source/ring.hpp"
 
 namespace robocache {
 
@@ -60,12 +61,16 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
   if (std::ranges::adjacent_find(time_ns, std::greater_equal()) != time_ns.end()) {
     refuse("time_ns: expected ascending stamps");
   }
+  if (time_ns.front() <= -kLatestNs || time_ns.back() >= kLatestNs) {
+    refuse("time_ns: expected stamps between -2^62 and 2^62 ns, got ", time_ns.front(), " to ", time_ns.back());
+  }
   if (!std::ranges::all_of(actions, [](double number) { return std::isfinite(number); })) {
     refuse("actions: expected finite numbers");
   }
   const int64_t features = std::ssize(actions) / steps;
   const int64_t length = steps > 1 ? time_ns[time_ns.size() - 1] - time_ns[time_ns.size() - 2] : 1;
-  Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, time_ns.back() + length, {}};
+  const int64_t end_ns = time_ns.back() + std::min(length, kLatestNs);  // without overflow
+  Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, end_ns, {}};
   const std::scoped_lock lock(mutex_);
   if (features_ != 0 && features != features_) {
     refuse("actions: expected ", features_, " features, got ", features);

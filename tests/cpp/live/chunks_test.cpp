@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "robocache/source/ring.hpp"
 #include "tests/cpp/expect_refused.hpp"
 
 namespace robocache {
@@ -84,6 +85,9 @@ TEST(Chunks, RefuseInvalidArguments) {
   Chunks chunks({});
   put(chunks, {0, 1}, {0, 1});
   expect_refused<ArgumentError>([&] { put(chunks, {0, 0}, {0, 1}); }, "time_ns: expected ascending stamps");
+  for (const int64_t far : {INT64_MIN, -kLatestNs, kLatestNs, INT64_MAX}) {
+    expect_refused<ArgumentError>([&] { put(chunks, {far}, {0}); }, "time_ns: expected stamps between -2^62 and 2^62");
+  }
   expect_refused<ArgumentError>([&] { put(chunks, {0}, {NAN}); }, "actions: expected finite numbers");
   expect_refused<ArgumentError>([&] { put(chunks, {0}, {1, 2}); }, "actions: expected 1 features, got 2");
   expect_refused<ArgumentError>([&] { put(chunks, {}, {}); }, "actions: expected as many numbers");
