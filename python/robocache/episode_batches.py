@@ -257,6 +257,8 @@ class EpisodeLoader(BatchesInOrder):
             rows = [values[begin : begin + steps] for begin in range(0, len(values), steps)]
             empty = [self.loader._texts[name].empty] * steps
             return [row[:length] + empty[length:] for row, length in zip(rows, lengths.tolist(), strict=True)]
+        if name in self.loader._transforms:  # the caller's own array, whose elements may share memory
+            values = values.copy() if isinstance(values, np.ndarray) else values.clone()
         values, fill = values.reshape(segments, steps, *values.shape[1:]), self._fills.get(name, 0)
         if self.loader.device != "cpu":
             return values.masked_fill_(is_pad.reshape(segments, steps, *[1] * (values.ndim - 2)), fill)

@@ -180,3 +180,39 @@ def test_invalid_transforms_are_refused(dataset):
         robocache.image_batch(np.zeros((1, 4, 4, 3), np.uint8), transform=add_noise)
     with pytest.raises(robocache.ArgumentError, match="mean: goes with a floating dtype"):
         loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=add_noise, mean=0.5))})
+
+
+def grey(images, seeds):
+    """Returns three equal channels that share memory, as torchvision's Grayscale(3) does."""
+    if isinstance(images, np.ndarray):
+        return np.broadcast_to(images[..., :1, :, :], images.shape)
+    return images[..., :1, :, :].expand(images.shape)
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_padded_segments_take_results_that_share_memory(dataset, device, framework):
+    device = "cpu" if framework == "numpy" else device
+    options = {"max_steps": 12, "min_steps": 3, "batch_size": 3, "seed": 5, "device": device, "framework": framework}
+    padded, packed = (
+        copied(next(robocache.EpisodeLoader(dataset, delta_timestamps=windows_of(grey), form=form, **options)))
+        for form in ("padded", "packed")
+    )
+    lengths = packed["lengths"].tolist()
+    assert len(set(lengths)) > 1
+    for key in ("top", "wrist"):
+        for segment, (begin, length) in enumerate(zip(packed["offsets"].tolist(), lengths, strict=False)):
+            np.testing.assert_array_equal(padded[key][segment, :length], packed[key][begin : begin + length])
+            assert not padded[key][segment, length:].any()
+
+
+def test_padding_leaves_the_array_that_a_transform_returned(dataset, device):
+    returned = []
+
+    def ones(images, seeds):
+        returned.append(torch.ones(len(images), 2, device=images.device))
+        return returned[-1]
+
+    options = {"max_steps": 12, "min_steps": 3, "batch_size": 3, "seed": 5, "device": device, "framework": "torch"}
+    batch = next(robocache.EpisodeLoader(dataset, delta_timestamps=windows_of(ones), **options))
+    assert batch["is_pad"].any() and not batch["top"][batch["is_pad"]].any()
+    assert all(array.all() for array in returned)
