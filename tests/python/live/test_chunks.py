@@ -264,8 +264,8 @@ def test_steps_in_rows_have_no_seconds(tmp_path):
     ("arguments", "message"),
     [
         ((0, [0.0, 0.0], np.zeros((2, 1))), "offsets_s: expected ascending"),
-        ((0, [np.nan, 0.1], np.zeros((2, 1))), r"offsets_s: expected \[T\] seconds within \+-1e9, got \[nan, 0\.1\]"),
-        ((0, [-np.inf, 0.1], np.zeros((2, 1))), r"offsets_s: expected \[T\] seconds within"),
+        ((0, [np.nan, -0.1], np.zeros((2, 1))), r"offsets_s: expected \[T\] seconds within \+-1e9, got \[nan, -0\.1\]"),
+        ((0, [-np.inf, -0.1], np.zeros((2, 1))), r"offsets_s: expected \[T\] seconds within"),
         ((0, [0.0, 1e10], np.zeros((2, 1))), r"offsets_s: expected \[T\] seconds within"),
         ((0, [[0.0], [0.1]], np.zeros((2, 1))), r"offsets_s: expected \[T\] seconds within"),
         ((2**63 - 1, [0.0], np.zeros((1, 1))), r"time_ns: expected stamps between -2\^62 and 2\^62 ns"),
