@@ -36,7 +36,7 @@ class Chunks:
             straight line from the earlier action to the newest chunk's, over `fade_s` seconds from the first moment asked for
             after the chunk arrived. The last two modes mix numbers; angles and rotations, which the spec's methods or
             conversions name, go the shorter way round, so that a mixture of rotations is a rotation.
-        decay: how much less a newer chunk weighs, the m of ACT.
+        decay: how much less a newer chunk weighs, the m of ACT; negative: how much more.
         fade_s: the duration of a cross-fade, in seconds.
         spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's raw output and uses the spec's offsets.
         key: the spec's key of the policy's output.

@@ -107,13 +107,20 @@ bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
     action.assign(candidates_.back().action, candidates_.back().action + features_);
     return true;
   }
+  // Relative to the heaviest chunk, so that none overflows; of a negative decay that is the newest.
+  const double heaviest = options_.decay < 0 ? static_cast<double>(candidates_.size() - 1) : 0;
+  const auto weight_of = [&](size_t i) { return std::exp(-options_.decay * (static_cast<double>(i) - heaviest)); };
   action.assign(candidates_[0].action, candidates_[0].action + features_);
   mixed_turns_ = action;
-  double weights = 1;
+  double weights = weight_of(0);
+  if (options_.mode == ChunkMode::kEnsemble) {
+    for (double& number : action) number *= weights;
+  }
   for (size_t i = 1; i < candidates_.size(); ++i) {
     const auto& [chunk, target] = candidates_[i];
     if (options_.mode == ChunkMode::kEnsemble) {
-      const double weight = std::exp(-options_.decay * static_cast<double>(i));
+      const double weight = weight_of(i);
+      if (weight == 0) continue;
       weights += weight;
       for (size_t k = 0; k < features; ++k) action[k] += weight * target[k];
       mix_turns(mixed_turns_, target, weight / weights);

@@ -69,6 +69,16 @@ TEST(Chunks, MixOnlyChunksWithAnAction) {
   EXPECT_DOUBLE_EQ(at(ensemble, 25)[0], (older * 2 + newer * 4) / (older + newer));
   EXPECT_EQ(at(ensemble, 35)[0], 5);
 
+  for (const double decay : {-0.5, -1000.0, 1000.0, -1e308, 1e308}) {
+    Chunks chunks({.mode = ChunkMode::kEnsemble, .decay = decay, .turns = {{.begin = 1}}});
+    for (double k = 0; k < 3; ++k) put(chunks, {static_cast<int64_t>(k), 100}, {k, k, k, k});
+    const double least = std::exp(-0.5);
+    const double mean = (2 + least) / (1 + least + least * least);
+    const std::vector<double> action = at(chunks, 50);
+    EXPECT_NEAR(action[0], decay == -0.5 ? mean : decay < 0 ? 2 : 0, 1e-15);
+    EXPECT_NEAR(action[1], action[0], 1e-15);  // the angles 0, 1 and 2 are within half a turn
+  }
+
   Chunks fading({.mode = ChunkMode::kCrossFade, .fade_ns = 100});
   put(fading, {0, 100, 200, 300}, {0, 0, 0, 0});
   put(fading, {110, 210, 310}, {1, 1, 1});

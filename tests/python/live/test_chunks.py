@@ -42,10 +42,14 @@ def expected_action(chunks, moment, mode, decay, fade_begins):
 
 
 @settings(max_examples=90, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble", "cross-fade"]))
-def test_the_action_follows_the_rule(seed, mode):
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    mode=st.sampled_from(["newest", "ensemble", "cross-fade"]),
+    decay=st.sampled_from([0.3, -0.3]),
+)
+def test_the_action_follows_the_rule(seed, mode, decay):
     rng = np.random.default_rng(seed)
-    chunks, all_chunks, fade_begins = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
+    chunks, all_chunks, fade_begins = Chunks(mode, decay=decay, fade_s=FADE / 1e9), [], {}
     moment = 10**9
     starved = 0
     for _ in range(40):
@@ -57,7 +61,7 @@ def test_the_action_follows_the_rule(seed, mode):
             all_chunks.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        action, expected = chunks.at(moment), expected_action(all_chunks, moment, mode, 0.3, fade_begins)
+        action, expected = chunks.at(moment), expected_action(all_chunks, moment, mode, decay, fade_begins)
         assert (action is None) == (expected is None)
         if expected is None:
             starved += 1
