@@ -79,6 +79,7 @@ class Index:
     declared: the number of frames by the file's header; 0 if the header does not say it.
     pixels, bits: FFmpeg's name of the pixel layout, and the bits of a pixel's first component.
     turn: how the file says that stored frames are turned to be shown; None if they are not.
+    other_tracks: the number of videos in the file that are not read, without single pictures.
     """
 
     path: Path
@@ -91,6 +92,7 @@ class Index:
     pixels: str
     bits: int
     turn: Turn | None = None
+    other_tracks: int = 0
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -117,6 +119,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
                     first = first or next(iter(packet.decode()), None)
             unit, codec, declared = stream.time_base, stream.codec_context, stream.frames
             height, width, pixels = codec.height, codec.width, codec.format
+            other_tracks = sum(other.frames > 1 for other in container.streams.video[1:])
     except FFmpegError as error:
         raise SourceError(f"{path}: not a video that can be read: {error.strerror or error}") from error
     if not packets or not height or not width:
@@ -136,7 +139,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
         turn = None if first is None else turn_of_frame(first)
     if turn is not None and turn.exchanged:
         height, width = width, height
-    return Index(path, time_ns, pts, dts[keyframes], height, width, declared, name, bits, turn)
+    return Index(path, time_ns, pts, dts[keyframes], height, width, declared, name, bits, turn, other_tracks)
 
 
 def _video_stream(container: Any, path: Path) -> Any:
@@ -633,8 +636,11 @@ class VideoFrames:
         self._decoders.close()
 
     def index(self, camera: str, path: Path, *, deep_gray: bool = False) -> Index:
-        """Calls :func:`index_video` for a camera's file, and notes if its frames are turned."""
+        """Calls :func:`index_video` for a camera's file, and notes if its frames are turned, or if it has other videos."""
         index = index_video(path, deep_gray=deep_gray)
+        if index.other_tracks:
+            why = "of several in the file the first is read; files of one video each give all"
+            self._notes.leave_out(f"{camera}: video tracks", why)
         if index.turn is not None:
             self._notes.leave_out(f"{camera}: frames as stored in the file", f"{index.turn}, as the file says")
         return index

@@ -435,6 +435,26 @@ def test_a_declared_camera_without_any_file_is_left_out(tmp_path):
     assert report.rows[TOP] == 21
 
 
+def test_other_videos_of_a_file_are_named(tmp_path):
+    source = write_videos(write_set(tmp_path / "source"))
+    expected = robocache.ingest(source, tmp_path / "cache", jobs=1)
+    one = video_path(source, 1)
+    paths = one, video_path(source, 2)
+    with av.open(str(tmp_path / "two.mp4"), "w") as both, contextlib.ExitStack() as stack:
+        containers = [stack.enter_context(av.open(str(path))) for path in paths]
+        tracks = [both.add_stream_from_template(container.streams.video[0]) for container in containers]
+        for container, track in zip(containers, tracks, strict=True):
+            for packet in container.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = track
+                    both.mux(packet)
+    (tmp_path / "two.mp4").replace(one)
+    report = robocache.ingest(source, tmp_path / "two", jobs=1)
+    assert outcomes.reasons(report.left_out)[f"{TOP}: video tracks"].startswith("of several in the file the first")
+    assert len(report.left_out) == len(expected.left_out) + 1
+    assert read_shown(tmp_path / "two") == read_shown(tmp_path / "cache")
+
+
 def test_unused_frames_are_counted(tmp_path):
     source = write_set(tmp_path / "source")
     for episode, frames in enumerate((7, 8, 11)):
