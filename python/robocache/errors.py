@@ -48,4 +48,4 @@ class DeviceError(Error, RuntimeError):
 
 @register_error("robocache.StaleError")
 class StaleError(Error, RuntimeError):
-    """A live stream is too far behind for the batch, or has forgotten rows that the batch needs."""
+    """A live stream is too far behind for the batch, repeats its last row, or has forgotten rows that the batch needs."""
