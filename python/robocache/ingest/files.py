@@ -43,6 +43,8 @@ POINTER = "a Git LFS pointer, not the data; run `git lfs pull` in its repository
 _LFS = b"version https://git-lfs"
 # The beginning of files ._NAME, in which macOS keeps attributes of the file NAME on disks of other systems.
 _APPLE_DOUBLE = b"\0\5\x16\7"
+# The beginnings of names of folders with what was deleted or with old copies: .Trash-1000, .ipynb_checkpoints, .snapshot.
+_HIDDEN = (".", "$RECYCLE.BIN")
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class Listing:
     unreadable: folders that cannot be opened, and why.
     repeated: symlinks to folders that are listed by another path: {symlink: other path}.
     outside: symlinks to files and folders outside the source, which are not followed; see :func:`bounded`.
+    hidden: hidden folders, whose files are not listed.
     apple: the number of files ._NAME that macOS made beside others. They are not listed.
     """
 
@@ -161,6 +164,7 @@ class Listing:
     unreadable: dict[Path, OSError] = field(default_factory=dict)
     repeated: dict[Path, Path] = field(default_factory=dict)
     outside: list[Path] = field(default_factory=list)
+    hidden: list[Path] = field(default_factory=list)
     apple: int = 0
 
     def note(self, root: Path, notes: Notes) -> None:
@@ -170,6 +174,8 @@ class Listing:
         for folder, error in self.unreadable.items():
             with notes.reading(str(folder.relative_to(root)), folder):
                 raise error
+        for folder in self.hidden:
+            notes.leave_out(str(folder.relative_to(root)), "a hidden folder")
         if self.apple:
             notes.leave_out("._*", f"attributes of files, which macOS keeps there: {self.apple}")
         for link, folder in self.repeated.items():
@@ -233,7 +239,9 @@ def list_files(source: Path) -> Listing:
         if folder is not source and _is_unfinished(folder, names):
             continue
         for entry in entries:
-            if entry.is_symlink() and _is_data(entry) and _leads_out(entry.path):
+            if entry.name.startswith(_HIDDEN) and _is_folder(entry):
+                listing.hidden.append(folder / entry.name)
+            elif entry.is_symlink() and _is_data(entry) and _leads_out(entry.path):
                 listing.outside.append(folder / entry.name)
             elif entry.name.startswith("._") and _head_has(folder / entry.name, _APPLE_DOUBLE):
                 listing.apple += 1
@@ -246,6 +254,7 @@ def list_files(source: Path) -> Listing:
     listing.files.sort()
     listing.caches.sort()
     listing.outside.sort()
+    listing.hidden.sort()
     return listing
 
 

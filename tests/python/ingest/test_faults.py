@@ -11,7 +11,7 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
-from hdf5_files import make_droid, write_droid
+from hdf5_files import make_droid, write_droid, write_hdf5
 from lerobot_files import make_episodes, rewrite, with_column, write_json_lines, write_lerobot, write_table
 from outcomes import assert_refused, assert_skipped, reasons
 from robocache.cli import main
@@ -209,6 +209,27 @@ def test_files_in_which_macos_keeps_attributes_are_left_out_by_number(form, rng,
     report = robocache.ingest(source, tmp_path / "cache")
     assert (report.episodes, report.rows, report.skipped) == (plain.episodes, plain.rows, [])
     assert "._*" in reasons(report.left_out)
+
+
+@pytest.mark.parametrize("hidden", [".Trash-1000/files", ".ipynb_checkpoints", "$RECYCLE.BIN/S-1-5-21"])
+@pytest.mark.parametrize("form", ["aloha", "csv", "lerobot"])
+def test_deleted_recordings_in_hidden_folders_are_no_episodes(form, hidden, rng, tmp_path):
+    source = tmp_path / ".data/source"  # the user chose it, so it may be hidden
+    if form == "lerobot":
+        write_lerobot(source, make_episodes(rng))
+        kept, deleted = source / "data/chunk-000/episode_000000.parquet", source / "data" / hidden
+    elif form == "aloha":
+        kept, deleted = source / "episode_0.hdf5", source / hidden
+        write_hdf5(kept, {"action": np.zeros((3, 2)), "observations/qpos": np.zeros((3, 2))})
+    else:
+        kept, deleted = write_lines(source / "logs/imu.csv", "time_s,x", "0,1", "0.1,2"), source / hidden
+    deleted.mkdir(parents=True)
+    (deleted / kept.name).write_bytes(kept.read_bytes())
+    options = {"rate_hz": 50} if form == "aloha" else {}
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    assert (report.episodes, report.skipped) == (3 if form == "lerobot" else 1, [])
+    name = deleted.relative_to(source).as_posix().removesuffix(hidden) + hidden.split("/")[0]
+    assert reasons(report.left_out)[name] == "a hidden folder"
 
 
 def test_symlinks_of_the_hubs_cache_are_read(rng, tmp_path):
