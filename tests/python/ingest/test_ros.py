@@ -9,6 +9,7 @@ import pytest
 import zstandard
 from loaders_by_keywords import loader_by_keywords
 from mcap.reader import make_reader
+from outcomes import reasons
 from robocache.ingest import registry
 from robocache.ingest.messages import passes
 from robocache.ingest.options import make_options
@@ -172,6 +173,20 @@ def test_bags_of_ros_1(compression, tmp_path):
         read(tmp_path / "cut.bag")
     readout = read(tmp_path / "cut.bag", on_error="skip")
     assert len(readout.only["/say"].rows) == 30 and readout.skipped
+
+
+def test_copies_that_rosbag_compress_keeps_are_no_episodes(tmp_path):
+    topics = {
+        "/say": ("std_msgs/msg/String", [(START + k, message("std_msgs/msg/String", ROS1, data="x")) for k in (0, 1)])
+    }
+    for name in ("run_1.bag", "run_1.orig.bag", "alone.orig.bag"):
+        write_bag1(tmp_path / "bags" / name, topics, "lz4" if name == "run_1.bag" else None)
+    report = robocache.ingest(tmp_path / "bags", tmp_path / "cache")
+    names = robocache.open(tmp_path / "cache").episodes["name"].to_pylist()
+    assert names == ["alone.orig.bag", "run_1.bag"]
+    assert reasons(report.left_out)["run_1.orig.bag"].startswith("rosbag's copy of run_1.bag")
+    report = robocache.ingest(tmp_path / "bags/run_1.orig.bag", tmp_path / "copy")
+    assert report.episodes == 1
 
 
 # ---- the cache ----

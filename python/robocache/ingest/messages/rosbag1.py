@@ -34,8 +34,17 @@ _LARGEST_HEADER = 1 << 20
 def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every bag."""
     root, listing = look_through(source, notes)
-    files = [file for file in listing.files if file == source or is_bag(file)]
-    listing.name_others(files, "no bags", root, notes)
+    found = [file for file in listing.files if file == source or is_bag(file)]
+    listing.name_others(found, "no bags", root, notes)
+    files = []
+    for file in found:
+        # `rosbag compress`, `decompress` and `reindex` keep NAME.bag as it was as NAME.orig.bag.
+        changed = file.with_name(f"{file.name.removesuffix('.orig.bag')}.bag")
+        if file.name.endswith(".orig.bag") and changed in found:
+            why = f"rosbag's copy of {changed.name} before it was compressed or indexed anew"
+            notes.leave_out(str(file.relative_to(root)), why)
+        else:
+            files.append(file)
     yield from read_bags(source, [(file.relative_to(root).as_posix(), RosBag1(file)) for file in files], options, notes)
 
 
