@@ -149,10 +149,8 @@ class Normalized:
     def __init__(self, batches, native):
         self.batches, self.native, self.device = batches, native, native.device
         self.dataset, self.save_spec = native.dataset, native.save_spec
-        self.mean, self.std = (
-            torch.tensor(numbers, device=self.device).view(3, 1, 1)
-            for numbers in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-        )
+        imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        self.mean, self.std = (torch.tensor(numbers, device=self.device).view(3, 1, 1) for numbers in imagenet)
 
     def __iter__(self):
         for batch in self.batches:
@@ -201,7 +199,7 @@ def batch_ms(batches, seconds, ahead=8):
 
 
 def step_ms(native, seconds):
-    """Returns the milliseconds per step of ACT, which repeats one batch."""
+    """Returns the milliseconds per training step of ACT; every step takes the same batch."""
     batch = next(native)
     keys = {key: native.dataset.streams[key].shape[-1] for key in (STATE, ACTION)}
     policy = build("act", keys, 128).to(native.device)

@@ -48,7 +48,8 @@ def test_the_output_is_short_and_ends_with_the_result(demo):
 
 
 def test_the_camera_sees_the_arm_move(demo):
-    camera = robocache.open(demo[1] / "cache").streams["camera"]
+    _, out, _ = demo
+    camera = robocache.open(out / "cache").streams["camera"]
     assert (camera.frames.codec, camera.shape) == ("jpeg", (96, 128, 3))
     first, last = (frames.astype(int) for frames in camera.values[[0, 200]])
     has_moved = np.abs(last - first).max(-1) > 40
@@ -58,7 +59,8 @@ def test_the_camera_sees_the_arm_move(demo):
 
 
 def test_the_recording_is_as_irregular_as_a_real_one(demo):
-    dataset = robocache.open(demo[1] / "cache")
+    _, out, _ = demo
+    dataset = robocache.open(out / "cache")
     assert len(dataset) == 2
     rates = {name: stream.rate_hz for name, stream in dataset.streams.items()}
     expected = {"joint.state": 500, "imu": 200, "end_effector.pose": 100, "camera": 30}
@@ -79,7 +81,8 @@ def test_the_same_seed_gives_the_same_recording(demo, tmp_path):
         physics = _Physics(3)
         for episode in range(2):
             _record(physics, writer, episode, np.random.default_rng([3, episode]))
-    repeated, first = robocache.open(tmp_path / "cache"), robocache.open(demo[1] / "cache")
+    _, out, _ = demo
+    repeated, first = robocache.open(tmp_path / "cache"), robocache.open(out / "cache")
     for name, stream in first.streams.items():
         np.testing.assert_array_equal(repeated.streams[name].time_ns, stream.time_ns)
         values = [np.asarray(streams[name].values) for streams in (repeated.streams, first.streams)]

@@ -178,8 +178,8 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     names = [cells[0].lstrip("#% "), *cells[1:]]
     why = ""
     if time_column is None:
-        below = _split_cells(rows[1][1], separator) if len(rows) == 2 and rows[1][0] > number else []
-        time_column, why = _find_column(file, names, below, options)
+        following = _split_cells(rows[1][1], separator) if len(rows) == 2 and rows[1][0] > number else []
+        time_column, why = _find_column(file, names, following, options)
     clocks = [i for i in range(len(names)) if time_column in (i, names[i], cells[i])]
     if not clocks:
         raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
@@ -203,13 +203,14 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     return begin
 
 
-def _find_column(file: Path, names: list[str], below: list[str], options: CsvOptions) -> tuple[int, str]:
-    """Returns the index of the clock's column, and why this column is the clock; "" if its name says so.
+def _find_column(file: Path, names: list[str], following: list[str], options: CsvOptions) -> tuple[int, str]:
+    """Returns the index of the clock's column, and why this column is the clock; "" if its name says so. following: the cells of the line
+    after the names.
 
     Raises:
         SourceError: by its name the first column counts rows or measures something else, and none or several others are named a time.
     """
-    if re.fullmatch(_VALUE, names[0]) or says_time(names[0], below[0] if below else ""):
+    if re.fullmatch(_VALUE, names[0]) or says_time(names[0], following[0] if following else ""):
         return 0, ""
     times = find_clock(names)
     if len(times) == 1:

@@ -122,7 +122,7 @@ def make_droid(rng, rows, start_ms=1_690_000_000_000):
             f"observation/timestamp/cameras/{serial}_read_start": step + 4,
             f"observation/timestamp/cameras/{serial}_read_end": step + 12,
             f"observation/timestamp/cameras/{serial}_frame_received": step + 10,
-            f"observation/timestamp/cameras/{serial}_estimated_capture": step + 10 - 41,
+            f"observation/timestamp/cameras/{serial}_estimated_capture": step + 10 - 41,  # ms of latency
         }
     return trajectory
 

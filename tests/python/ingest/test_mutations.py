@@ -142,5 +142,5 @@ def test_randomly_changed_sources(kind, on_error, rng, tmp_path):
             written += 1
         finally:
             file.write_bytes(content)
-    # If no ingest or every ingest succeeds, the changes test nothing.
-    assert 0 < written < rounds(20) or (written == rounds(20) and on_error == "skip")
+    assert written > 0  # if no ingest or, without skipping, every ingest succeeds, the changes test nothing
+    assert written < rounds(20) or on_error == "skip"
