@@ -67,9 +67,8 @@ def joints_of(point):
 def frame_of(ball):
     """Returns the image, uint8 [PIXELS, PIXELS, 1], of a camera above the table, in which the ball is a bright spot."""
     x, y = (np.arange(PIXELS) + 0.5) / PIXELS * VIEW_M - [[VIEW_M / 2 - 0.3], [VIEW_M / 2]]
-    return (255 * np.exp(-((x[None] - ball[0]) ** 2 + (y[:, None] - ball[1]) ** 2) / 0.08**2)).astype(np.uint8)[
-        ..., None
-    ]
+    brightness = np.exp(-((x[None] - ball[0]) ** 2 + (y[:, None] - ball[1]) ** 2) / 0.08**2)
+    return (255 * brightness).astype(np.uint8)[..., None]
 
 
 class Arm:

@@ -234,9 +234,8 @@ def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
         return []
     shown = streams
     if len(streams) > room - 1:
-        kept = sorted(streams, key=lambda stream: (stream.kind != "frames", -stream.rows))[
-            : max(room - 2, _STREAMS_LEAST)
-        ]
+        largest_first = sorted(streams, key=lambda stream: (stream.kind != "frames", -stream.rows))
+        kept = largest_first[: max(room - 2, _STREAMS_LEAST)]
         shown = [stream for stream in streams if stream in kept]
     shows_jitter = any(stream.clock == "recorded" for stream in shown)
     headings = ["stream", "a row", "rows", "Hz", *["jitter ms"] * shows_jitter]

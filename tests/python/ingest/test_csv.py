@@ -461,7 +461,7 @@ def test_a_column_empty_in_one_file_has_the_type_of_other_files(filled_run, work
     assert dataset.streams["imu"].names == ["a", "ok", "none"]
     for run in range(3):
         rows = dataset.episode(run)
-        assert list(rows["imu.note"][1]) == ["grasp"] * (run == filled_run)
+        assert list(rows["imu.note"][1]) == (["grasp"] if run == filled_run else [])
         ok = 1.0 if run == filled_run else np.nan
         np.testing.assert_array_equal(rows["imu"][1], [[run, ok, np.nan], [5, np.nan, np.nan]])
 
@@ -564,7 +564,7 @@ def test_odd_headers_and_lines_are_read(lines, values, tmp_path):
 @pytest.mark.parametrize("header", ["t|a|note", '"t"|"a (x;y)"|note', "#t|a|note", None])
 def test_the_separator_is_found_and_noted(separator, header, tmp_path):
     texts = ["go", "stop; now" if separator == "," else "stop, now"]
-    lines = [header] * (header is not None) + [f"0.0|1|{texts[0]}", f"0.5|2|{texts[1]}"]
+    lines = ([] if header is None else [header]) + [f"0.0|1|{texts[0]}", f"0.5|2|{texts[1]}"]
     dataset, _ = ingest_csv(tmp_path, *(line.replace("|", separator) for line in lines))
     stream = dataset["imu"]
     assert (stream.time_ns.tolist(), stream.values.tolist()) == ([0, 500_000_000], [[1], [2]])
@@ -797,7 +797,7 @@ def test_integer_seconds_beside_a_complete_stamp_are_refused(tmp_path):
 @pytest.mark.parametrize("header", [None, "t,rest,x", "time,nsec,x"])
 def test_a_pair_that_no_header_names_is_refused(header, tmp_path):
     lines = [f"{1700000000 + k // 10},{k % 10 * 100000000},{k}" for k in range(30)]
-    lines = [header] * (header is not None) + lines
+    lines = ([] if header is None else [header]) + lines
     refuse_csv(tmp_path, lines, "whole seconds that repeat", "time_unit")
     assert ingest_csv(tmp_path, *lines, time_unit="s")[1].rows == {"imu": 30}
 

@@ -481,9 +481,8 @@ def test_random_damage(kind, rng, tmp_path):
                 _, notes = read_all(path, format=format, on_error=on_error, **options)
                 assert number % 2 or not notes.skipped
             else:
-                ingest_and_open(path, tmp_path / "cache", format=format, on_error=on_error, overwrite=True, **options)[
-                    0
-                ].verify()
+                robocache.ingest(path, tmp_path / "cache", format=format, on_error=on_error, overwrite=True, **options)
+                robocache.open(tmp_path / "cache").verify()
         except robocache.Error as error:
             assert str(tmp_path) in str(error)
         assert time.process_time() - started < 2

@@ -132,7 +132,7 @@ def test_pixels_of_small_arrays_are_exact_and_loss_is_noted(write, side, rng, tm
     assert assumed["png"] == assumed["jpeg:80"] == []
     pixels_read = robocache.open(tmp_path / "None").streams[name].values[:]
     assert np.array_equal(pixels_read, pixels) == (side < 32)
-    assert [note.streams for note in assumed[None]] == [[name]] * (side >= 32)
+    assert [note.streams for note in assumed[None]] == ([[name]] if side >= 32 else [])
     if side >= 32:
         assert "--image-codec png" in assumed[None][0].reason and "quality 95" in assumed[None][0].reason
 
@@ -259,7 +259,7 @@ def test_the_indices_of_a_palette_are_the_labels(write, bits, masks, tmp_path):
         report = robocache.ingest(source, tmp_path / name / "cache", **options)
         pixels = robocache.open(tmp_path / name / "cache").streams[stream].values[:]
         reasons = [note.reason for note in report.assumed if "colours of PNGs with a palette" in note.reason]
-        assert len(reasons) == (not is_mask) and pixels.shape[-1] == (1 if is_mask else 3)
+        assert len(reasons) == (0 if is_mask else 1) and pixels.shape[-1] == (1 if is_mask else 3)
         if is_mask:
             np.testing.assert_array_equal(pixels, masks)
             assert f"{stream}: colours of a palette" in [note.what for note in report.left_out]

@@ -455,7 +455,7 @@ def test_methods_of_a_mapping_are_no_assumption(stream_mapping, is_assumed, rng,
         tmp_path / "cache",
         mapping={"streams": {"observation.state": stream_mapping}} if stream_mapping else None,
     )
-    assert [note.reason for note in report.assumed] == ["a quaternion, by name"] * is_assumed
+    assert [note.reason for note in report.assumed] == (["a quaternion, by name"] if is_assumed else [])
 
 
 def test_methods_of_a_mapping_precede_the_subject_column(tmp_path):

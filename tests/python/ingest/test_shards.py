@@ -91,7 +91,7 @@ def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (7, 1, 12, 3, 5, 2)), version, per_file=2)
     file = sorted((source / "data").rglob("*.parquet"))[1]
     content = bytearray(file.read_bytes())
-    content[60:-4000] = bytes(len(content) - 4060)
+    content[60:-4000] = bytes(len(content) - 4060)  # the footer stays
     file.write_bytes(content)
     single = robocache.ingest(source, tmp_path / "single", on_error="skip")
     assert single.skipped and single.episodes in (4, 5)
@@ -368,7 +368,7 @@ def test_a_damaged_shard_is_not_merged(name, tmp_path):
         convert(planned, shard)
     file = planned.path(1) / "streams/imu" / name
     content = bytearray(file.read_bytes())
-    content[130] ^= 0x40
+    content[130] ^= 0x40  # behind the header
     file.write_bytes(content)
     with pytest.raises(robocache.FileError, match=f"{file}: at byte 128: .*damaged; remove {planned.path(1)}"):
         merge(planned.folder, tmp_path / "cache")
