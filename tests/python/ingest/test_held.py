@@ -36,8 +36,9 @@ def stamp(k):
 def rows_between(dataset, stream, step=STEP, **window):
     """Returns the loader's values at 0, 0.31 and 0.77 of each step: ``[ROWS - 1, 3, features]``."""
     offsets = [0, 0.31 * step / 1e9, 0.77 * step / 1e9]
-    windows = {stream: robocache.Window(offsets, dtype="float64", **window)}
-    loader = robocache.Loader(dataset, delta_timestamps=windows, anchors=stream, batch_size=ROWS, shuffle=False)
+    windows = {stream: robocache.Window(offsets, **window)}
+    options = {"default": robocache.Window(dtype="float64"), "anchors": stream, "batch_size": ROWS, "shuffle": False}
+    loader = robocache.Loader(dataset, delta_timestamps=windows, **options)
     return np.asarray(next(iter(loader))[stream])[: ROWS - 1].reshape(ROWS - 1, 3, -1)
 
 
