@@ -18,16 +18,12 @@ from ..findings import Finding
 from .episodes import SHIFT_SHARE, SHIFTS, share_of_equal_rows
 from .streams import Clock, Survey
 
-LARGEST_LAG_S = 1.0
+LARGEST_LAG_S = 1.0  # a peak beyond 90 % of it counts as none, since the curve may rise further beyond its end
 CORRELATION = 0.5  # the least correlation of the rates of change, at the peak
 # The largest correlation of opposite sign allowed, as a share of the peak. Periodic motion exceeds it, and so does a velocity beside its position.
 OPPOSITE = 0.7
-PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = (
-    24,
-    5,
-    10.0,
-    4.0,
-)  # the most and the fewest pieces, the longest and the shortest
+PIECES, PIECES_LEAST = 24, 5  # the most and the fewest pieces
+PIECE_S, PIECE_LEAST_S = 10.0, 4.0  # the longest and the shortest piece
 AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or the share SAME_LAG of the lag
 SAME_LAG = 0.2
 LATENCY_WARNING_S = 0.1
@@ -104,7 +100,7 @@ def _find_pieces(clock: Clock, reference: Clock) -> list[tuple[slice, slice]]:
     begins, ends = np.maximum(clock.first_ns, reference.first_ns), np.minimum(clock.last_ns, reference.last_ns)
     spans = np.where((clock.rows > 0) & (reference.rows > 0), ends - begins, 0)
     possible: list[tuple[int, int, int]] = []
-    for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():
+    for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():  # after 11 hours of an episode none begins
         piece_count = max(1, int(spans[episode] // int(PIECE_S * 1e9)))
         length = int(spans[episode]) // piece_count
         possible += [(episode, int(begins[episode]) + k * length, length) for k in range(min(piece_count, 4096))]

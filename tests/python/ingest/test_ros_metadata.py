@@ -33,7 +33,7 @@ def make_markers(store, n=6, empty=0):
     kind = "visualization_msgs/msg/Marker"
     messages = [message(kind, store, id=k, text="cup", ns="objects") for k in range(n)]
     return [
-        (START + k, message("visualization_msgs/msg/MarkerArray", store, markers=[marker] * (k >= empty)))
+        (START + k, message("visualization_msgs/msg/MarkerArray", store, markers=[marker] if k >= empty else []))
         for k, marker in enumerate(messages)
     ]
 

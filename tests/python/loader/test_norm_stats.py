@@ -247,8 +247,9 @@ def test_episodes_stats_are_merged_like_lerobots(rng, tmp_path):
         episode_stats = {"action": stats, "observation.images.top": image}
         lines.append(json.dumps({"episode_index": number, "stats": episode_stats}, ensure_ascii=False))
     # An older line of the last episode, which the later line replaces.
-    episode_stats["action"] |= {"mean": (np.array(computed["mean"]) + 1000).tolist()}
-    replaced = json.dumps({"episode_index": 5, "stats": episode_stats}, ensure_ascii=False)
+    older = json.loads(lines[-1])
+    older["stats"]["action"]["mean"] = (np.array(older["stats"]["action"]["mean"]) + 1000).tolist()
+    replaced = json.dumps(older, ensure_ascii=False)
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join([replaced, *lines]) + "\n")
     loaded = robocache.load_norm_stats(tmp_path)
     pooled = oracle.stats_of(np.concatenate(episodes))
