@@ -43,6 +43,22 @@ def test_demos_become_episodes(rng, tmp_path):
     assert (facts["rate_hz"], facts["rate_from"], facts["total"]) == (20, "env_args.env_kwargs.control_freq", 27)
 
 
+def test_files_with_the_same_demos_are_named(rng, tmp_path):
+    demos = {f"demo_{number}": make_demo(rng, 5 + number) for number in range(2)}
+    low = {name: {key: demo[key] for key in ("actions", "states")} for name, demo in demos.items()}
+    write_robomimic(tmp_path / "in/image.hdf5", demos)
+    write_robomimic(tmp_path / "in/low_dim.hdf5", low, compression="gzip")
+    write_robomimic(tmp_path / "in/more.hdf5", {"demo_0": make_demo(rng, 5)})
+    zeros = {"demo_0": {"actions": np.zeros((5, 7)), "states": np.ones((5, 2))}}
+    write_robomimic(tmp_path / "in/zeros_0.hdf5", zeros)
+    write_robomimic(tmp_path / "in/zeros_1.hdf5", zeros)
+    for workers in (None, 2):
+        report = robocache.ingest(tmp_path / "in", tmp_path / f"cache{workers}", workers=workers, on_error="skip")
+        noted = {what: reason for what, reason in reasons(report.assumed).items() if what.startswith("demos of")}
+        assert list(noted) == ["demos of low_dim.hdf5"]
+        assert "image.hdf5, whose first has the same actions" in noted["demos of low_dim.hdf5"]
+
+
 @pytest.mark.parametrize(
     ("controllers", "absolute"),
     [

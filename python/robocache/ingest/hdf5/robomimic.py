@@ -11,6 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ _LEFT_OUT = {"next_obs": "the next row's obs, which is a row of obs too, except 
 _LISTS = ("src_demo_inds",)
 # The most demos of a file; each becomes an episode.
 _MOST_DEMOS = 1 << 20
+# The most bytes of a demo's actions that are compared between files.
+_HASHED_BYTES = 1 << 24
 # Isaac Lab's group for the state after the reset.
 _INITIAL = "initial_state"
 # The attribute in which LIBERO's writer stores robosuite's macros.IMAGE_CONVENTION, which the simulator's pictures follow.
@@ -62,6 +65,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
     listing, files = find_files(source, notes)
     listing.leave_out_others(files, "not read", notes)
     kinds = Kinds()
+    by_actions: dict[str, str] = {}  # the first file whose first demo has these actions
     for path, name in files.items():
         with notes.reading(name, path), open_file(path) as file:
             data = _find_data(path, file)
@@ -102,6 +106,12 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     if task and not any(metadata.get(key) for key in NAMES):  # an attribute of the demo has priority
                         metadata["task"] = task
                     tree = walk(path, group, what, notes, _LEFT_OUT)
+                    if (
+                        demo == demos[0]
+                        and (earlier := by_actions.setdefault(_hash_actions(tree) or name, name)) != name
+                    ):
+                        why = f"beside those of {earlier}, whose first has the same actions: if both files have the same demos, ingest one"
+                        notes.assume(f"demos of {name}", why)
                     lists = {key: _take_list(tree, key) for key in _LISTS if key in tree.datasets}
                     demo_rows = _count_rows(tree, metadata)
                     metadata |= take_constants(tree, demo_rows, notes, (_INITIAL,))
@@ -231,6 +241,19 @@ def _hash_model(group: h5py.Group) -> dict[str, str]:
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute model_file"):
         model = read_attribute(group, "model_file")
         return {"model_sha256": hashlib.sha256(model if isinstance(model, bytes) else str(model).encode()).hexdigest()}
+
+
+def _hash_actions(tree: Tree) -> str | None:
+    """Returns a hash of a demo's actions; None if they are missing, large or damaged."""
+    actions = tree.datasets.get("actions")
+    if actions is None or actions.dtype.kind not in "iuf":
+        return None
+    if max(math.prod(actions.shape), math.prod(actions.chunks or ())) * actions.dtype.itemsize > _HASHED_BYTES:
+        return None
+    with suppress(OSError):
+        values = np.asarray(actions[:])
+        return hashlib.sha256(values.tobytes()).hexdigest() if values.any() else None
+    return None
 
 
 def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None:
