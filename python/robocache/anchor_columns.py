@@ -306,7 +306,12 @@ def as_columns(argument: str, table: Any) -> dict[str, list[Any]]:
                 )
         return {name: [columns[name] for columns in rows] for name in (rows[0] if rows else ("episode", *_ENDS["s"]))}
     if isinstance(table, Mapping):
-        return {name: list(column) for name, column in table.items()}
+        try:
+            return {name: list(column) for name, column in table.items()}
+        except TypeError:
+            raise errors.ArgumentTypeError(
+                f"{argument}: expected a list of values in each column, got {table!r}"
+            ) from None
     raise errors.ArgumentTypeError(
         f"{argument}: expected a table of ranges: {{column: values}}, a list of {{column: value}} or a table of pyarrow, got "
         f"{table!r}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, c
 import numpy as np
 
 from . import _lib, errors, frames
-from ._check import number, truth, whole, wholes
+from ._check import listed, number, truth, whole, wholes
 from ._printable import count
 from .actions.declared import is_absolute
 from .conditions import as_expression, true_rows
@@ -161,10 +161,9 @@ def _facts_of(stream: Stream) -> dict[str, Any]:
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
     """Returns these quantiles and the default ones, ascending, and the names of the statistics' fields."""
     levels = {0.01, 0.1, 0.5, 0.9, 0.99}
-    for value in quantiles:
-        quantile = float(number("quantiles", value))
+    for quantile in listed(number, "quantiles", quantiles, np.float64).tolist():
         if not 0 <= quantile <= 1:
-            raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {value!r}")
+            raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {quantile!r}")
         levels.add(quantile)
     names = []
     for quantile in sorted(levels):

@@ -634,11 +634,11 @@ class Loader(BatchesInOrder):
         Raises:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
-        return self._affine_of[key].normalize(x, dataset_index)
+        return self._affine_of[_lib.text("key", key)].normalize(x, dataset_index)
 
     def unnormalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """The inverse of :meth:`normalize`, with the same arguments: a policy's output in the recording's units."""
-        return self._affine_of[key].unnormalize(x, dataset_index)
+        return self._affine_of[_lib.text("key", key)].unnormalize(x, dataset_index)
 
     def to_absolute(self, key: str, x: Array, batch: Mapping[str, Any], dataset_index: Any = None) -> Array:
         """Turns a policy's output for a key with ``Window(convert=...)`` back into recorded values: undoes the normalisation
@@ -666,7 +666,7 @@ class Loader(BatchesInOrder):
             >>> loader.to_absolute("action", batch["action"], batch).shape
             torch.Size([256, 16, 7])
         """
-        window = self._windows.get(key)
+        window = self._windows.get(_lib.text("key", key))
         if window is None or window.convert is None:
             keys = ", ".join(repr(name) for name, other in self._windows.items() if other.convert) or "none"
             raise errors.ArgumentError(f"key: expected one with conversions, which are {keys}, got {key!r}")

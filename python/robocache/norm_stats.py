@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import number
+from ._check import listed, number
 from ._printable import warn
 from ._temporary import write_whole
 from .dataset import Stats
@@ -266,7 +266,7 @@ def merge_stats(stats: Sequence[Mapping[str, Any]], *, weights: Sequence[float] 
 
 
 def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]:
-    numbers = np.array([number(f"weights[{index}]", weight) for index, weight in enumerate(weights)], np.float64)
+    numbers = listed(number, "weights", weights, np.float64)
     if len(numbers) != count or not np.isfinite(numbers).all() or (numbers < 0).any() or not (numbers > 0).any():
         raise errors.ArgumentError(
             f"weights: expected {count} finite numbers of at least 0, one of them above 0, got {numbers.tolist()}"

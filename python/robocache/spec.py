@@ -96,7 +96,7 @@ class Spec:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
         keys = self.keys
-        fields = keys.get(key)
+        fields = keys.get(_lib.text("key", key))
         if fields is None or fields["convert"] is None or fields["rows"] is None:
             others = ", ".join(repr(name) for name, key in keys.items() if key["convert"] and key["rows"]) or "none"
             raise errors.ArgumentError(f"key: expected one with conversions, which are {others}, got {key!r}")
@@ -115,7 +115,7 @@ class Spec:
         Raises:
             ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
         """
-        return AffineOf(lambda _: self.keys, 1)[key].unnormalize(x)
+        return AffineOf(lambda _: self.keys, 1)[_lib.text("key", key)].unnormalize(x)
 
     def __eq__(self, other: object) -> bool:
         return self._json == other._json if isinstance(other, Spec) else NotImplemented

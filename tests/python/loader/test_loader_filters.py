@@ -332,6 +332,7 @@ def test_conditions_by_feature_names_and_texts(tmp_path):
         ({"drop": [{"episode": 2, "start_row": 4, "end_row": 60}]}, "^anchors.drop: .*episode 2.*42.*60"),
         ({"drop": [{"episode": 2, "start_row": -4, "end_row": 6}]}, "^anchors.drop: row 0: .*-4"),
         ({"drop": [{"episode": 2}, 3]}, "^anchors.drop: row 1: .*3"),
+        ({"keep": {"episode": 0, "start_s": 0, "end_s": 1}}, "^anchors.keep: expected a list of values in each column"),
         ({"keep": []}, "^anchor: expected a tick to draw"),
         ({"where": pc.field("arm[0]") > 1e9}, "^anchor: expected a tick to draw.*where"),
         (

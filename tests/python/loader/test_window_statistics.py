@@ -398,6 +398,8 @@ def test_statistics_of_a_weighted_mixture(tmp_path, rng):
     for weights in ([1], [1, -1], [0, 0], [1, np.nan], [np.inf, 1]):
         with pytest.raises(robocache.ArgumentError, match=r"weights"):
             robocache.merge_stats(parts, weights=weights)
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^weights: expected a list of numbers, got 3"):
+        robocache.merge_stats(parts, weights=3)
 
 
 def test_ranks_with_their_own_episodes_have_the_statistics_of_all(tmp_path, rng):
@@ -564,8 +566,15 @@ def test_invalid_arguments_are_refused(tmp_path, rng):
     ]:
         with pytest.raises(robocache.ArgumentError, match=match):
             dataset.statistics(**arguments)
-    with pytest.raises(robocache.ArgumentTypeError, match="quantiles"):
-        dataset.statistics(loader, quantiles=["q02"])
+    for quantiles in (["q02"], 0.02, None):
+        with pytest.raises(robocache.ArgumentTypeError, match="quantiles"):
+            dataset.statistics(loader, quantiles=quantiles)
+    with_key_and_array = (loader.normalize, loader.unnormalize, loader.spec.unnormalize)
+    calls = [(call, (np.zeros(3), "action")) for call in with_key_and_array]
+    calls += [(call, (np.zeros(3), "action", {})) for call in (loader.to_absolute, loader.spec.to_absolute)]
+    for call, in_wrong_order in calls:
+        with pytest.raises(robocache.ArgumentTypeError, match=r"^key: "):
+            call(*in_wrong_order)
 
 
 # ---- Statistics for each step, any quantiles, clipping ----
