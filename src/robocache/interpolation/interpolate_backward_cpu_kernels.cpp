@@ -171,12 +171,12 @@ void for_each_lanes(int64_t features, const Body& body) {
 // Computes the slopes of a row from its table.
 [[gnu::noinline]] void sweep_features(const Segment& s, const SegmentGradient& g, int64_t batch) {
   const SplineRow* const table = g.spline.table + batch * s.samples;
-  const int64_t row = batch * s.samples * s.features;
+  const int64_t slopes_offset = batch * s.samples * s.features;
   with_floating(s.value_dtype, [&](auto element) {
     const auto* values = static_cast<const decltype(element)*>(s.values) + batch * s.values_batch;
     for_each_lanes(s.features, [&](auto lanes, int64_t d) {
       spline_sweep_row<decltype(lanes)::value>(table, values + d * s.values_feature, s.values_sample, s.values_feature,
-                                               g.spline.slopes + row + d, s.features);
+                                               g.spline.slopes + slopes_offset + d, s.features);
     });
   });
 }
@@ -186,7 +186,7 @@ template <class Work>
 [[gnu::noinline]] void sweep_features_backward(const Segment& s, const SegmentGradient& g, int64_t batch,
                                                int64_t length) {
   SplineRowGradient* const table_gradient = g.spline.table_gradient + batch * s.samples;
-  const int64_t row = batch * s.samples * s.features;
+  const int64_t slopes_offset = batch * s.samples * s.features;
   with_floating(s.value_dtype, [&](auto element) {
     for_each_lanes(s.features, [&](auto lanes, int64_t d) {
       const auto* values =
@@ -194,13 +194,13 @@ template <class Work>
       const int64_t sums = batch * g.values_batch + d * g.values_feature;
       spline_sweep_backward<decltype(lanes)::value>(
           g.spline.table + batch * s.samples, length,
-          [&](int64_t row_index, int lane) {
-            return to_work<double>(values[row_index * s.values_sample + lane * s.values_feature]);
+          [&](int64_t row, int lane) {
+            return to_work<double>(values[row * s.values_sample + lane * s.values_feature]);
           },
-          g.spline.slopes + row + d, g.spline.slopes_gradient + row + d, s.features,
-          [&](int64_t row_index, int lane, double x) {
+          g.spline.slopes + slopes_offset + d, g.spline.slopes_gradient + slopes_offset + d, s.features,
+          [&](int64_t row, int lane, double x) {
             if (g.values == nullptr) return;
-            static_cast<Work*>(g.values)[sums + row_index * g.values_sample + lane * g.values_feature] +=
+            static_cast<Work*>(g.values)[sums + row * g.values_sample + lane * g.values_feature] +=
                 static_cast<Work>(x);
           },
           [&](int64_t e, const SplineRowGradient& x) {
@@ -219,8 +219,8 @@ template <class Clock>
                                     int64_t batch, int64_t length) {
   spline_table(times, length, s.boundary, g.spline.table + batch * s.samples);
   for (int64_t i = 0; i < length; ++i) g.spline.table_gradient[batch * s.samples + i] = {0, 0, 0, 0};
-  const int64_t row = batch * s.samples * s.features;
-  for (int64_t i = 0; i < length * s.features; ++i) g.spline.slopes_gradient[row + i] = 0;
+  const int64_t slopes_offset = batch * s.samples * s.features;
+  for (int64_t i = 0; i < length * s.features; ++i) g.spline.slopes_gradient[slopes_offset + i] = 0;
   sweep_features(s, g, batch);
 }
 
@@ -230,7 +230,7 @@ template <class Clock>
                                   int64_t batch, int64_t length) {
   spline_table_backward(times, length, s.boundary, g.spline.table + batch * s.samples,
                         g.spline.table_gradient + batch * s.samples,
-                        [&](int64_t row_index, double x) { g.times[batch * s.samples + row_index] += x; });
+                        [&](int64_t row, double x) { g.times[batch * s.samples + row] += x; });
 }
 
 template <class Work, class Clock>

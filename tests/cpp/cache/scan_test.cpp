@@ -66,8 +66,8 @@ Rows runs_of(const Table& table, int64_t f) {
   return runs;
 }
 
-std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64_t f, int64_t chunk) {
-  std::vector<std::tuple<int64_t, int, double>> jumps;
+std::vector<std::tuple<int64_t, JumpKind, double>> jumps_of(const Table& table, int64_t f, int64_t chunk) {
+  std::vector<std::tuple<int64_t, JumpKind, double>> jumps;
   if (!is_floating(table.dtype)) return jumps;
   for (int64_t begin = 0; begin < table.rows(); begin += chunk) {
     const int64_t first = std::max<int64_t>(begin, 1);
@@ -88,11 +88,12 @@ std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64
       const double step_back = i + 1 < steps.size() ? steps[i + 1] : 0;
       const int64_t row = first + static_cast<int64_t>(i);
       if (std::abs(step_back) > bound && std::abs(step_to + step_back) < 0.2 * std::abs(step_to)) {
-        jumps.emplace_back(row, 0, step_to);
+        jumps.emplace_back(row, JumpKind::kSpike, step_to);
         ++i;
       } else {
         const auto is_near = [&](double turn) { return std::abs(std::abs(step_to) / turn - 1) < 0.05; };
-        jumps.emplace_back(row, is_near(2 * std::numbers::pi) || is_near(360) ? 1 : 2, step_to);
+        jumps.emplace_back(row, is_near(2 * std::numbers::pi) || is_near(360) ? JumpKind::kWrap : JumpKind::kStep,
+                           step_to);
       }
     }
   }
@@ -102,23 +103,23 @@ std::vector<std::tuple<int64_t, int, double>> jumps_of(const Table& table, int64
 // Count, first row, worst size.
 using Deviation = std::tuple<int64_t, int64_t, double>;
 
-void add_deviation(std::map<std::pair<int, int64_t>, Deviation>& deviations, int kind, int64_t feature, int64_t row,
-                   double size) {
+void add_deviation(std::map<std::pair<BeyondKind, int64_t>, Deviation>& deviations, BeyondKind kind, int64_t feature,
+                   int64_t row, double size) {
   auto& [count, first, worst] = deviations.try_emplace({kind, feature}, 0, row, 0.0).first->second;
   ++count;
   worst = std::max(worst, size);
 }
 
-std::map<std::pair<int, int64_t>, Deviation> beyond_of(const Table& table) {
-  std::map<std::pair<int, int64_t>, Deviation> deviations;
+std::map<std::pair<BeyondKind, int64_t>, Deviation> beyond_of(const Table& table) {
+  std::map<std::pair<BeyondKind, int64_t>, Deviation> deviations;
   for (int64_t row = 0; row < table.rows(); ++row) {
     for (int64_t f = 0; f < table.features && !table.low.empty(); ++f) {
       const double low = table.low[static_cast<size_t>(f)];
       const double high = table.high[static_cast<size_t>(f)];
       const double x = table.at(row, f);
       if (std::isnan(low) || std::isnan(high)) continue;
-      if (x < low) add_deviation(deviations, 0, f, row, low - x);
-      if (x > high) add_deviation(deviations, 0, f, row, x - high);
+      if (x < low) add_deviation(deviations, BeyondKind::kLimits, f, row, low - x);
+      if (x > high) add_deviation(deviations, BeyondKind::kLimits, f, row, x - high);
     }
     for (const int64_t q : table.quaternions) {
       double square = 0;
@@ -128,8 +129,8 @@ std::map<std::pair<int, int64_t>, Deviation> beyond_of(const Table& table) {
         if (row > 0) dot += table.at(row, part) * table.at(row - 1, part);
       }
       const double error = std::abs(std::sqrt(square) - 1);
-      if (error > 0.01) add_deviation(deviations, 1, q, row, error);
-      if (!table.begins(row) && dot < -0.5) add_deviation(deviations, 2, q, row, -dot);
+      if (error > 0.01) add_deviation(deviations, BeyondKind::kNorm, q, row, error);
+      if (!table.begins(row) && dot < -0.5) add_deviation(deviations, BeyondKind::kFlip, q, row, -dot);
     }
   }
   return deviations;
@@ -197,9 +198,8 @@ void expect_scan(Table table) {
     }
     std::map<int64_t, Rows> runs;
     for (const StuckRun& run : scan.runs()) runs[run.feature].emplace_back(run.begin, run.end);
-    std::map<int64_t, std::vector<std::tuple<int64_t, int, double>>> jumps;
-    for (const Jump& jump : scan.jumps())
-      jumps[jump.feature].emplace_back(jump.row, static_cast<int>(jump.kind), jump.step);
+    std::map<int64_t, std::vector<std::tuple<int64_t, JumpKind, double>>> jumps;
+    for (const Jump& jump : scan.jumps()) jumps[jump.feature].emplace_back(jump.row, jump.kind, jump.step);
     std::map<std::tuple<int64_t, int64_t, bool>, std::pair<int64_t, int64_t>> not_finite;  // count and first row
     for (const NotFinite& finding : scan.not_finite()) {
       auto& [count, first] =
@@ -221,12 +221,10 @@ void expect_scan(Table table) {
       }
     }
     EXPECT_EQ(not_finite, expected_not_finite);
-    std::map<std::pair<int, int64_t>, Deviation> beyond;
+    std::map<std::pair<BeyondKind, int64_t>, Deviation> beyond;
     for (const Beyond& finding : scan.beyond()) {
-      EXPECT_TRUE(beyond
-                      .try_emplace({static_cast<int>(finding.kind), finding.feature}, finding.count, finding.first_row,
-                                   finding.worst)
-                      .second);
+      EXPECT_TRUE(
+          beyond.try_emplace({finding.kind, finding.feature}, finding.count, finding.first_row, finding.worst).second);
     }
     EXPECT_EQ(beyond, beyond_of(table));
   }
