@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import FileError
 from .cloud_files import Columns, read_cloud
-from .files import check_file, look_through, natural
+from .files import check_file, look_through, natural, without_links_to_others
 from .formats.clouds import CloudOptions, is_cloud
 from .recording import Notes, Ragged, Recording, SourceError
 
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"\d{1,15}(?!.*\d)")
 def read(source: Path, options: CloudOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder with clouds."""
     root, listing = look_through(source, notes)
-    files = [file for file in listing.files if is_cloud(file)]
+    files = without_links_to_others([file for file in listing.files if is_cloud(file)], root, notes)
     if not files:
         raise FileError(
             f"{source}: expected point clouds (*.ply, *.pcd, *.las, *.laz, *.bin, *.npy, *.npz), found none"

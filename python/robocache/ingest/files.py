@@ -286,6 +286,19 @@ def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
     return root, listing
 
 
+def without_links_to_others(files: Sequence[Path], root: Path, notes: Notes) -> list[Path]:
+    """Returns the files except symlinks to others of them, such as latest.bag, so that no recording becomes two episodes."""
+    paths = {os.path.realpath(file): file for file in files if not file.is_symlink()}
+    kept = []
+    for file in files:
+        other = paths.get(os.path.realpath(file), file)
+        if other is file:
+            kept.append(file)
+        else:
+            notes.leave_out(str(file.relative_to(root)), f"the same file as {other.relative_to(root)}")
+    return kept
+
+
 def natural(name: Path | str) -> list[str | int]:
     """Returns a key that sorts run_2 before run_10."""
     text = name.as_posix() if isinstance(name, Path) else name

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
-from .files import look_through, natural
+from .files import look_through, natural, without_links_to_others
 from .formats import RateOptions
 from .formats.npz import PERIODS, RATES, is_npz
 from .images import is_image_of_16_bits, store_pixels
@@ -31,6 +31,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
     """Yields every file."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_npz(file)]
+    files = without_links_to_others(files, root, notes)
     if not files:
         raise FileError(f"{source}: expected *.npz, found none")
     listing.leave_out_others(files, "not read", notes)

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import FileError
 from ..feature_words import rotations_of
-from .files import check_file, look_through
+from .files import check_file, look_through, without_links_to_others
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
 from .methods import BEYOND_LIMITS, PX4_WORDS, has_limits, px4_angles, px4_of_several, with_held, with_others
 from .recording import Notes, Recording, Rows, SourceError, Texts
@@ -50,6 +50,7 @@ def read(source: Path, options: UlogOptions, notes: Notes) -> Generator[Recordin
     """Yields a recording of every log."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_ulog(file)]
+    files = without_links_to_others(files, root, notes)
     if not files:
         raise FileError(f"{source}: expected ULog files (*.ulg), found none")
     notes.total = len(files)

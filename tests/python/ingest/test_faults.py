@@ -16,6 +16,7 @@ from lerobot_files import make_episodes, rewrite, with_column, write_json_lines,
 from outcomes import assert_refused, assert_skipped, reasons
 from robocache.cli import main
 from robocache.ingest import convert, merge, plan
+from ros_files import ROS1, message, strings, write_bag1, write_mcap
 
 import robocache
 
@@ -230,6 +231,38 @@ def test_deleted_recordings_in_hidden_folders_are_no_episodes(form, hidden, rng,
     assert (report.episodes, report.skipped) == (3 if form == "lerobot" else 1, [])
     name = deleted.relative_to(source).as_posix().removesuffix(hidden) + hidden.split("/")[0]
     assert reasons(report.left_out)[name] == "a hidden folder"
+
+
+@pytest.mark.parametrize("form", ["aloha", "npz", "clouds", "mcap", "bag"])
+def test_a_link_to_a_recording_beside_it_is_no_second_episode(form, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    options = {"rate_hz": 50} if form in ("aloha", "npz", "clouds") else {}
+    for number in (0, 1):
+        name = {"aloha": "episode_{}.hdf5", "npz": "{}.npz", "clouds": "{}.pcd.npy"}.get(
+            form, f"run_{{}}.{form}"
+        ).format(number)
+        if form == "aloha":
+            write_hdf5(source / name, {"action": np.zeros((3, 2)), "observations/qpos": np.zeros((3, 2))})
+        elif form == "npz":
+            np.savez(source / name, action=np.zeros((3, 2)), state=np.zeros((3, 2)))
+        elif form == "clouds":
+            np.save(source / name, np.zeros((5, 3)))
+        elif form == "mcap":
+            write_mcap(source / name, {"/say": strings("a", "b")})
+        else:
+            write_bag1(
+                source / name, {"/x": ("std_msgs/msg/Float64", [(1, message("std_msgs/msg/Float64", ROS1, data=1))])}
+            )
+    suffix = name.partition(".")[2]
+    (source / f"latest.{suffix}").symlink_to(name)
+    if form in ("npz", "clouds"):
+        options["format"] = form
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    assert report.episodes == (1 if form == "clouds" else 2)
+    assert report.rows.get("points", 2) == 2
+    assert reasons(report.left_out)[f"latest.{suffix}"] == f"the same file as {name}"
+    assert robocache.ingest(source / f"latest.{suffix}", tmp_path / "one", **options).episodes == 1
 
 
 def test_symlinks_of_the_hubs_cache_are_read(rng, tmp_path):

@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import FileError
 from ...feature_names import declares
 from ..declared import FLAGS, PACKING, UNSIGNED, may_say_colors, unpacked
-from ..files import Listing, check_file, look_through, natural
+from ..files import Listing, check_file, look_through, natural, without_links_to_others
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
 from ..recording import Notes, SourceError
@@ -44,6 +44,7 @@ def find_files(source: Path, notes: Notes) -> tuple[Listing, dict[Path, str]]:
     HDF5, whatever its name."""
     root, listing = look_through(source, notes)
     files = [file for file in listing.files if file == source or is_hdf5(file)]
+    files = without_links_to_others(files, root, notes)
     if not files:
         raise FileError(f"{source}: expected HDF5 files (*.hdf5, *.h5), found none")
     return listing, {file: str(file.relative_to(root)) for file in sorted(files, key=natural)}

@@ -13,7 +13,7 @@ from ..._printable import ranges
 from ..._temporary import temporary_folder
 from ...errors import FileError
 from ..budget import Budget, at_once
-from ..files import check_file
+from ..files import check_file, without_links_to_others
 from ..formats.mcap import PACKED, unpacked_name
 from ..recording import Notes, SourceError, naming
 from .bags import Bag, Faults, Part, Payload
@@ -129,7 +129,9 @@ class UnpackedBag(Bag):
 
 
 def without_packed_copies(files: list[Path], root: Path, notes: Notes) -> list[Path]:
-    """Returns the files except compressed ones that are there uncompressed too, so that no recording becomes two episodes."""
+    """Returns the files except symlinks to others of them, and compressed ones that are there uncompressed too, so that no recording
+    becomes two episodes."""
+    files = without_links_to_others(files, root, notes)
     paths = set(files)
     kept = []
     for file in files:

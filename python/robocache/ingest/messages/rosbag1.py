@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from ...errors import Error
 from ..budget import Budget, at_once, check_size
-from ..files import check_file, look_through
+from ..files import check_file, look_through, without_links_to_others
 from ..formats.mcap import MessageOptions
 from ..formats.rosbag1 import is_bag
 from ..recording import Notes, Recording, SourceError, naming
@@ -35,6 +35,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
     """Yields every bag."""
     root, listing = look_through(source, notes)
     found = [file for file in listing.files if file == source or is_bag(file)]
+    found = without_links_to_others(found, root, notes)
     listing.name_others(found, "no bags", root, notes)
     files = []
     for file in found:
