@@ -117,8 +117,8 @@ class Writer:
                 ``{"size": [224, 224], "fit": "pad", "from": [480, 640]}``.
 
         Raises:
-            ArgumentError: the clock is another one, a name is empty, the number of names does not fit the shape, or no camera
-                can have the values. The message names the stream. The error may be raised when the first frames are appended.
+            ArgumentError: the clock is another one, a name is empty, the number of names does not fit the shape, no camera can
+                have the values, or appended frames have others. The message names the stream. The error may be raised when the first frames are appended.
             ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or one of
                 their values is not JSON-able.
         """

@@ -229,17 +229,25 @@ void Writer::describe_frames(std::string_view name, std::optional<double> unit_m
   impl_->check_usable();
   cache::check_name("stream", name);
   cache::Description description = impl_->description_of(name);
+  const std::optional<FrameFormat> earlier = description.frames;
   description.frames = FrameFormat{.unit_m = unit_m, .intrinsics = std::move(intrinsics)};
   if (!resized_json.empty()) {
     description.frames->resized_json = cache::check_object("stream '" + std::string(name) + "': resized", resized_json);
   }
-  if (const Stream* stream = impl_->stream_before(name); stream != nullptr && stream->frames) {
-    const FrameFormat& frames = *stream->frames;
-    if (description.frames->unit_m != frames.unit_m || description.frames->intrinsics != frames.intrinsics ||
-        description.frames->resized_json != frames.resized_json) {
-      cache::refuse_stream(name,
-                           "expected unit_m, intrinsics and resized that it has in " + impl_->path + ", got others");
-    }
+  const auto differs_from = [&](const FrameFormat& frames) {
+    return description.frames->unit_m != frames.unit_m || description.frames->intrinsics != frames.intrinsics ||
+           description.frames->resized_json != frames.resized_json;
+  };
+  if (const Stream* stream = impl_->stream_before(name);
+      stream != nullptr && stream->frames && differs_from(*stream->frames)) {
+    cache::refuse_stream(name,
+                         "expected unit_m, intrinsics and resized that it has in " + impl_->path + ", got others");
+  }
+  // The frames of earlier episodes would get the new unit, too.
+  if (earlier && impl_->by_name.contains(name) && differs_from(*earlier)) {
+    cache::refuse_stream(name,
+                         "expected unit_m, intrinsics and resized that its appended frames have, got others; frames of "
+                         "another camera need a stream of their own");
   }
   impl_->describe(name, std::move(description));
 }

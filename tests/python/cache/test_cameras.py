@@ -230,6 +230,21 @@ def test_invalid_camera_options_are_refused(path, rng, options, match):
     assert not path.exists()
 
 
+def test_appended_frames_keep_their_unit_and_intrinsics(path, rng):
+    depth = rng.integers(0, 5000, (2, 8, 8)).astype(np.uint16)
+    with robocache.Writer(path) as writer:
+        writer.stream("depth", unit_m=0.01)
+        writer.stream("depth", unit_m=0.001)  # no frame has the other unit
+        for _ in range(2):
+            with writer.episode() as episode:
+                episode.append("depth", [0, 1], depth, codec="png")
+            for options in ({"unit_m": 0.0001}, {"intrinsics": np.eye(3)}, {"resized": {"size": [4, 4]}}):
+                with pytest.raises(ArgumentError, match=r"^stream 'depth': expected unit_m.*its appended frames have"):
+                    writer.stream("depth", **{"unit_m": 0.001} | options)
+            writer.stream("depth", unit_m=0.001)
+    assert robocache.open(path).streams["depth"].frames.unit_m == 0.001
+
+
 def test_numbers_are_no_camera(path):
     with robocache.Writer(path) as writer, writer.episode() as episode:
         episode.append("x", [0], [1.0])
