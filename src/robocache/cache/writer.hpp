@@ -61,8 +61,8 @@ class Writer {
                        std::string_view attributes_json = "{}");
 
   // Describes a camera. `unit_m` is the metres per unit of depth. `intrinsics` is the 3x3 matrix of the stored frames,
-  // row-major, or empty. `resized_json` is a JSON object that describes how the frames were resized, or "". Throws
-  // ArgumentError.
+  // row-major, or empty. `resized_json` is a JSON object that describes how the frames were resized, or "". Once frames
+  // are appended, other values are refused. Throws ArgumentError.
   void describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
                        std::string_view resized_json);
 
