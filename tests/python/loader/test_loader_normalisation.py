@@ -178,9 +178,11 @@ def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     assert_same_bits(loader.normalize("state", x), x)
     assert not np.array_equal(loader.normalize("action", x), x)
-    for key in ("force", "action_is_pad", "time_ns", 3):
+    for key in ("force", "action_is_pad", "time_ns"):
         with pytest.raises(robocache.ArgumentError, match=r"^key: expected one of action, state, got "):
             loader.normalize(key, x)
+    with pytest.raises(robocache.ArgumentTypeError, match="^key: expected a str, got int"):
+        loader.normalize(3, x)
 
 
 def test_unused_statistics_are_refused(dataset):
