@@ -49,7 +49,7 @@ void expect_files(const WindowSource& source, const Anchor& anchor) {
       const int64_t last = guess_moment(clock, rows, last_delta, anchor.time_ns) + 1;
       const int64_t end = last < rows.rows ? last + 1 : rows.rows;
       if ((end - first) * s.row_bytes > s.steps * (kShortGap + 2 * s.row_bytes)) continue;  // the rows are far apart
-      expect_rows(s.file, (rows.begin + first) * s.row_bytes, (end - first) * s.row_bytes);
+      announce_rows(s.file, (rows.begin + first) * s.row_bytes, (end - first) * s.row_bytes);
     }
   }
 }

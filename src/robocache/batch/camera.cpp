@@ -159,7 +159,7 @@ int64_t Camera::largest_file_bytes() const {
   return largest;
 }
 
-std::string Camera::not_packed() const {
+std::string Camera::why_not_packed() const {
   if (std::string why = not_for_device(); !why.empty()) return why;
   const Stream& first = any().stream();
   for (const Source* const source : distinct_) {

@@ -1,5 +1,5 @@
-// A camera of the batch: its frames in every source, the numbers of these frames, and the host's decoding. The keys of frames
-// (frames_key.cpp) fill batches with them.
+// A camera of the batch: its frames in every source, and the host's decoding. Frames are numbered over all sources, so that
+// alignment chooses among numbers. FramesKey (frames_key.cpp) fills batches with the frames.
 //
 //   Camera camera("top", sources, options, false);
 //   camera.load(device, Tier::kDecoded);
@@ -88,8 +88,8 @@ class Camera {
 
   // Returns why a CUDA device cannot decode the sources' frames, or "".
   std::string not_for_device() const;
-  // Returns why the batch cannot carry the stored files for a CUDA device to decode, or "".
-  std::string not_packed() const;
+  // Returns why the host cannot pack the mapped files of a batch into one block for a CUDA device to decode, or "".
+  std::string why_not_packed() const;
   int64_t largest_file_bytes() const;
 
   // Returns the bytes of all sources' frames in a tier, or none for kDecoded if they are stored as pixels.
@@ -105,8 +105,8 @@ class Camera {
   // A note for people about the loaded frames, like ResidentStream::note().
   std::string note() const { return any().resident != nullptr ? any().resident->note() : ""; }
 
-  // For JPEGs in pinned memory, the bytes that each frame gets in device memory when it is copied there a batch ahead: those of
-  // the largest entropy-coded data. Else 0.
+  // For JPEGs in pinned memory, which are copied to device memory a batch ahead: the bytes there from one frame to the next,
+  // enough for the largest entropy-coded data. Else 0.
   int64_t fetched_stride() const { return fetched_stride_; }
 
  private:

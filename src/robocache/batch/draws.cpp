@@ -55,7 +55,7 @@ void Draws::add_parts(size_t i) {
   const std::string name = source_name(options_, i) + (request.balance ? "balance" : "weight_by");
   if (options_.shard_episodes) refuse(name, ": goes without ranks.shard_episodes, whose ranks draw other anchors");
   std::vector<double> values(static_cast<size_t>(anchors.index().anchors));
-  anchors.look([&](std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first) {
+  anchors.for_each_block([&](std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first) {
     request.values(episodes, times, std::span(values).subspan(static_cast<size_t>(first), times.size()));
   });
   AnchorClasses classes = request.balance ? classes_by_number(values) : classes_by_weight(values);

@@ -275,7 +275,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
 
   void reserve(Part part, BatchLayout& layout) override {
     FramesKey::reserve(part, layout);
-    if (part != Part::kAhead || !streams_.is_fetched(request_)) return;
+    if (part != Part::kAhead || !streams_.is_copied_ahead(request_)) return;
     ahead_number_offset_ = layout.add_scratch(streams_.number_bytes(request_));
     ahead_offset_ = layout.add_room(streams_.fetched_bytes(request_));
   }
@@ -283,14 +283,14 @@ class ResidentFramesKey final : public DeviceFramesKey {
   void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
                   DeviceTables& tables) const override {
     FramesKey::add_window(part, moment, source, windows, tables);
-    if (part != Part::kAhead || moment != spec().moment || !streams_.is_fetched(request_)) return;
+    if (part != Part::kAhead || moment != spec().moment || !streams_.is_copied_ahead(request_)) return;
     WindowStream& numbers = windows.streams.emplace_back(number_window(source, ahead_number_offset_));
     numbers.pad_offset = -1;
     numbers.age_offset = -1;
   }
 
   void fetch(void* ahead, int64_t count, CudaStream stream) const override {
-    if (!streams_.is_fetched(request_)) return;
+    if (!streams_.is_copied_ahead(request_)) return;
     auto* const memory = static_cast<char*>(ahead);
     const auto* const numbers = reinterpret_cast<const int64_t*>(memory + ahead_number_offset_);
     for (const Camera::Source* const source : camera_.distinct()) {
@@ -317,7 +317,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
         JpegMarks jpeg_marks = marks(batch);
         jpeg_marks.first_row = choice.first_row;
         jpeg_marks.leaves_others = true;
-        if (ahead != nullptr && streams_.is_fetched(request_)) {
+        if (ahead != nullptr && streams_.is_copied_ahead(request_)) {
           jpeg_marks.fetched = static_cast<const char*>(ahead) + ahead_offset_;
         }
         jpeg_marks.fetched_stride = camera_.fetched_stride();
@@ -364,7 +364,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
 std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request) {
   if (!streams.options().device.is_cuda()) return std::make_unique<HostFramesKey>(streams, request, Part::kDevice);
   if (streams.placements()[request].tier != Tier::kMapped) return std::make_unique<ResidentFramesKey>(streams, request);
-  if (streams.camera(request)->not_packed().empty()) return std::make_unique<PackedFramesKey>(streams, request);
+  if (streams.camera(request)->why_not_packed().empty()) return std::make_unique<PackedFramesKey>(streams, request);
   return std::make_unique<HostFramesKey>(streams, request, Part::kHost);
 }
 

@@ -14,13 +14,13 @@
 namespace robocache {
 namespace {
 
-MomentRule rule_of(const MomentRequest& request) {
-  MomentRule rule{.kind = request.kind};
-  if (request.kind == MomentKind::kFuture) {
-    rule.low_ns = checked_ns(request.low_s, "low_s");
-    rule.high_ns = std::isinf(request.high_s) ? INT64_MAX : checked_ns(request.high_s, "high_s");
+MomentRule rule_of(const MomentRequest& moment) {
+  MomentRule rule{.kind = moment.kind};
+  if (moment.kind == MomentKind::kFuture) {
+    rule.low_ns = checked_ns(moment.low_s, "low_s");
+    rule.high_ns = std::isinf(moment.high_s) ? INT64_MAX : checked_ns(moment.high_s, "high_s");
   }
-  if (request.kind == MomentKind::kGeometric) rule.discount = request.discount;
+  if (moment.kind == MomentKind::kGeometric) rule.discount = moment.discount;
   return rule;
 }
 
@@ -46,7 +46,7 @@ LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), 
 
 void LoaderStreams::make_cameras() {
   cameras_.resize(options_.streams.size());
-  is_fetched_.resize(options_.streams.size());
+  is_copied_ahead_.resize(options_.streams.size());
   int64_t most_numbers = 0;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
     if (!is_camera(options_.streams[request])) continue;
@@ -61,12 +61,13 @@ void LoaderStreams::make_cameras() {
                                                  options_.on_bad_frame == BadFrame::kPad);
     most_numbers = std::max(most_numbers, cameras_[request]->numbers());
   }
+  // The rows of cameras are aligned by their numbers, as values 1, 2, ...
   row_numbers_.resize(static_cast<size_t>(most_numbers));
   std::iota(row_numbers_.begin(), row_numbers_.end(), int64_t{1});
 }
 
 BatchSpec LoaderStreams::spec_of(size_t source) const {
-  // Longer durations are cut to 31 years, which no gap exceeds and int64 ns hold.
+  // No gap exceeds 31 years (1e9 s), which int64 ns can hold: longer durations mean the same.
   const auto duration = [](const std::optional<double>& seconds, const char* name) -> std::optional<int64_t> {
     if (!seconds) return {};
     return checked_ns(std::min(*seconds, 1e9), name);
@@ -122,7 +123,8 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
   return spec;
 }
 
-// Returns the rows of a stream that this rank needs: with shard_episodes the rows of its episodes, else nothing, for all rows.
+// With shard_episodes, returns the span of rows from this rank's first episode to its last, with those of all episodes between
+// them, also if this rank does not draw from these. Else none, which means all rows.
 std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) const {
   const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
   if (!options_.shard_episodes || episodes.empty()) return {};
@@ -131,33 +133,32 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
-// Returns the tier that the caller wants for a key, and the bytes that it needs, without those of streams in `counted`.
+// Returns the tier that the caller wants for a key, and the bytes that it needs, without those of streams in `counted`, to which
+// it adds the key's own. Appends the key's placement. Throws ArgumentError if a camera cannot be in that tier.
 ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted) {
-  ResidencyRequest residency_request{
+  ResidencyRequest wanted{
       .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
   if (const Camera* const camera = cameras_[request].get()) {
     const std::string why = options_.device.is_cuda() ? camera->not_for_device() : "";
-    if (!why.empty() && (residency_request.tier == Tier::kDevice || residency_request.tier == Tier::kPinned)) {
-      refuse("memory.residency['", residency_request.key,
-             "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ", why, ", got '",
-             name_of(*residency_request.tier), "'");
+    if (!why.empty() && (wanted.tier == Tier::kDevice || wanted.tier == Tier::kPinned)) {
+      refuse("memory.residency['", wanted.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ",
+             why, ", got '", name_of(*wanted.tier), "'");
     }
-    residency_request.stays_in_files = !why.empty();
-    residency_request.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
+    wanted.stays_in_files = !why.empty();
+    wanted.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
   }
-  // Frames that need no decoding are pixels already.
-  if (residency_request.tier == Tier::kDecoded && !residency_request.decoded_bytes)
-    residency_request.tier = Tier::kDevice;
+  // Frames that are stored as pixels have no decoded copy: kDecoded means kDevice for them.
+  if (wanted.tier == Tier::kDecoded && !wanted.decoded_bytes) wanted.tier = Tier::kDevice;
   int64_t total = 0;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;
     const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
     total += bytes;
-    if (counted.emplace(&dataset(source), *stream).second) residency_request.bytes += bytes;
+    if (counted.emplace(&dataset(source), *stream).second) wanted.bytes += bytes;
   }
-  placements_.push_back({residency_request.key, Tier::kDevice, total, ""});
-  return residency_request;
+  placements_.push_back({wanted.key, Tier::kDevice, total, ""});
+  return wanted;
 }
 
 // Returns the bytes of the streams' clocks. With `present`, it counts only clocks that are in memory already.
@@ -204,23 +205,24 @@ MemoryBytes LoaderStreams::bytes_present() const {
       if (device.is_cuda()) sum.device += bytes_in_tier(Tier::kDevice);
     }
   }
+  // Frames will take this memory, which the system still counts as free.
   sum.host -= ResidentFrames::bytes_promised();
   return sum;
 }
 
 std::vector<Residency> LoaderStreams::decide() {
-  std::vector<ResidencyRequest> requests;
+  std::vector<ResidencyRequest> wanted;
   std::set<std::pair<const Dataset*, int64_t>> counted;
   for (size_t request = 0; request < options_.streams.size(); ++request) {
-    requests.push_back(residency_of(request, counted));
+    wanted.push_back(residency_of(request, counted));
   }
   const MemoryBytes clock_memory = clock_bytes(false);
   const MemoryBytes budget = budget_bytes(options_.memory_budget, options_.device, bytes_present());
-  std::vector<Residency> decided = decide_residency(requests, options_.device, budget, clock_memory);
+  std::vector<Residency> decided = decide_residency(wanted, options_.device, budget, clock_memory);
   device_bytes_left_ = budget.device - clock_memory.device;
   for (size_t request = 0; request < decided.size(); ++request) {
-    if (decided[request].tier == Tier::kDevice) device_bytes_left_ -= requests[request].bytes;
-    if (decided[request].tier == Tier::kDecoded) device_bytes_left_ -= *requests[request].decoded_bytes;
+    if (decided[request].tier == Tier::kDevice) device_bytes_left_ -= wanted[request].bytes;
+    if (decided[request].tier == Tier::kDecoded) device_bytes_left_ -= *wanted[request].decoded_bytes;
   }
   return decided;
 }
@@ -235,7 +237,7 @@ void LoaderStreams::load(size_t request, Residency& residency) {
     sources.push_back(source);
   }
   const auto loaded = load_streams(wanted, options_.device, residency);
-  if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
+  if (options_.shard_episodes) residency.why += "; from this rank's first episode to its last";
   for (size_t i = 0; i < loaded.size(); ++i) {
     streams_[sources[i]][request] = loaded[i];
     if (cameras_[request] != nullptr) cameras_[request]->set_files(sources[i], loaded[i]);
@@ -244,13 +246,16 @@ void LoaderStreams::load(size_t request, Residency& residency) {
   }
 }
 
-void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
+// Decides whether the next batches' JPEGs are copied from pinned memory ahead of time: if the budget has the memory of all
+// slots, each with a batch's JPEGs and their numbers.
+void LoaderStreams::decide_copying_ahead(size_t request, Residency& residency) {
   const int64_t bytes = FramesAhead::kSlots * (fetched_bytes(request) + options_.batch_size * number_bytes(request));
-  is_fetched_[request] = bytes <= device_bytes_left_;
-  if (is_fetched_[request]) device_bytes_left_ -= bytes;
-  residency.why +=
-      (is_fetched_[request] ? "; copied a batch ahead, in " : "; read across the link, since the budget lacks ") +
-      size_text(bytes) + " of the device's memory";
+  is_copied_ahead_[request] = bytes <= device_bytes_left_;
+  if (is_copied_ahead_[request]) device_bytes_left_ -= bytes;
+  const std::string memory = size_text(bytes) + " of the device's memory";
+  residency.why += is_copied_ahead_[request]
+                       ? "; copied a batch ahead, in " + memory
+                       : "; read across the link: copying ahead would take " + memory + ", more than the budget leaves";
 }
 
 // Called in a catch. Rethrows if the caller named the tier; else frames go to a tier that needs less memory.
@@ -258,11 +263,12 @@ void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::
   if (!residency.automatic) throw;
   const bool keeps_encoded =
       residency.tier == Tier::kDecoded && (!options_.device.is_cuda() || cameras_[request]->not_for_device().empty());
-  residency.tier = keeps_encoded ? Tier::kDevice : Tier::kMapped;
-  residency.why = why + (keeps_encoded ? ": as they are stored in memory" : ": its files, read ahead");
+  residency.tier = keeps_encoded ? Tier::kDevice : Tier::kMapped;  // on the CPU kDevice is a copy in host memory
+  residency.why = why + (keeps_encoded ? "; so kept as stored, in memory" : "; so read ahead from its files");
 }
 
-// Loads the frames into their tier. All tiers need the mapped files, except the CPU's copy of the files.
+// Loads the frames into their tier. Every tier reads from the mapped files. Only on the CPU, below kDecoded, load() at the end
+// chooses between mapping and copying.
 void LoaderStreams::load_frames(size_t request, Residency& residency) {
   const bool cuda = options_.device.is_cuda();
   Camera& camera = *cameras_[request];
@@ -285,14 +291,14 @@ void LoaderStreams::load_frames(size_t request, Residency& residency) {
   if (residency.tier == Tier::kDecoded) placements_[request].bytes = *camera.bytes(options_.device, Tier::kDecoded);
   if (!cuda && residency.tier != Tier::kDecoded) return load(request, residency);
   if (residency.tier == Tier::kMapped) {
-    const std::string why = camera.not_packed();
+    const std::string why = camera.why_not_packed();
     residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
   }
-  if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
+  if (options_.shard_episodes) residency.why += "; from this rank's first episode to its last";
   if (residency.tier == Tier::kMapped) return;
   if (!camera.note().empty()) residency.why += "; " + camera.note();
   if (!cuda) return;
-  if (camera.fetched_stride() > 0) decide_fetching(request, residency);
+  if (camera.fetched_stride() > 0) decide_copying_ahead(request, residency);
   for (size_t source = 0; source < streams_.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;

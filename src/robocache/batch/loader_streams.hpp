@@ -57,7 +57,7 @@ class LoaderStreams {
 
   // Whether the next batch's frames are copied ahead of time from pinned memory to the device. This needs the memory of
   // two batches of them, each of fetched_bytes().
-  bool is_fetched(size_t request) const { return is_fetched_[request]; }
+  bool is_copied_ahead(size_t request) const { return is_copied_ahead_[request]; }
   int64_t fetched_bytes(size_t request) const { return cameras_[request]->fetched_stride() * frames_of_batch(request); }
 
   // Returns the bytes of the numbers of a sample's frames.
@@ -81,7 +81,7 @@ class LoaderStreams {
   int64_t frames_of_batch(size_t request) const {
     return options_.batch_size * static_cast<int64_t>(options_.streams[request].delta_timestamps.size());
   }
-  void decide_fetching(size_t request, Residency& residency);
+  void decide_copying_ahead(size_t request, Residency& residency);
   void leave_tier(size_t request, Residency& residency, const std::string& why) const;
 
   const LoaderOptions& options_;
@@ -92,9 +92,9 @@ class LoaderStreams {
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
   std::vector<std::unique_ptr<Camera>> cameras_;  // one for each request
   std::vector<Placement> placements_;
-  std::vector<bool> is_fetched_;      // one for each request
-  int64_t device_bytes_left_ = 0;     // of the budget
-  std::vector<int64_t> row_numbers_;  // 1, 2, ... up to the most rows of a camera
+  std::vector<bool> is_copied_ahead_;  // one for each request
+  int64_t device_bytes_left_ = 0;      // of the budget
+  std::vector<int64_t> row_numbers_;   // 1, 2, ... up to the most rows of a camera
   const int64_t* row_numbers_on_device_ = nullptr;
   DeviceTables tables_;
 };

@@ -20,12 +20,12 @@
 namespace robocache {
 namespace {
 
-// The bytes of a batch's values: few enough for a processor's caches, and enough to keep a GPU busy.
-constexpr int64_t kBatchBytes = int64_t{2} << 20;
-constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;
+// The bytes of a batch's values.
+constexpr int64_t kBatchBytes = int64_t{2} << 20;          // few enough for a processor's caches
+constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;  // enough to keep a GPU busy
 
-// Returns the options of a loader whose batches hold only one key of one source, before normalisation, anchor after anchor. The
-// source's other keys take part in the choice of anchors.
+// Returns the options of a loader whose batches hold one key of one source, as it is before normalisation, for every anchor
+// once in order. The source's other keys take part in the choice of anchors.
 LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t request,
                          const std::optional<std::vector<int64_t>>& episodes) {
   const SourceRequest& source_request = options.sources[source];
@@ -35,11 +35,12 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
   key_source.filter = source_request.filter;
   key_source.tasks = source_request.tasks;
   if (source_request.values && !source_request.balance) {
+    // The values are weights here; with `balance` they are classes, which exclude no anchor.
     key_source.values = [weigh = source_request.values](std::span<const int64_t> anchor_episodes,
-                                                        std::span<const int64_t> times, std::span<double> values) {
-      weigh(anchor_episodes, times, values);
-      for (double& value : values) {
-        if (value > 0) value = 1;  // a weight of 0 excludes an anchor; others count alike
+                                                        std::span<const int64_t> times, std::span<double> weights) {
+      weigh(anchor_episodes, times, weights);
+      for (double& weight : weights) {
+        if (weight > 0) weight = 1;  // a weight of 0 excludes an anchor; others count alike
       }
     };
   }
@@ -55,7 +56,7 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
       key_request.base.clear();
       key_request.base_features.clear();
     }
-    key_request.residency.emplace(Tier::kMapped);
+    key_request.residency = Tier::kMapped;
     key_request.mirror_horizontal = key_request.mirror_vertical = {};  // statistics describe recorded values
     if (key_request.images) key_request.images = without_augmentation(*key_request.images);
   }
@@ -76,7 +77,7 @@ template <class Real>
 void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, const WindowProgress& progress,
                   const std::function<void(const Real*, int64_t)>& take) {
   const BatchArray& values = array_of(loader, key.key);
-  const BatchArray& marks = array_of(loader, key.key + "_is_pad");
+  const BatchArray& is_pad_array = array_of(loader, key.key + "_is_pad");
   const auto steps = key.steps();
   const DeviceBuffer memory({}, loader.batch_bytes());
   auto* const start = static_cast<char*>(memory.data());
@@ -96,7 +97,7 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
       });
       numbers = converted.data();
     }
-    const auto* const is_pad = reinterpret_cast<const bool*>(start + marks.offset);
+    const auto* const is_pad = reinterpret_cast<const bool*>(start + is_pad_array.offset);
     for (int64_t row = 0; row < rows; ++row) {
       if (is_pad[row]) std::fill_n(numbers + row * features, features, std::numeric_limits<Real>::quiet_NaN());
     }
@@ -105,11 +106,11 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
   }
 }
 
-// Returns the table of the key's values, computed on the loader's device.
+// Returns the table of window_statistics.hpp for the key's values, computed on the loader's device.
 std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bool per_step, int64_t features,
                                     std::span<const double> quantiles, const WindowProgress& progress) {
   const BatchArray& values = array_of(loader, key.key);
-  const BatchArray& marks = array_of(loader, key.key + "_is_pad");
+  const BatchArray& is_pad_array = array_of(loader, key.key + "_is_pad");
   const Device device = loader.options().device;
   const int64_t rows_of_sample = per_step ? 1 : key.steps();
   const OwnedCudaStream stream(device);
@@ -120,7 +121,8 @@ std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bo
     while (const int64_t samples = loader.samples_at(position)) {
       progress(position.samples, loader.samples());
       loader.fill(position, start, stream.get());
-      take({start + values.offset, reinterpret_cast<const bool*>(start + marks.offset), samples * rows_of_sample});
+      take({start + values.offset, reinterpret_cast<const bool*>(start + is_pad_array.offset),
+            samples * rows_of_sample});
       position = loader.after(position);
     }
   };
@@ -159,19 +161,20 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
       if (base && *base != read_streams[0]) read_streams.push_back(*base);
     }
   }
+  // mean, std, min, max, quantiles, count
   const auto rows_of_table = static_cast<int64_t>(5 + requested.quantiles.size());
   const auto steps = std::ssize(window.delta_timestamps);
   if (!has_values) {  // the source lacks the base, so everything is padding
     const int64_t table_width = key_conversion(options, request).ops.out_features * (requested.per_step ? steps : 1);
     std::vector<double> table(static_cast<size_t>(rows_of_table * table_width),
                               std::numeric_limits<double>::quiet_NaN());
-    std::fill(table.end() - table_width, table.end(), 0.0);
+    std::fill(table.end() - table_width, table.end(), 0.0);  // the count
     return std::make_shared<const std::vector<double>>(std::move(table));
   }
   if (is_floating(stream.dtype)) window.dtype = wide ? DType::kFloat64 : DType::kFloat32;
 
-  const Loader file_loader(key_options);  // reads almost no rows
-  const BatchSpec& spec = file_loader.spec();
+  const Loader mapped_loader(key_options);  // completes the options and counts the anchors, and reads almost no rows
+  const BatchSpec& spec = mapped_loader.spec();
   const KeySpec& key = spec.keys[index];
   int64_t features = 1;
   for (const int64_t extent : key.shape) features *= extent;
@@ -183,18 +186,18 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   hash.add(values_to_json(spec, index));
   hash.add(static_cast<uint64_t>(spec.snap_ns));
   hash.add(static_cast<uint64_t>(wide));
-  hash.add(file_loader.fingerprint());
+  hash.add(mapped_loader.fingerprint());
   for (const int64_t stream_index : read_streams) {
     const Stream& source_stream = dataset.stream(stream_index);
     hash.add(source_stream.values_checksum);
     hash.add(source_stream.clock_checksum);
   }
-  const SourceRequest& drawn = file_loader.options().sources[0];
+  const SourceRequest& drawn = mapped_loader.options().sources[0];
   for (const int64_t episode : *drawn.episodes) hash.add(static_cast<uint64_t>(episode));
-  // The fingerprint has the times of few anchors, and no ticks that only goals may have.
+  // The fingerprint covers the times of some anchors only, and not the ticks that only goals may have.
   if (!options.anchor_hz) hash.add(dataset.stream(drawn.anchor).clock_checksum);
   if (window.moment && options.anchor_hz) {
-    for (size_t i = 0; i < file_loader.options().streams.size(); ++i) hash.add(drawn.stream_of(i)->clock_checksum);
+    for (size_t i = 0; i < mapped_loader.options().streams.size(); ++i) hash.add(drawn.stream_of(i)->clock_checksum);
   }
   if (window.moment && window.moment->kind == MomentKind::kOther) {
     for (const int64_t task : drawn.tasks) hash.add(static_cast<uint64_t>(task));
@@ -209,13 +212,14 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
         if (!options.sources[source].streams[i]) continue;
         StreamRequest& read_request = key_options.streams[next++];
         if (&read_request != &window && read_request.stream != window.base) continue;
-        read_request.residency.emplace();
+        read_request.residency = std::optional<Tier>{};  // chosen by memory_budget
         if (device.is_cuda()) read_request.residency = options.streams[i].residency;
       }
+      // A multiple of 8, which device_statistics needs.
       const int64_t batch_size_over_8 = batch_bytes / std::max<int64_t>(1, 8 * steps * features * (wide ? 8 : 4));
       key_options.batch_size = 8 * std::clamp<int64_t>(batch_size_over_8, 1, int64_t{1} << 13);
     };
-    const int64_t all_rows = file_loader.anchors() * (requested.per_step ? 1 : steps);
+    const int64_t all_rows = mapped_loader.anchors() * (requested.per_step ? 1 : steps);
     if (options.device.is_cuda() && is_floating(stream.dtype) &&
         cache::fits_device(all_rows, requested.per_step ? steps * features : features)) {
       try {

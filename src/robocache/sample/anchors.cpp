@@ -1,11 +1,11 @@
 #include "robocache/sample/anchors.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/error.hpp"
 
 namespace robocache {
 namespace {
@@ -21,30 +21,34 @@ int64_t saturating_difference(int64_t a, int64_t b) {
   return __builtin_sub_overflow(a, b, &difference) ? (a < b ? INT64_MIN : INT64_MAX) : difference;
 }
 
-// Returns the earliest target that takes row `row` or a later one. A target takes the last row at or before it, or a
-// row that it snaps to.
+// Returns the earliest target that takes row `row` or a later one as row 0 of its window. A target takes the last row at
+// or before it, or snaps to the next row, if that is nearer and less than snap_ns away.
 int64_t first_target_of(const int64_t* times, int64_t row, int64_t snap_ns) {
   const int64_t time_ns = times[row];
-  int64_t first = snap_ns > 0 ? saturating_difference(time_ns, snap_ns - 1) : time_ns;
-  if (row == 0 || snap_ns == 0) return first;
+  if (snap_ns == 0) return time_ns;
+  while (row > 0 && times[row - 1] == time_ns) --row;
+  const int64_t first = saturating_difference(time_ns, snap_ns - 1);
+  if (row == 0) return first;
   // A target that is not nearer to this row than to the previous one takes the previous one.
   const int64_t previous_ns = times[row - 1];
   const uint64_t gap_ns = ns_between(time_ns, previous_ns);
   const auto middle = static_cast<int64_t>(static_cast<uint64_t>(previous_ns) + gap_ns / 2);
-  return gap_ns == 0 ? first_target_of(times, row - 1, snap_ns) : std::max(first, middle + 1);
+  return std::max(first, middle + 1);
 }
 
 TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
-  const int64_t reach = std::max<int64_t>(edges.snap_ns - 1, 0);  // a target this far outside counts as inside
+  // A target at most this far before the first or after the last row counts as inside.
+  const int64_t reach = std::max<int64_t>(edges.snap_ns - 1, 0);
   TimeRange range;
   for (const WindowSpan& window : edges.whole) {
     const EpisodeRows& rows = window.clock.episodes[episode];
     if (rows.rows == 0) return {0, -1};
     const int64_t* const times = window.clock.time_ns + rows.begin;
     if (window.rows) {
-      const auto [first_row, last_row] = *window.rows;
+      const auto [first_row, last_row] = *window.rows;  // both deltas in ns are then the key's offset
       if (first_row <= -rows.rows || last_row > rows.rows) return {0, -1};
-      // A target that takes row r needs r + first_row >= 0 and r + last_row < rows.
+      // A target that takes row r needs r + first_row >= 0 and r + last_row < rows. Before the first row r is -1, which
+      // suits a window of later rows alone, so last_row may be as large as rows.
       const auto first_anchor_of = [&](int64_t row) {
         return saturating_difference(first_target_of(times, row, edges.snap_ns), window.first_delta_ns);
       };
@@ -68,7 +72,7 @@ struct Part {
   int64_t end;
 };
 
-// The number of anchors that `where` and look() handle at once.
+// The number of anchors that `where` and for_each_block() handle at once.
 constexpr int64_t kAnchorsAtOnce = int64_t{1} << 18;
 
 // Sorts the ranges, so that a search finds those of an episode.
@@ -96,7 +100,7 @@ int64_t first_that(int64_t n, const Holds& holds) {
 
 }  // namespace
 
-// Adds a run of the ticks that `edges` do not leave out, among n ascending ticks; tick k is at time(k).
+// Ticks 0 to n - 1 of an episode are at the ascending times time(k). Adds those that `edges` keep, as one run.
 template <class Time>
 void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRun entry, const Time& time) {
   const TimeRange range = range_of(edges, episode);
@@ -105,7 +109,7 @@ void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRu
   if (begin >= end) return;
   entry.first_anchor = anchors_;
   entry.episode = episode;
-  (tick_ns_ != nullptr ? entry.origin : entry.first_tick) += begin;
+  advance(entry, begin);
   table_.push_back(entry);
   anchors_ += end - begin;
 }
@@ -164,6 +168,7 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
 }
 
 Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const {
+  if (is_cut_) throw Error("Anchors::filtered: expected anchors that are neither filtered nor split");
   for (const auto& [argument, value] :
        {std::pair("first", filter.first), {"last", filter.last}, {"every", filter.every}}) {
     if (value && *value < 1) refuse(name, argument, ": expected at least 1, got ", std::to_string(*value));
@@ -265,13 +270,14 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   result.rows_ = rows_;
   result.period_ns_ = period_ns_;
   result.every_ = filter.every;
-  int64_t taken = 0;  // anchors of the run in earlier calls of take()
+  result.is_cut_ = true;
+  int64_t passed = 0;  // anchors of the run in earlier calls of take(), skipped ones too
   const auto take = [&](const Part& part) {
-    const int64_t skipped = (filter.every - taken % filter.every) % filter.every;
-    taken += std::max<int64_t>(part.end - part.begin, 0);
+    const int64_t skipped = (filter.every - passed % filter.every) % filter.every;
+    passed += std::max<int64_t>(part.end - part.begin, 0);
     if (part.begin + skipped >= part.end) return;
     AnchorRun run = table_[part.run];
-    (tick_ns_ != nullptr ? run.origin : run.first_tick) += part.begin + skipped;
+    advance(run, part.begin + skipped);
     run.first_anchor = result.anchors_;
     result.table_.push_back(run);
     result.anchors_ += (part.end - part.begin - skipped + filter.every - 1) / filter.every;
@@ -281,14 +287,14 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     int64_t anchors = 0;
     for (; end < parts.size() && parts[end].run == parts[begin].run; ++end)
       anchors += parts[end].end - parts[end].begin;
-    // The run keeps its anchors [0, until) and those from `from_last` on.
+    // Of the run's remaining anchors, counted from 0, [0, until) and [from_last, anchors) stay.
     const int64_t until = filter.first ? std::min(*filter.first, anchors) : filter.last ? 0 : anchors;
     const int64_t from_last = filter.last ? std::max(until, anchors - *filter.last) : anchors;
-    taken = 0;
+    passed = 0;
     int64_t before = 0;  // anchors in earlier parts
     for (; begin < end; ++begin) {
       const Part& part = parts[begin];
-      const int64_t shift = part.begin - before;
+      const int64_t shift = part.begin - before;  // from a number among the remaining anchors to that in the run
       before += part.end - part.begin;
       take({part.run, part.begin, std::min(part.end, until + shift)});
       take({part.run, std::max(part.begin, from_last + shift), part.end});
@@ -298,7 +304,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   return result;
 }
 
-void Anchors::look(const Look& body) const {
+void Anchors::for_each_block(const Block& body) const {
   const AnchorIndex all = index();
   std::vector<int64_t> episodes;
   std::vector<int64_t> times;
@@ -321,6 +327,7 @@ std::vector<Anchors> Anchors::split(std::span<const int32_t> part, int64_t parts
     result.rows_ = rows_;
     result.period_ns_ = period_ns_;
     result.every_ = every_;
+    result.is_cut_ = true;
   }
   for (size_t run = 0; run < table_.size(); ++run) {
     const int64_t begin = table_[run].first_anchor;
@@ -331,7 +338,7 @@ std::vector<Anchors> Anchors::split(std::span<const int32_t> part, int64_t parts
       Anchors& result = results[static_cast<size_t>(anchor_part)];
       if (i == begin || part[static_cast<size_t>(i - 1)] != anchor_part) {
         AnchorRun entry = table_[run];
-        (tick_ns_ != nullptr ? entry.origin : entry.first_tick) += (i - begin) * every_;
+        advance(entry, (i - begin) * every_);
         entry.first_anchor = result.anchors_;
         result.table_.push_back(entry);
       }

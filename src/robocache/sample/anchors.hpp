@@ -126,12 +126,13 @@ class Anchors {
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});
 
-  // Returns the anchors that a filter keeps. Throws ArgumentError that begins with `name`, and whatever `where` throws.
+  // Returns the anchors that a filter keeps. Throws ArgumentError that begins with `name`, whatever `where` throws, and
+  // Error for anchors that are filtered or split already.
   Anchors filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const;
 
   // Calls body(episodes, times, index of the first) for all anchors, many at a time.
-  using Look = std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first)>;
-  void look(const Look& body) const;
+  using Block = std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first)>;
+  void for_each_block(const Block& body) const;
 
   // Returns the anchors of each part; `part` gives each anchor's part in [0, parts), or -1 for none.
   std::vector<Anchors> split(std::span<const int32_t> part, int64_t parts) const;
@@ -146,6 +147,8 @@ class Anchors {
  private:
   template <class Time>
   void add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRun entry, const Time& time);
+  // Moves the begin of a run: for a clock `origin` is a row, for a rate it is the time of tick 0.
+  void advance(AnchorRun& run, int64_t ticks) const { (tick_ns_ != nullptr ? run.origin : run.first_tick) += ticks; }
   void finish();
 
   std::vector<AnchorRun> table_;
@@ -156,6 +159,7 @@ class Anchors {
   const EpisodeRows* rows_ = nullptr;  // of the clock; null for a rate
   double period_ns_ = 0;
   int64_t every_ = 1;
+  bool is_cut_ = false;  // filtered or split: an episode may have several runs
 };
 
 }  // namespace robocache

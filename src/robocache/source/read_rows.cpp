@@ -62,7 +62,7 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
   }
 }
 
-void expect_rows(const FileRows& file, int64_t begin, int64_t bytes) {
+void announce_rows(const FileRows& file, int64_t begin, int64_t bytes) {
   if (announcements_left.load(std::memory_order_relaxed) <= 0) return;
   announcements_left.fetch_sub(1, std::memory_order_relaxed);
   (void)::posix_fadvise(file.descriptor, file.offset + begin, bytes, POSIX_FADV_WILLNEED);

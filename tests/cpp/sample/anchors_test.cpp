@@ -55,6 +55,15 @@ TEST(AnchorsOfTicks, AreFoundAmongManyEpisodesOfAllLengths) {
   EXPECT_EQ(moments_of(Anchors::of_ticks(clock.view(), first_episodes(400))), expected);
 }
 
+TEST(AnchorsOfTicks, AreFilteredOnceAndBeforeTheyAreSplit) {
+  const HostClock clock(Episodes{{0, 1, 2, 3}});
+  const Anchors anchors = Anchors::of_ticks(clock.view(), first_episodes(1));
+  const Anchors filtered = anchors.filtered({.every = 2}, 0, "");
+  EXPECT_EQ(moments_of(filtered), (Moments{{0, 0}, {0, 2}}));
+  EXPECT_THROW(filtered.filtered({.every = 2}, 0, ""), Error);
+  EXPECT_THROW(anchors.split(std::vector{0, 0, 1, 0}, 2)[0].filtered({.first = 1}, 0, ""), Error);
+}
+
 // ---- Ticks of a rate ----
 
 TEST(AnchorsAtRate, DoNotDriftOverHours) {

@@ -16,7 +16,7 @@
 namespace robocache::test {
 namespace {
 
-TEST(ReadRows, ReadsFromRowZeroOn) {
+TEST(ReadRows, CountsBytesFromRowZero) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/rows";
   write_file(path, "header0123456789");
@@ -46,7 +46,7 @@ TEST(ReadRows, ReadsWhatThePageCacheHasAndLacks) {
   const auto size = static_cast<off_t>(written.size());
   for (const off_t cached_bytes : {size, size / 2, off_t{0}}) {
     ::posix_fadvise(file.get(), cached_bytes, size - cached_bytes, POSIX_FADV_DONTNEED);
-    expect_rows({file.get(), 0}, size / 4, size / 4);
+    announce_rows({file.get(), 0}, size / 4, size / 4);
     std::string actual(written.size(), ' ');
     read_rows({file.get(), 0}, 0, actual.size(), actual.data());
     EXPECT_TRUE(actual == written) << "with " << cached_bytes << " bytes in the page cache";

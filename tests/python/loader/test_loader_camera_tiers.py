@@ -143,7 +143,7 @@ def test_ranks_decode_the_frames_of_their_own_episodes(filmed, tmp_path, device,
             loader, batches = _batches(dataset, options, device=device, residency={"top": tier})
             assert_same_batches(batches, expected)
             placement = _placement(loader, "top")
-            assert placement.tier == tier and "of this rank's episodes alone" in placement.why
+            assert placement.tier == tier and "from this rank's first episode to its last" in placement.why
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
@@ -301,7 +301,7 @@ def test_prefetched_batches_are_used_and_wrong_guesses_change_no_byte(filmed, tm
                 **extra,
             )
             reasons = {placement.key: placement.why for placement in loader.explain()}
-            reason = "read across the link, since the budget lacks" if "budget" in extra else "copied a batch ahead"
+            reason = "read across the link: copying ahead would take" if "budget" in extra else "copied a batch ahead"
             assert reason in reasons["top"] and reason in reasons["wrist"] and reason not in reasons["joint"]
             assert_same_batches(drawn_batches(loader), expected)
 
