@@ -181,7 +181,7 @@ def test_an_unnormalised_key_stays_and_an_unknown_one_is_refused(arms, device):
     for key in ("force", "action_is_pad", "time_ns"):
         with pytest.raises(robocache.ArgumentError, match=r"^key: expected one of action, state, got "):
             loader.normalize(key, x)
-    with pytest.raises(robocache.ArgumentTypeError, match="^key: expected a str, got int"):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^key: expected a str, got int"):
         loader.normalize(3, x)
 
 
