@@ -1,7 +1,8 @@
 """Draws docs/doctor-*.png and docs/inspect.png, for docs/pictures.py: the doctor's pages and inspect's plot of recordings in
 ROBOCACHE_TEST_DATA.
 
-Chromium renders the pages. Without chromium, Pillow or the recordings the pictures stay unchanged.
+Chromium renders the pages. Without Pillow or a recording a picture stays unchanged; a page also without chromium, the plot also
+without av.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ MARGIN = 24  # pixels below the last line
 
 @dataclass(frozen=True)
 class Page:
-    """A picture of a report of `source` under `name`. A source of one file is copied as `file`. The picture shows the rows of
-    pixels from `top` to `bottom`."""
+    """A picture of the doctor's report of a copy of `source` in a folder `name`, which the page shows.
+
+    file: the copy's file name, if the source is one file.
+    top, bottom: the picture has these rows of pixels of the page, as in a slice: negative ones count from the end.
+    """
 
     source: str
     name: str
@@ -47,7 +51,7 @@ NAMES = (*PAGES, "inspect.png")
 
 
 def make_inspected_cache(folder: Path) -> robocache.Dataset | None:
-    """Makes the cache that docs/inspect.png plots in `folder` and returns it, or None if the recording is missing."""
+    """Makes the cache that docs/inspect.png plots in `folder` and returns it, or None if the recording or av is missing."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / INSPECTED).exists() or importlib.util.find_spec("av") is None:
         return None
@@ -62,7 +66,7 @@ def make_report(page: Page, folder: Path) -> robocache.doctor.Report | None:
     if not root or not (Path(root) / page.source).exists():
         return None
     source, copy = (Path(root) / page.source).resolve(), folder / page.name
-    if page.file is None:
+    if page.file is None:  # CSV files in folders, beside the same recording's bag
         shutil.copytree(source, copy, ignore=lambda _, names: [n for n in names if Path(n).suffix not in ("", ".csv")])
     else:
         copy.mkdir()
@@ -81,7 +85,8 @@ def shorten_paths(folder: str, text: str) -> str:
 
 
 def compute_numbers(name: str) -> list[np.ndarray] | None:
-    """Returns all findings of the report as numbers. If they change, the picture is drawn again."""
+    """Returns arrays that change whenever the picture must: the bytes of the report's findings as JSON, or the values that inspect
+    plots. None if a recording or a package is missing."""
     with tempfile.TemporaryDirectory() as folder:
         if name not in PAGES:
             dataset = make_inspected_cache(Path(folder))
@@ -97,14 +102,11 @@ def compute_numbers(name: str) -> list[np.ndarray] | None:
 
 
 def draw(name: str, path: Path, description: str) -> bool:
-    """Draws a picture, with the file's metadata. Returns False if there is no browser."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """Draws a picture to `path`, with `description` in its metadata. Returns False without Pillow, or for a page without a browser."""
     try:
         from PIL import Image
         from PIL.PngImagePlugin import PngInfo
     except ImportError:
-        return False
-    if browser is None:
         return False
     metadata = PngInfo()
     metadata.add_text("Description", description)
@@ -117,9 +119,12 @@ def draw(name: str, path: Path, description: str) -> bool:
             dataset.path = "cache"  # for the title
             plot(dataset, Path(folder) / path.name)
             image = Image.open(Path(folder) / path.name).convert("RGB")
-        image = image.resize((1100, image.height * 1100 // image.width), Image.Resampling.LANCZOS)
+        image = image.resize((WIDTH, image.height * WIDTH // image.width), Image.Resampling.LANCZOS)
         image.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, pnginfo=metadata, optimize=True)
         return True
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        return False
     page = PAGES[name]
     with tempfile.TemporaryDirectory() as folder:
         report = make_report(page, Path(folder))

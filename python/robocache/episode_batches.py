@@ -56,18 +56,18 @@ class EpisodeLoader(BatchesInOrder):
 
     Each batch is a dict with the arrays of :class:`Loader`, for steps instead of samples, and int64 ``lengths`` ``[B]``.
     ``episode_index`` and ``dataset_index`` are ``[B]``. A packed batch has int64 ``offsets`` ``[B + 1]``: segment i is rows
-    ``offsets[i]:offsets[i + 1]``. A padded batch has ``is_pad`` ``[B, T]``, true after a segment's end. There values are 0,
-    masks true, texts None, and indices of texts and anchors -1. All steps of a segment share the random draws of crops, flips
-    and colours of frames, and of texts.
+    ``offsets[i]:offsets[i + 1]``. A padded batch has ``is_pad`` ``[B, T]``, true after a segment's end. In those steps values
+    are 0, masks true, texts None, ages and goals' offsets the least int64, and indices of texts, anchors and goals' episodes -1.
+    All steps of a segment share the random draws of crops, flips and colours of frames, and of texts.
 
     Loops, states and pickling work as in :class:`Loader`. A batch is made when it is requested, never ahead. With `bucket` the
-    order depends on the batch size and the number of ranks. On CUDA a batch waits for the device. Every batch takes as much
-    memory as the `batch_size` longest segments would need.
+    order depends on the batch size and the number of ranks. On CUDA the loop waits until the device has gathered a batch. Every
+    batch takes as much memory as the `batch_size` longest segments would need.
 
     Attributes:
         loader: the :class:`Loader` that gathers the steps. Its `normalize`, `texts`, `spec` and `explain` apply to these
-            batches. Its `to_absolute` takes one step a row, as in a packed batch: reshape the arrays of a padded one from
-            ``[B, T, ...]`` to ``[B * T, ...]`` first.
+            batches. Its `to_absolute` takes one step a row, as in a packed batch: of a padded batch pass
+            ``array[~batch["is_pad"]]``, since the base of padding is 0, which as a rotation is an error that names the row.
         num_samples: the segments in an epoch, of all ranks together.
         batch_size, rank, world_size, seed: the arguments, or the values found for them.
         epoch, samples: the position in the order: all ranks together have returned `samples` segments of the epoch.
@@ -130,17 +130,17 @@ class EpisodeLoader(BatchesInOrder):
         self.rank, self.world_size = self.loader.rank, self.loader.world_size
         if note and self.rank == 0:
             warn(f"{note} and are not drawn", LoaderWarning)
-        if drop_last and self.num_samples < self.batch_size * self.world_size:
+        if self._drop_last and self.num_samples < self.batch_size * self.world_size:
             raise errors.ArgumentError(
-                f"batch_size: expected at most the {self.num_samples // self.world_size} segments there are for each rank, "
-                f"since drop_last, got {batch_size}"
+                f"batch_size: with drop_last expected at most {self.num_samples // self.world_size}, the segments of each rank, "
+                f"got {batch_size}"
             )
         self._order: tuple[Any, np.ndarray] | None = None
         self._fills = {"anchor_index": -1} | dict.fromkeys(self.loader._texts, -1)
         for key in self.loader._arguments["delta_timestamps"]:
             self._fills |= {f"{key}_is_pad": True, f"{key}_feature_is_pad": True, f"{key}_age": _INT64_MIN}
             self._fills |= {f"{key}_offset_ns": _INT64_MIN, f"{key}_episode_index": -1}  # arrays of goals
-        order_options: tuple[Any, ...] = (self._min_steps, self._max_steps, shuffle)
+        order_options: tuple[Any, ...] = (self._min_steps, self._max_steps, self._shuffle)
         if self._bucket is not None:
             order_options += (self._bucket, self.batch_size * self.world_size)
         self._fingerprint = f"{self.loader._fingerprint}-{zlib.crc32(repr(order_options).encode()):08x}"
@@ -152,48 +152,49 @@ class EpisodeLoader(BatchesInOrder):
         """Sets the number of segments of each episode. Returns a note about episodes that are too short, or ""."""
         lengths = self._episodes[:, 2]
         self._firsts = np.cumsum(lengths) - lengths
-        parts = np.ones(len(lengths), np.int64)
+        counts = np.ones(len(lengths), np.int64)
         if self._max_steps is not None:
-            # Parts of about the mean of the least and the largest length.
-            parts = np.rint(2 * lengths / (self._min_steps + self._max_steps)).astype(np.int64)
-            parts = np.clip(parts, -(-lengths // self._max_steps), lengths // self._min_steps)
+            # So many segments that their mean length is about the middle of min_steps and max_steps.
+            counts = np.rint(2 * lengths / (self._min_steps + self._max_steps)).astype(np.int64)
+            counts = np.clip(counts, -(-lengths // self._max_steps), lengths // self._min_steps)
         is_short = lengths < self._min_steps
-        parts[is_short] = 0
+        counts[is_short] = 0
         note = f"min_steps: {is_short.sum()} of {len(lengths)} episodes have fewer than {self._min_steps} steps"
         if is_short.all():
             raise errors.ArgumentError(f"{note}; expected an episode to draw")
-        self._parts = parts
-        self._episode_of = np.repeat(np.arange(len(lengths)), parts)
-        self._part_of = np.arange(len(self._episode_of)) - np.repeat(np.cumsum(parts) - parts, parts)
+        self._segments_of_episode = counts
+        self._episode_of = np.repeat(np.arange(len(lengths)), counts)
+        self._index_in_episode = np.arange(len(self._episode_of)) - np.repeat(np.cumsum(counts) - counts, counts)
         self.num_samples = len(self._episode_of)
         return note if is_short.any() else ""
 
     def _most_steps(self) -> np.ndarray:
         """Returns the most steps that each segment can have in any epoch."""
         lengths = self._episodes[self._episode_of, 2]
-        most: np.ndarray = np.where(self._parts[self._episode_of] == 1, lengths, self._max_steps or 0)
+        most: np.ndarray = np.where(self._segments_of_episode[self._episode_of] == 1, lengths, self._max_steps or 0)
         return most
 
     def _spans(self, segments: np.ndarray, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the number of each segment's first anchor, and its number of steps."""
         episodes = self._episode_of[segments]
-        steps, parts, part = self._episodes[episodes, 2], self._parts[episodes], self._part_of[segments]
+        steps, counts = self._episodes[episodes, 2], self._segments_of_episode[episodes]
+        index = self._index_in_episode[segments]
 
-        def cut(cut_id: np.ndarray, part: np.ndarray) -> np.ndarray:
+        def cut(cut_id: np.ndarray, index: np.ndarray) -> np.ndarray:
             # Both segments at a cut give the cut the same id, so they draw the same row.
-            row: np.ndarray = part * steps // parts
+            row: np.ndarray = index * steps // counts
             if self._max_steps is None or not self._shuffle:
                 return row
-            # Before the cuts move, a segment has steps / parts steps, rounded down or up. It can lose or gain steps at both ends, so
-            # each cut moves by at most half of what a segment may lose or gain.
-            room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
-            room[(part == 0) | (part == parts)] = 0
+            # Before the cuts move, a segment has steps / counts steps, rounded down or up. `room` is half of what a segment may lose
+            # (down to min_steps) or gain (up to max_steps), because both its ends may move.
+            room = np.minimum(steps // counts - self._min_steps, self._max_steps + -steps // counts) // 2
+            room[(index == 0) | (index == counts)] = 0
             drawn = hashes(seed, epoch, cut_id, _CUTS) % (2 * room + 1).astype(np.uint64)
             row += drawn.astype(np.int64) - room
             return row
 
-        begins = cut(segments, part)
-        return self._firsts[episodes] + begins, cut(segments + 1, part + 1) - begins
+        begins = cut(segments, index)
+        return self._firsts[episodes] + begins, cut(segments + 1, index + 1) - begins
 
     def _draw_order(self, seed: int, epoch: int) -> np.ndarray:
         if self._order is not None and self._order[0] == (seed, epoch):
@@ -267,6 +268,7 @@ class EpisodeLoader(BatchesInOrder):
         return values
 
     def _check_fingerprint(self, fingerprint: Any) -> None:
+        # A Loader's fingerprint lacks this loader's last part.
         if isinstance(fingerprint, str) and fingerprint.count("-") + 1 == self._fingerprint.count("-"):
             raise errors.ArgumentError(f"state: expected one of an EpisodeLoader, got one of a Loader, {fingerprint!r}")
         if fingerprint != self._fingerprint:
@@ -317,13 +319,15 @@ def _open_without_weights(dataset: Any) -> Dataset | Mixture:
 
 
 def _episodes_of(dataset: Dataset | Mixture, options: Mapping[str, Any]) -> np.ndarray:
-    """Returns the source, the index and the number of anchors of each episode with anchors, from a loader that reads no
-    values."""
+    """Returns the table [episodes with anchors, 3]: source, index in the source, number of anchors. A loader that reads no values
+    counts them."""
     options = {**options, "device": "cpu", "memory": Memory(residency="mapped", prefetch=0), "normalization": None}
     if isinstance(windows := options["delta_timestamps"], Mapping):
-        options["delta_timestamps"] = {key: _as_recorded(as_window(key, window)) for key, window in windows.items()}
+        options["delta_timestamps"] = {
+            key: _without_statistics(as_window(key, window)) for key, window in windows.items()
+        }
     if isinstance(default := options.get("default"), Window):
-        options["default"] = _as_recorded(default)
+        options["default"] = _without_statistics(default)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the loader that reads values warns
         loader = Loader(dataset, batch_size=1, ranks=Ranks(rank=0, world_size=1), **options)
@@ -331,6 +335,7 @@ def _episodes_of(dataset: Dataset | Mixture, options: Mapping[str, Any]) -> np.n
     return table
 
 
-def _as_recorded(window: Window) -> Window:
-    """Returns the window without the fields that need statistics."""
+def _without_statistics(window: Window) -> Window:
+    """Returns the window without the fields that need statistics, which are also those of converted values. No anchor depends on
+    them."""
     return replace(window, normalize=None, convert=None, base=None)

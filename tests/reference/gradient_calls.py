@@ -22,6 +22,7 @@ ROUNDING = {
 }
 DTYPES = list(ROUNDING)
 CLOCKS = [np.dtype(name) for name in ("float32", "float64", "int64")]
+FLOAT_CLOCKS = CLOCKS[:2]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=lambda dtype: dtype.name)
 # Every method with its options.
@@ -34,8 +35,9 @@ CALLS = [
 ]
 
 
-def jittered(rng, batch, samples, targets, clock, *, duplicates=True, hits=True):
-    """Times around 3 s, 10 ms apart and jittered, and targets in and around them in any order."""
+def jittered_clocks(rng, batch, samples, targets, clock, *, duplicates=True, hits=True):
+    """Returns times around 3 s, 10 ms apart and jittered, and targets in and around them in any order. Some times repeat, unless
+    `duplicates` is False; some targets are on samples, unless `hits` is False."""
     gaps = rng.uniform(0.2, 1.8, (batch, samples))
     if duplicates:
         gaps[rng.random((batch, samples)) < 0.2] = 0

@@ -18,7 +18,7 @@ from ..findings import Finding
 from .episodes import SHIFT_SHARE, SHIFTS, share_of_equal_rows
 from .streams import Clock, Survey
 
-LARGEST_LAG_S = 1.0  # a peak beyond 90 % of it counts as none, since the curve may rise further beyond its end
+LARGEST_LAG_S = 1.0  # the largest lag compared; a peak beyond 90 % of it counts as none
 CORRELATION = 0.5  # the least correlation of the rates of change, at the peak
 # The largest correlation of opposite sign allowed, as a share of the peak. Periodic motion exceeds it, and so does a velocity beside its position.
 OPPOSITE = 0.7

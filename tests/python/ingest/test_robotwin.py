@@ -14,12 +14,14 @@ import robocache
 
 
 def make_smooth_images(rng, rows):
+    """Makes JPEGs that lose little if they are decoded and encoded again, as an exchange of red and blue does."""
     small = [Image.fromarray(rng.integers(0, 256, (3, 4, 3), np.uint8)) for _ in range(rows)]
     return [encode_image(np.asarray(image.resize((32, 24), Image.BICUBIC))) for image in small]
 
 
 def write_episode(path, rng, rows, instructions=None, **extra_datasets):
-    """Writes one file, and its instructions beside the folder."""
+    """Writes one file, and its instructions to `instructions/`, beside the folder that holds the file. Returns the datasets, and the
+    JPEGs of each camera."""
     path.parent.mkdir(parents=True, exist_ok=True)
     datasets = {
         "joint_action/left_arm": rng.normal(size=(rows, 6)),
@@ -78,7 +80,8 @@ def test_two_episodes(rng, tmp_path):
             values_read = episode[f"observation/{camera}/rgb"][1][:]
             np.testing.assert_array_equal(values_read, [np.asarray(Image.open(io.BytesIO(blob))) for blob in blobs])
     left_out = reasons(report.left_out)
-    assert "no values" in left_out["pointcloud"] and 'channels = "bgr"' in left_out["red and blue"]
+    assert "no values" in left_out["pointcloud"]
+    assert 'channels = "bgr"' in left_out["red and blue"]  # a note, not a dataset
     assert {"*.json", "*.txt"} < left_out.keys()
     assert dataset.provenance["robotwin"] == {"rate_hz": 25, "rate_from": "rate_hz"}
 
@@ -92,6 +95,7 @@ def test_a_mapping_exchanges_red_and_blue(rng, tmp_path):
     as_stored, exchanged = (
         robocache.open(tmp_path / name).episode(0)[stream][1][:] for name in ("as they are", "exchanged")
     )
+    # The exchanged JPEGs were encoded once more.
     assert np.abs(as_stored[..., ::-1].astype(int) - exchanged).mean() < 6
 
 
@@ -103,6 +107,7 @@ def test_damaged_parts_are_named_and_the_rest_kept(rng, tmp_path):
     write_episode(root / "data/episode1.hdf5", rng, 6)
     (root / "data/episode2.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
     recordings, notes = read_all(root, format="robotwin", rate_hz=10, on_error="skip")
+    # 9 datasets and 2 cameras: the empty pointcloud and the short dataset are left out.
     assert [len(streams) for _, streams in recordings] == [11, 11]
     assert set(reasons(notes.skipped)) == {
         "data/episode0.hdf5: instructions",

@@ -136,16 +136,19 @@ def test_a_packed_batch(dataset, device):
     assert torch.equal(nested.unbind()[3], batch["state"][20:])
 
 
-def test_converted_and_normalised_keys(tmp_path, device):
-    """The loader of packed batches inverts its windows' conversions."""
+@pytest.mark.parametrize("form", ["padded", "packed"])
+def test_converted_and_normalised_keys(tmp_path, device, form):
+    """The loader of the steps inverts its windows' conversions, without the steps of padding."""
     convert = [robocache.actions.Relative("joints")]
     action = Window([0.0, 0.01], convert=convert, base="state", normalize="min_max", dtype="float64")
     rows = np.arange(6.0)[:, None] * [1.0, 3.0]
     times = np.arange(6) * STEP
     recording = [{"state": (times[:n], rows[:n]), "action": (times[:n], rows[:n] + 0.5)} for n in (4, 6)]
     windows = {"state": Window(dtype="float64"), "action": action}
-    loader = _loader(write(tmp_path / "two", recording), windows=windows, form="packed", shuffle=False, device=device)
+    loader = _loader(write(tmp_path / "two", recording), windows=windows, form=form, shuffle=False, device=device)
     (batch,) = loader
+    if form == "padded":
+        batch = {name: batch[name][~batch["is_pad"]] for name in ("action", "action_base")}
     expected = np.concatenate([rows[:4], rows]) + 0.5
     assert to_numpy(batch["action"]).min() >= -1.001 and to_numpy(batch["action"]).max() <= 1.001
     absolute = to_numpy(loader.loader.to_absolute("action", batch["action"], batch))
@@ -353,6 +356,7 @@ def test_weights_and_foreign_states_are_refused(dataset, tmp_path):
         _loader(Mixture([Source(dataset)], samples_per_epoch=9))
     loader = _loader(dataset)
     state = loader.state_dict()
+    _loader(dataset, shuffle=np.True_).load_state_dict(state)
     for other in (_loader(dataset, bucket=2), _loader(dataset, episodes=[0, 1]), _loader(dataset, max_steps=5)):
         with pytest.raises(robocache.ArgumentError, match=r"fingerprint: expected .* the state is of another dataset"):
             other.load_state_dict(state)

@@ -113,8 +113,8 @@ def test_invalid_former_options_are_refused(cache, options, argument):
             loader_of(cache, **options)
 
 
-def test_a_horizon_without_a_key_is_refused(cache):
-    with pytest.raises(robocache.ArgumentError, match="horizon"):
+def test_a_horizon_for_a_missing_action_is_refused(cache):
+    with pytest.raises(robocache.ArgumentError, match=r"^horizon: expected a key action or actions"):
         source = Source(cache, rename={"action": "command"})
         robocache.Loader([source], batch_size=8, rate_hz=10, history=1, horizon=2)
 

@@ -10,7 +10,7 @@ from reference.gradient_calls import (
     ROUNDING,
     each_dtype,
     gradients,
-    jittered,
+    jittered_clocks,
     random_gradient,
     width,
 )
@@ -26,7 +26,7 @@ each_curve = pytest.mark.parametrize("options", CURVES, ids=lambda o: "-".join(o
 @each_curve
 @pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, 9])
 def test_rule_19_gradcheck_of_curves(rng, device, options, samples):
-    times, targets = jittered(rng, 2, samples, 12, np.dtype(np.float64), duplicates=False, hits=False)
+    times, targets = jittered_clocks(rng, 2, samples, 12, np.dtype(np.float64), duplicates=False, hits=False)
     values = rng.standard_normal((2, samples, width(options)))
     inputs = [to_torch(x, device).requires_grad_() for x in (values, times * 100, targets * 100)]
 
@@ -38,7 +38,7 @@ def test_rule_19_gradcheck_of_curves(rng, device, options, samples):
 
 @each_curve
 def test_rule_19_gradcheck_of_curves_over_repeated_times_and_hits(rng, device, options):
-    times, targets = jittered(rng, 2, 12, 15, np.dtype(np.float64))
+    times, targets = jittered_clocks(rng, 2, 12, 15, np.dtype(np.float64))
     values = to_torch(rng.standard_normal((2, 12, width(options))), device).requires_grad_()
     times, targets = to_torch(times * 100, device), to_torch(targets * 100, device)
 
@@ -52,7 +52,7 @@ def test_rule_19_gradcheck_of_curves_over_repeated_times_and_hits(rng, device, o
 @pytest.mark.parametrize("method", ["pchip", "akima", "cubic"])
 def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
     """At a sample a curve has one slope, so finite differences on both sides agree."""
-    times, _ = jittered(rng, 2, 9, 1, np.dtype(np.float64), duplicates=False)
+    times, _ = jittered_clocks(rng, 2, 9, 1, np.dtype(np.float64), duplicates=False)
     times = times * 100
     values = rng.standard_normal((2, 9, 3))
     out_gradient = rng.standard_normal((2, 7, 3))
@@ -79,7 +79,7 @@ def test_rule_19_a_hit_moves_with_the_slope_of_the_curve(rng, device, method):
 def test_rule_19_gradients_of_curves_of_other_types_equal_float64s(rng, device, options, dtype):
     """Bound: derivatives are computed in float64, so only these roundings differ: the weight's to float32,
     times a derivative below 32; each sum's; and the last one."""
-    times, targets = jittered(rng, 2, 9, 21, np.dtype(np.float64))
+    times, targets = jittered_clocks(rng, 2, 9, 21, np.dtype(np.float64))
     values = rng.standard_normal((2, 9, width(options))).astype(dtype)
     out_gradient = rng.standard_normal((2, 21, width(options))).astype(dtype)
     result = gradients(device, values, times, targets, out_gradient, ("values",), **options)
@@ -92,7 +92,7 @@ def test_rule_19_gradients_of_curves_of_other_types_equal_float64s(rng, device, 
 
 
 def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, device):
-    times, targets = jittered(rng, 2, 9, 12, np.dtype(np.float64))
+    times, targets = jittered_clocks(rng, 2, 9, 12, np.dtype(np.float64))
     values, out_gradient = rng.standard_normal((2, 9, 15)), rng.standard_normal((2, 12, 15))
     blocks = [
         (slice(0, 3), "pchip"),
@@ -115,7 +115,7 @@ def test_rule_19_each_block_of_features_has_the_gradient_of_its_method(rng, devi
 
 
 def test_rule_19_targets_past_their_length_give_no_gradient(rng, device):
-    times, targets = jittered(rng, 2, 9, 12, np.dtype(np.float64))
+    times, targets = jittered_clocks(rng, 2, 9, 12, np.dtype(np.float64))
     values, out_gradient = rng.standard_normal((2, 9, 3)), rng.standard_normal((2, 12, 3))
     lengths = torch.tensor([5, 0], device=device)
     result = gradients(device, values, times, targets, out_gradient, target_lengths=lengths)
@@ -126,7 +126,7 @@ def test_rule_19_targets_past_their_length_give_no_gradient(rng, device):
 
 @each_dtype
 def test_rule_19_values_gradient_has_the_same_bits_on_cpu_and_cuda(rng, cuda, dtype):
-    times, targets = jittered(rng, 5, 300, 700, np.dtype(np.float32))
+    times, targets = jittered_clocks(rng, 5, 300, 700, np.dtype(np.float32))
     values = rng.standard_normal((5, 300, 24)).astype(dtype)
     out_gradient = random_gradient(rng, (5, 700, 24), dtype)
     # Rotations are left out: their sines differ by an ulp.

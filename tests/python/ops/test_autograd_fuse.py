@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from reference.compare import to_torch
-from reference.gradient_calls import jittered
+from reference.gradient_calls import jittered_clocks
 
 import robocache
 
@@ -17,7 +17,7 @@ def streams_of(rng, device, targets=9):
     widths = {"arm": 3, "hand": 2, "head": 4, "wheels": 2, "base": 7}
     streams = {}
     for name, width in widths.items():
-        times, _ = jittered(rng, 2, 8, 1, np.dtype(np.float64), duplicates=False)
+        times, _ = jittered_clocks(rng, 2, 8, 1, np.dtype(np.float64), duplicates=False)
         values = rng.standard_normal((2, 8, width))
         streams[name] = tuple(to_torch(x, device).requires_grad_() for x in (values, times * 100))
     first, last = (max(float(times.min()) for _, times in streams.values()) + shift for shift in (-0.5, 7))

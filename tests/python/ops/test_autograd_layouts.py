@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reference.compare import assert_same_bits, to_numpy, to_torch
-from reference.gradient_calls import gradients, jittered
+from reference.gradient_calls import gradients, jittered_clocks
 
 import robocache
 
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_rule_19_any_strides(rng, device):
-    times, target_times = jittered(rng, 4, 9, 12, np.dtype(np.float64))
+    times, target_times = jittered_clocks(rng, 4, 9, 12, np.dtype(np.float64))
     values, out_gradient = rng.standard_normal((4, 9, 6)), rng.standard_normal((4, 12, 6))
     expected = gradients(device, values, times, target_times, out_gradient)
 
@@ -27,7 +27,7 @@ def test_rule_19_any_strides(rng, device):
 
 
 def test_rule_19_expanded_inputs_sum_their_gradients(rng, device):
-    times, target_times = jittered(rng, 1, 9, 12, np.dtype(np.float64))
+    times, target_times = jittered_clocks(rng, 1, 9, 12, np.dtype(np.float64))
     row = to_torch(rng.standard_normal((9, 3)), device).requires_grad_()
     clock = to_torch(times[0], device).requires_grad_()
     targets = to_torch(target_times[0], device).requires_grad_()
@@ -86,7 +86,7 @@ def test_rule_19_a_hit_takes_its_gradient_beside_nan(device):
 
 
 def test_rule_19_the_cpu_gives_the_same_bits_on_any_number_of_threads(rng, threads):
-    times, target_times = jittered(rng, 16, 200, 300, np.dtype(np.float32))
+    times, target_times = jittered_clocks(rng, 16, 200, 300, np.dtype(np.float32))
     values = rng.standard_normal((16, 200, 33)).astype(np.float32)
     out_gradient = rng.standard_normal((16, 300, 33)).astype(np.float32)
     results = []

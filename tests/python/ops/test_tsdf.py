@@ -57,7 +57,8 @@ def integrate(grid, weights, measured, *arguments, device="cpu", **options):
 
 
 def check(grid, weights, measured, *arguments, device="cpu", **options):
-    """Compares with the oracle, bit for bit. Returns the number of updated voxels."""
+    """Compares with the oracle, bit for bit. Returns how many voxels changed weight; one at max_weight is
+    updated and does not count."""
     oracle = integrate_depth if len(arguments) == 2 else integrate_points
     expected = oracle(grid, weights, measured, *arguments, **options)
     actual = integrate(grid, weights, measured, *arguments, device=device, **options)
@@ -175,7 +176,8 @@ def test_rule_32_any_small_call_gives_the_oracles_bits(device, data):
 
 
 def test_cpu_and_cuda_give_the_same_bits(rng, cuda):
-    """Many rays see each voxel of a wall, in a grid of many blocks. Both ways to clear the sums run; rows are unaligned."""
+    """Many rays see each voxel of a wall, in a grid of many blocks. Calls with points clear all sums, or only those along rays
+    (integrate_tsdf.cpp): both run. The last shape has rows that are not aligned."""
     options = {"grid_min": (-0.64, -0.64, 0.6), "truncation": 0.04, "max_weight": 50.0}
     v, u = np.mgrid[:240, :320]
     depth = (1.1 + 0.1 * np.sin(u / 20) + rng.normal(0, 0.004, u.shape)).astype(np.float32)
@@ -231,7 +233,7 @@ def test_rule_32_carving_reaches_from_the_sensor_and_never_behind(device):
 
 
 def test_rule_32_distances_are_along_the_ray(device):
-    """For a pixel off the axis, half a metre along z is more along the ray."""
+    """Off the axis a distance along z is longer along the ray: 6 m are 6.5 m here."""
     grid, weights = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1), np.float32)
     options = {"grid_min": (2.5, 3.5, 11.5), "voxel_size": 1, "truncation": 10, "device": device}  # centre (3, 4, 12)
     depth = np.zeros((3, 3), np.float32)
@@ -259,7 +261,7 @@ def test_rule_32_pixels_are_rounded_midway_to_even(device, cx, column):
 @pytest.mark.parametrize("shift", [0.0, 1e-13, -1e-13, 1e-9, -1e-9, 1e-7, -1e-7, 3e-6, -3e-6])
 def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, shift, space_carving):
     """Every centre lies almost midway between columns and rows: float32 cannot decide between them, nor on which side of
-    the image's border it is."""
+    the image's border the centre is."""
     far_position = rng.integers(-3, 4, 3) * 1000.0
     for position in (0.0, far_position):
         T = np.eye(4)
@@ -286,7 +288,7 @@ def test_rule_32_voxels_within_float32s_error_of_two_pixels(rng, device, shift, 
 @each_carving
 @pytest.mark.parametrize("ulps", [0, 1, -1, 8, -8, 1000, -1000])
 def test_rule_32_distances_within_float32s_error_of_the_truncation(rng, device, ulps, space_carving):
-    """The surface is at the truncation before or behind each voxel, within the last bits of a float32."""
+    """The surface is a truncation before or behind voxel 20, within the last bits of a float32."""
     z = (np.arange(40) + 0.5) / 8
     for sign in (1, -1):
         for truncation in (0.25, 0.3):
@@ -308,7 +310,7 @@ def test_rule_32_points_behind_the_camera_are_not_seen(device):
     assert seen[0, 0].tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_rule_32_a_call_averages_rays_and_calls_have_their_weight(device):
+def test_rule_32_a_voxel_is_the_mean_of_all_rays_and_counts_at_most_max_weight_of_earlier_ones(device):
     grid, weights, T, options = looking_along_z(cells=4)
     call_options = {"truncation": 2, "device": device} | options
     grid, weights = integrate(grid, weights, np.array([[0, 0, 1.0], [0, 0, 1.5], [0, 0, 2.0]]), T, **call_options)
@@ -318,6 +320,8 @@ def test_rule_32_a_call_averages_rays_and_calls_have_their_weight(device):
     assert grid[0, 0].tolist() == [1.125, 0.875, 0.625, 0.375]
     assert weights[0, 0].tolist() == [3.5] * 4
     grid, weights = integrate(grid, weights, np.array([[0, 0, 2.0]] * 3), T, max_weight=3.5, **call_options)
+    sums = 3.5 * np.array([1.125, 0.875, 0.625, 0.375]) + 3 * np.array([1.875, 1.625, 1.375, 1.125])
+    assert grid[0, 0].tolist() == (sums / 6.5).astype(np.float32).tolist()
     assert weights[0, 0].tolist() == [3.5] * 4
 
 
@@ -380,7 +384,7 @@ def test_rule_32_the_mean_is_exact_to_half_a_quantum(rng, device, truncation):
 
 
 def test_rule_32_a_plane_is_reconstructed(rng, device):
-    """A camera looks at a plane: the zero crossing is within half a voxel's slant of the plane."""
+    """A camera looks at a plane: every distance is within half a voxel's diagonal of the true one."""
     v, u = np.mgrid[:120, :160]
     camera = (130.0, 130.0, 79.5, 59.5)
     T = pose(rng, 0.1)
@@ -397,15 +401,18 @@ def test_rule_32_a_plane_is_reconstructed(rng, device):
     distance = np.linalg.norm(in_camera, axis=-1) * (offset / (in_camera @ normal) - 1)
     points = (rays * depth[..., None]).reshape(-1, 3)
     result, seen = integrate(grid, weights, points, T, **options)
-    # A ray passes a voxel's centre within half a diagonal, s. So its hit on the plane moves by up to s times the
-    # plane's slope against the rays, below 1 here. The same holds for the mean of rays, unless the band excludes some.
+    # A ray passes a voxel's centre within half_diagonal. So its hit on the plane moves by up to half_diagonal times the tangent of
+    # the angle between ray and normal. The same holds for the mean of rays, unless the band excludes some.
     half_diagonal = size * math.sqrt(3) / 2
+    cosine = in_camera @ normal / np.linalg.norm(in_camera, axis=-1) / np.linalg.norm(normal)
     checked = (seen > 0) & (np.abs(distance) < truncation - 2 * half_diagonal)
     assert checked.sum() > 2000
+    assert cosine[checked].min() > math.sqrt(0.5)  # the tangent is below 1
     assert np.abs(result - distance)[checked].max() <= half_diagonal
     result, seen = integrate(grid, weights, depth.astype(np.float32), T, camera, **options)
     checked = seen > 0
     assert checked.sum() > 2000
-    # A depth is measured at the centre of its pixel, up to half a pixel away in u and v.
+    # A depth is measured at the centre of its pixel, up to half a pixel away in u and in v: together at most one gradient of z,
+    # times the ray's length over its z, below 1.3 here.
     gradient = np.abs(np.gradient(depth)).max()
     assert np.abs(result - distance)[checked].max() <= 1.3 * gradient

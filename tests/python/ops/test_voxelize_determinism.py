@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 DTYPES = [*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool"]
-GRIDLESS = ["occupancy", "occupancy_bits", "count"]  # modes that take no features
-ORDERLESS = [*GRIDLESS, "sum", "mean", "min", "max"]
+FEATURELESS = ["occupancy", "occupancy_bits", "count"]  # modes that take no features
+ORDERLESS = [*FEATURELESS, "sum", "mean", "min", "max"]
 MODES = [*ORDERLESS, "first", "last"]
-SUMS = [*((dtype, None) for dtype in DTYPES), *((dtype, 2.0**-10) for dtype in FLOATS)]  # dtypes and quanta
+DTYPES_AND_QUANTA = [*((dtype, None) for dtype in DTYPES), *((dtype, 2.0**-10) for dtype in FLOATS)]  # None: each voxel's own quantum
 RUNS = 20
 
 
@@ -67,11 +67,12 @@ class Cloud:
 
 
 def point_count(device):
-    """Returns the number of points that reaches every path of a backend: blocks of 65536 rows on the CPU, more than 2^20 rows on CUDA."""
+    """Returns a number of points large enough for every path of a backend: more than one block of 65536 rows on the CPU, more than
+    2^20 rows on CUDA."""
     return 70_001 if device == "cpu" else 1_100_003
 
 
-@pytest.mark.parametrize(("dtype", "quantum"), SUMS)
+@pytest.mark.parametrize(("dtype", "quantum"), DTYPES_AND_QUANTA)
 def test_rule_29_twenty_runs_give_the_same_bits(rng, device, dtype, quantum):
     cloud = Cloud(rng, point_count(device), dtype).to(device)
     first = cloud.voxels(quantum=quantum)
@@ -83,7 +84,7 @@ def test_rule_29_twenty_runs_give_the_same_bits(rng, device, dtype, quantum):
         del noise
 
 
-@pytest.mark.parametrize(("dtype", "quantum"), SUMS)
+@pytest.mark.parametrize(("dtype", "quantum"), DTYPES_AND_QUANTA)
 def test_rule_28_the_order_of_the_points_does_not_matter(rng, device, dtype, quantum):
     cloud = Cloud(rng, point_count(device), dtype).to(device)
     count = len(cloud.points)
@@ -181,7 +182,7 @@ def test_rule_28_an_outlier_costs_the_other_voxels_no_bit(rng, device, dtype):
     assert same(after, before)
 
 
-# ---- Sparse voxels: `first`, `last` and kept points depend on the order of the points, which stays the same here ----
+# ---- Sparse voxels: `first`, `last` and kept points depend on the order of the points; sums do not ----
 
 SPARSE = {
     "mean": {"reduce": "mean"},
@@ -225,10 +226,11 @@ def test_rule_31_twenty_runs_of_downsampling_give_the_same_bits(rng, device, thr
         assert same(downsample(cloud, method), first), f"{count} threads"
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int64"])
-def test_rule_28_sparse_sums_do_not_depend_on_the_order_of_the_points(rng, device, dtype):
+def test_rule_28_sparse_sums_do_not_depend_on_the_order_of_the_points(rng, device, dtype, reduce):
     cloud = Cloud(rng, point_count(device), dtype).to(device)
-    options = {"order": "linear", "reduce": "mean"}
+    options = {"order": "linear", "reduce": reduce}
     coords, features, counts, point_to_voxel, dropped, _ = sparse(cloud, **options)
     for _ in range(5):
         order = torch.from_numpy(rng.permutation(len(cloud.points))).to(device)

@@ -71,7 +71,7 @@ def has_suffix(file: Path, *suffixes: str) -> bool:
     return file.name.lower().endswith(suffixes) and not file.name.startswith(".")
 
 
-def first(is_sign: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Path | None]:
+def proved_by_first_file(is_sign: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Path | None]:
     """Returns the `find_sign` of a format that is proved by the first file for which `is_sign` is true."""
     return lambda source, files: next(filter(is_sign, files), None)
 

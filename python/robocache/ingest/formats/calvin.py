@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..options import option
-from . import Format, RateOptions, first
+from . import Format, RateOptions, proved_by_first_file
 
 # The name of the table with each episode's first and last step.
 EPISODES = "ep_start_end_ids.npy"
@@ -24,11 +24,11 @@ class CalvinOptions(RateOptions):
 
 
 FORMAT = Format(
-    "calvin",
-    "CALVIN dataset",
-    EPISODES,
-    first(lambda file: file.name == EPISODES),
-    CalvinOptions,
-    "robocache.ingest.calvin",
-    "pip install robocache",
+    name="calvin",
+    title="CALVIN dataset",
+    sign=EPISODES,
+    find_sign=proved_by_first_file(lambda file: file.name == EPISODES),
+    options=CalvinOptions,
+    reader="robocache.ingest.calvin",
+    install="pip install robocache",
 )

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...errors import ArgumentError
 from ..options import option
-from . import Format, RateOptions, first
+from . import Format, RateOptions, proved_by_first_file
 
 # Suffixes of files that can only be clouds, and of files that are clouds if the user names the format.
 _CLOUDS = (".ply", ".pcd", ".las", ".laz", ".pcd.bin")
@@ -23,7 +23,8 @@ class CloudOptions(RateOptions):
 
     bin_columns: int | None = option(
         None,
-        help="numbers a point of .bin files: 3 (x y z), 4 (and intensity) or 5 (and ring); default: 4 or 5 where only one can be",
+        help="numbers a point of .bin files: 3 (x y z), 4 (and intensity) or 5 (and ring); default: 4 or 5, if the sizes "
+        "and numbers of the files leave only one of them",
     )
 
     def __post_init__(self) -> None:
@@ -41,11 +42,11 @@ def is_cloud(file: Path, arrays: bool = True) -> bool:
 
 
 FORMAT = Format(
-    "clouds",
-    "folder of point clouds",
-    "*.ply, *.pcd, *.las, *.laz",
-    first(lambda file: is_cloud(file, arrays=False)),
-    CloudOptions,
-    "robocache.ingest.clouds",
-    "pip install 'robocache[lidar]'",
+    name="clouds",
+    title="folder of point clouds",
+    sign="*.ply, *.pcd, *.las, *.laz, *.pcd.bin, velodyne*/*.bin",
+    find_sign=proved_by_first_file(lambda file: is_cloud(file, arrays=False)),
+    options=CloudOptions,
+    reader="robocache.ingest.clouds",
+    install="pip install 'robocache[lidar]'",
 )

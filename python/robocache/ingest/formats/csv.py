@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..options import option
-from . import CameraOptions, Format, first, has_suffix
+from . import CameraOptions, Format, has_suffix, proved_by_first_file
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ def is_csv(file: Path) -> bool:
 
 
 FORMAT = Format(
-    "csv",
-    "folder of CSV logs",
-    "*.csv, *.tsv",
-    first(is_csv),
-    CsvOptions,
-    "robocache.ingest.csv",
-    "pip install pyarrow",
+    name="csv",
+    title="folder of CSV logs",
+    sign="*.csv, *.tsv",
+    find_sign=proved_by_first_file(is_csv),
+    options=CsvOptions,
+    reader="robocache.ingest.csv",
+    install="pip install pyarrow",
 )

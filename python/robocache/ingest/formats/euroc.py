@@ -32,12 +32,12 @@ def _find_sensor(source: Path, files: Sequence[Path]) -> Path | None:
 
 
 FORMAT = Format(
-    "euroc",
-    "EuRoC folder",
-    "mav0/*/sensor.yaml",
-    _find_sensor,
-    EurocOptions,
-    "robocache.ingest.euroc",
-    "pip install 'robocache[euroc]'",
+    name="euroc",
+    title="EuRoC folder",
+    sign="mav0/*/sensor.yaml",
+    find_sign=_find_sensor,
+    options=EurocOptions,
+    reader="robocache.ingest.euroc",
+    install="pip install 'robocache[euroc]'",
     includes=("csv",),
 )

@@ -38,11 +38,11 @@ def _find_info(source: Path, files: Sequence[Path]) -> Path | None:
 
 
 FORMAT = Format(
-    "lerobot",
-    "LeRobot dataset (v2.0, v2.1, v3.0)",
-    "meta/info.json",
-    _find_info,
-    LeRobotOptions,
-    "robocache.ingest.lerobot",
-    "pip install pyarrow",
+    name="lerobot",
+    title="LeRobot dataset (v2.0, v2.1, v3.0)",
+    sign="meta/info.json",
+    find_sign=_find_info,
+    options=LeRobotOptions,
+    reader="robocache.ingest.lerobot",
+    install="pip install pyarrow",
 )

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from ...errors import ArgumentError
 from ..options import option
-from . import CameraOptions, Format, first, has_suffix
+from . import CameraOptions, Format, has_suffix, proved_by_first_file
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ def is_mcap(file: Path) -> bool:
 
 
 FORMAT = Format(
-    "mcap",
-    "MCAP files",
-    "*.mcap, *.mcap.zstd",
-    first(is_mcap),
-    MessageOptions,
-    "robocache.ingest.messages.mcap",
-    "pip install 'robocache[ros]'",
+    name="mcap",
+    title="MCAP files",
+    sign="*.mcap, *.mcap.zstd",
+    find_sign=proved_by_first_file(is_mcap),
+    options=MessageOptions,
+    reader="robocache.ingest.messages.mcap",
+    install="pip install 'robocache[ros]'",
 )

@@ -35,11 +35,11 @@ def _has_rate(file: Path) -> bool:
 
 
 FORMAT = Format(
-    "npz",
-    "motions and episodes, a .npz each",
-    "*.npz with an array fps or dt",
-    _find_motion,
-    RateOptions,
-    "robocache.ingest.npz_files",
-    "pip install robocache",
+    name="npz",
+    title="motions and episodes, a .npz each",
+    sign="*.npz with an array fps or dt",
+    find_sign=_find_motion,
+    options=RateOptions,
+    reader="robocache.ingest.npz_files",
+    install="pip install robocache",
 )

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from . import Format, RateOptions, first
+from . import Format, RateOptions, proved_by_first_file
 
 # Matches names such as bridge_dataset-train.tfrecord-00000-of-00512.
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})")
@@ -20,11 +20,11 @@ class RldsOptions(RateOptions):
 
 
 FORMAT = Format(
-    "rlds",
-    "RLDS dataset (TFDS TFRecords, Open X-Embodiment)",
-    "*.tfrecord-00000-of-00001",
-    first(lambda file: SHARD.fullmatch(file.name) is not None),
-    RldsOptions,
-    "robocache.ingest.rlds.dataset",
-    "pip install 'robocache[rlds]'",
+    name="rlds",
+    title="RLDS dataset (TFDS TFRecords, Open X-Embodiment)",
+    sign="*.tfrecord-00000-of-00001",
+    find_sign=proved_by_first_file(lambda file: SHARD.fullmatch(file.name) is not None),
+    options=RldsOptions,
+    reader="robocache.ingest.rlds.dataset",
+    install="pip install 'robocache[rlds]'",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import Format, first, has_suffix
+from . import Format, has_suffix, proved_by_first_file
 from .mcap import MessageOptions
 
 
@@ -14,11 +14,11 @@ def is_bag(file: Path) -> bool:
 
 
 FORMAT = Format(
-    "rosbag1",
-    "ROS 1 bags",
-    "*.bag",
-    first(is_bag),
-    MessageOptions,
-    "robocache.ingest.messages.rosbag1",
-    "pip install 'robocache[ros]'",
+    name="rosbag1",
+    title="ROS 1 bags",
+    sign="*.bag",
+    find_sign=proved_by_first_file(is_bag),
+    options=MessageOptions,
+    reader="robocache.ingest.messages.rosbag1",
+    install="pip install 'robocache[ros]'",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import Format, first, has_suffix
+from . import Format, has_suffix, proved_by_first_file
 from .mcap import MessageOptions, packed
 
 
@@ -25,12 +25,12 @@ def is_metadata(file: Path) -> bool:
 
 
 FORMAT = Format(
-    "rosbag2",
-    "ROS 2 bags",
-    "metadata.yaml, *.db3 or *.db3.zstd",
-    first(lambda file: is_database(file) or is_metadata(file)),
-    MessageOptions,
-    "robocache.ingest.messages.rosbag2",
-    "pip install 'robocache[ros]'",
+    name="rosbag2",
+    title="ROS 2 bags",
+    sign="metadata.yaml, *.db3 or *.db3.zstd",
+    find_sign=proved_by_first_file(lambda file: is_database(file) or is_metadata(file)),
+    options=MessageOptions,
+    reader="robocache.ingest.messages.rosbag2",
+    install="pip install 'robocache[ros]'",
     includes=("mcap",),
 )

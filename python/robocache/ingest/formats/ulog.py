@@ -34,11 +34,11 @@ def _find_ulog(source: Path, files: Sequence[Path]) -> Path | None:
 
 
 FORMAT = Format(
-    "ulog",
-    "PX4 log",
-    "*.ulg",
-    _find_ulog,
-    UlogOptions,
-    "robocache.ingest.ulog",
-    "pip install robocache",
+    name="ulog",
+    title="PX4 log",
+    sign="*.ulg",
+    find_sign=_find_ulog,
+    options=UlogOptions,
+    reader="robocache.ingest.ulog",
+    install="pip install robocache",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..options import option
-from . import Format, RateOptions, first
+from . import Format, RateOptions, proved_by_first_file
 
 # The array with the ends of episodes, in zarr v2 and in v3. v3 is recognised only to refuse it with a clear error.
 EPISODE_ENDS = (("meta", "episode_ends", ".zarray"), ("meta", "episode_ends", "zarr.json"))
@@ -31,11 +31,11 @@ def is_store(file: Path) -> bool:
 
 
 FORMAT = Format(
-    "zarr",
-    "zarr store of episodes (diffusion_policy, UMI)",
-    "meta/episode_ends or *.zarr.zip",
-    first(is_store),
-    ZarrOptions,
-    "robocache.ingest.zarr",
-    "pip install 'robocache[zarr]'",
+    name="zarr",
+    title="zarr store of episodes (diffusion_policy, UMI)",
+    sign="meta/episode_ends or *.zarr.zip",
+    find_sign=proved_by_first_file(is_store),
+    options=ZarrOptions,
+    reader="robocache.ingest.zarr",
+    install="pip install 'robocache[zarr]'",
 )
