@@ -67,7 +67,7 @@ class EpisodeLoader(BatchesInOrder):
     Attributes:
         loader: the :class:`Loader` that gathers the steps. Its `normalize`, `texts`, `spec` and `explain` apply to these
             batches. Its `to_absolute` takes one step a row, as in a packed batch: of a padded batch pass
-            ``array[~batch["is_pad"]]``, since the base of padding is 0, which as a rotation is an error that names the row.
+            ``array[~batch["is_pad"]]``, since the base of padding is 0, which as a quaternion is an error that names the row.
         num_samples: the segments in an epoch, of all ranks together.
         batch_size, rank, world_size, seed: the arguments, or the values found for them.
         epoch, samples: the position in the order: all ranks together have returned `samples` segments of the epoch.

@@ -648,8 +648,9 @@ class Loader(BatchesInOrder):
             key: one of the batch's keys with conversions.
             x: the policy's output, in the shape that the batch has: ``[B, T, E]``, or ``[B, E]`` for a window without offsets.
             batch: the batch, or a dict with ``<key>_base`` ``[B, D]``: on a robot its present state, in recorded units, with
-                the features in the key's order. It may be empty if no conversion is relative to a state. Leave out samples whose base
-                is padding: a rotation of 0 is an error that names the row.
+                the features in the key's order. It may be empty if no conversion is relative to a state. A sample of an
+                episode without the state has the base 0: a quaternion, matrix or 6D of 0 is an error that names the row, other
+                features stay relative.
             dataset_index: as for :meth:`unnormalize`.
 
         Returns:

@@ -337,7 +337,7 @@ def test_cameras(tmp_path, device, codec, rng):
         ({"shuffle": "no"}, "shuffle: expected True or False, got 'no'"),
         ({"ranks": 2}, "ranks: expected a Ranks, got 2"),
         ({"bucket": 0}, "bucket: expected 1 or more"),
-        ({"batch_size": 9, "drop_last": True}, "batch_size: expected at most the 8 segments"),
+        ({"batch_size": 9, "drop_last": True}, "batch_size: with drop_last expected at most 8, "),
         ({"ranks": Ranks(shard_episodes=True)}, "ranks.shard_episodes: goes with Loader"),
         ({"windows": {"nothing": None}}, "no stream 'nothing'"),
         ({"seed": -1}, "seed: expected an int in [0, 9223372036854775807], got -1"),

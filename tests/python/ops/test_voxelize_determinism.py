@@ -15,7 +15,8 @@ DTYPES = [*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool"]
 FEATURELESS = ["occupancy", "occupancy_bits", "count"]  # modes that take no features
 ORDERLESS = [*FEATURELESS, "sum", "mean", "min", "max"]
 MODES = [*ORDERLESS, "first", "last"]
-DTYPES_AND_QUANTA = [*((dtype, None) for dtype in DTYPES), *((dtype, 2.0**-10) for dtype in FLOATS)]  # None: each voxel's own quantum
+# A quantum of None: each voxel has its own.
+DTYPES_AND_QUANTA = [*((dtype, None) for dtype in DTYPES), *((dtype, 2.0**-10) for dtype in FLOATS)]
 RUNS = 20
 
 

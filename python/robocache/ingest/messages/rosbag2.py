@@ -212,7 +212,8 @@ class _Database(Bag):
                     "SELECT id, topic_id, timestamp FROM messages WHERE typeof(id) = 'integer' AND typeof(timestamp) = 'integer' "
                     "AND topic_id IN (SELECT id FROM topics) ORDER BY id"
                 )
-                while batch := list(islice(rows, _TIMES_AT_ONCE)):
+                known = (row for row in rows if row[1] in topics)  # a topic with a fault is not
+                while batch := list(islice(known, _TIMES_AT_ONCE)):
                     ids, numbers, times_ns = zip(*batch, strict=True)
                     set_back_ids += [ids[row] for row in clock.add(times_ns, [topics[number] for number in numbers])]
             by_file.append(set_back_ids)
