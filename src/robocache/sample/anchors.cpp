@@ -287,7 +287,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     int64_t anchors = 0;
     for (; end < parts.size() && parts[end].run == parts[begin].run; ++end)
       anchors += parts[end].end - parts[end].begin;
-    // Of the run's remaining anchors, counted from 0, [0, until) and [from_last, anchors) stay.
+    // The run's remaining anchors are counted from 0. Those before `until` stay, and those from `from_last` on.
     const int64_t until = filter.first ? std::min(*filter.first, anchors) : filter.last ? 0 : anchors;
     const int64_t from_last = filter.last ? std::max(until, anchors - *filter.last) : anchors;
     passed = 0;
