@@ -1,10 +1,10 @@
-"""Makes calls for Nsight Compute to profile. Each call is made twice, and the second time counts.
+"""Makes calls for Nsight Compute (ncu) to profile. Each call is made twice, and the second time counts.
 
 ncu --clock-control none -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
 python bench/counters.py --read counters.csv
 
---only selects calls by a part of their names. --command prints the whole command of ncu. --read writes the counters of its
-CSV file to bench/results/counters/, on the machine on which ncu ran.
+--command prints the whole command of ncu. --only selects calls by a part of their names; give it to both programs. --read
+writes the counters in ncu's CSV file to bench/results/counters/; run it on the machine on which ncu ran, whose name it stores.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
@@ -35,10 +36,10 @@ def call_resample(batch: int, samples: int, targets: int, features: int, **optio
     call_twice(robocache.resample_trajectories, values, times, target_times, **options)
 
 
-def call_twice(call: Callable, *arguments: object, **options: object) -> None:
+def call_twice(call: Callable, *inputs: object, **options: object) -> None:
     torch.cuda.synchronize()
     for _ in range(2):
-        call(*arguments, **options)
+        call(*inputs, **options)
     torch.cuda.synchronize()
 
 
@@ -63,7 +64,7 @@ CALLS = {
     **{case.name: partial(call_voxelize, case) for case in voxelize.CASES["cuda"] if case.cloud in CLOUDS},
 }
 
-
+# A regular expression; each name of a RoboCache kernel contains one of the words.
 KERNELS = "tile|curve|interpolate|partition|clear|count|crowd|merged|chunks|settle|write_sums|mark_cells|occupied"
 METRICS = [
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -79,22 +80,31 @@ METRICS = [
     "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
     "smsp__inst_executed.sum",
 ]
-COMMAND = (
-    f"ncu --clock-control none -k 'regex:{KERNELS}' --csv --page raw --metrics {','.join(METRICS)} "
-    "--log-file counters.csv python bench/counters.py"
-)
+
+
+def ncu_command(only: str | None) -> str:
+    return (
+        f"ncu --clock-control none -k 'regex:{KERNELS}' --csv --page raw --metrics {','.join(METRICS)} "
+        "--log-file counters.csv python bench/counters.py" + (f" --only {shlex.quote(only)}" if only else "")
+    )
 
 
 def read_calls(path: Path) -> Iterator[list[dict]]:
-    """Yields for each call the list of its kernels, as rows {column: value}. In the file, a call's kernels stand twice in a
-    row, because the call was made twice."""
+    """Yields for each call the rows of its kernels, {column: value}, as measured when the call was made the second time. The file
+    has the rows of both times: the kernels A and B of a call are A, B, A, B."""
     with path.open(newline="") as file:
         lines = [row for row in csv.reader(file) if len(row) > len(METRICS)]
     rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]  # lines[1] holds units
     names = [row["Kernel Name"] for row in rows]
     index = 0
     while index < len(rows):
-        count = next(n for n in range(1, len(rows)) if names[index : index + n] == names[index + n : index + 2 * n])
+        lengths = range(1, (len(rows) - index) // 2 + 1)
+        count = next((n for n in lengths if names[index : index + n] == names[index + n : index + 2 * n]), 0)
+        if count == 0:
+            raise SystemExit(
+                f"{path}: expected the kernels of each call twice, got {names[index]!r} (row {index + 1} of {len(rows)}) and the "
+                "rows after it once; run ncu again"
+            )
         yield rows[index + count : index + 2 * count]
         index += 2 * count
 
@@ -102,14 +112,22 @@ def read_calls(path: Path) -> Iterator[list[dict]]:
 def read(options: argparse.Namespace) -> None:
     machine = describe_machine(options)
     chosen = [name for name in CALLS if (options.only or "") in name]
+    calls = list(read_calls(options.read))
+    if len(calls) != len(chosen):
+        raise SystemExit(
+            f"{options.read}: expected the kernels of {len(chosen)} calls, got {len(calls)}; give --only as to ncu. A call that launches "
+            "a kernel twice in a row looks like two calls"
+        )
     cases = []
-    for call, rows in zip(chosen, read_calls(options.read), strict=True):
+    for call, rows in zip(chosen, calls, strict=True):
         for row in rows:
+            # Removes the parameters, the return type and the namespaces from the demangled name.
             kernel = re.sub(r"(robocache|<?unnamed>|void)(::)? ?", "", row["Kernel Name"].split("(")[0])
             counters = {metric: float(row[metric].replace(",", "")) for metric in METRICS}
             name = call if len(rows) == 1 else f"{call}: {kernel.split('<')[0]}"
             cases.append({"name": name, "kernel": kernel, "grid": row["Grid Size"], "counters": counters})
-    result = {"bench": "counters", "machine": machine, "command": COMMAND, "commit": options.commit or find_commit()}
+    result = {"bench": "counters", "machine": machine, "command": ncu_command(options.only)}
+    result["commit"] = options.commit or find_commit()
     folder = options.out or HERE / "results/counters"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{machine['name']}.json"
@@ -123,7 +141,7 @@ def main() -> None:
     parser.add_argument("--command", action="store_true", help="print the whole command")
     options = parser.parse_args()
     if options.command:
-        print(COMMAND)
+        print(ncu_command(options.only))
     elif options.read:
         read(options)
     else:

@@ -2,8 +2,8 @@
 
     python bench/episodes.py --device cpu --threads 2
 
-An episode has two streams of two rows, and two columns of metadata. Each number is from a fresh process. It first opens a cache
-of one episode and starts a loader on it, to load the library and the driver.
+An episode has two streams of two rows, and two columns of metadata. Each number is from a fresh process, which first opens a cache
+of one episode and starts a loader on it, so that loading the library and the driver does not count.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ import robocache
 few, many, device, threads = sys.argv[1:]
 robocache.set_num_threads(int(threads))
 
-def memory():
+def memory():  # resident bytes
     with open("/proc/self/status") as status:
         return sum(int(line.split()[1]) for line in status if line.startswith(("RssAnon", "RssFile"))) * 1024
 
-def started(dataset):
+def start_loader(dataset):
     loader = robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device=device)
     return loader, next(loader)
 
-started(robocache.open(few))
+start_loader(robocache.open(few))
 before, start = memory(), time.perf_counter()
 dataset = robocache.open(many)
 open_s, open_bytes = time.perf_counter() - start, memory() - before
-start = time.perf_counter()
-loader, batch = started(dataset)
-len(batch["time_ns"].tolist())
-start_s = time.perf_counter() - start
+before, start = memory(), time.perf_counter()
+loader, batch = start_loader(dataset)
+batch["time_ns"].tolist()  # waits until the batch is made
+start_s, start_bytes = time.perf_counter() - start, memory() - before
 assert len(dataset) == loader.num_samples // 2
-print(json.dumps({"open_s": open_s, "open_bytes": open_bytes, "start_s": start_s, "start_bytes": memory() - before}))
+print(json.dumps({"open_s": open_s, "open_bytes": open_bytes, "start_s": start_s, "start_bytes": start_bytes}))
 """
 
 

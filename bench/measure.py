@@ -1,7 +1,7 @@
-"""Measures time: medians, on CUDA by graph replay over inputs that do not fit the L2 cache.
+"""Measures time: medians, on CUDA by graph replay, over inputs that are mostly not in the last cache (see COLD below).
 
-The contenders of a case take turns, so that a slow moment of the machine affects all of them: on a GPU round after round, on
-the CPU many rounds at a time, since their threads would disturb each other. Each case has a floor: a plain copy of the same
+The contenders of a case take turns, so that a slow moment of the machine affects all of them: on a GPU after each round, on
+the CPU after many rounds, since their threads would disturb each other. Each case has a floor: a plain copy of the same
 number of bytes in the same run.
 """
 
@@ -18,29 +18,33 @@ from functools import partial
 import numpy as np
 import torch
 
-# Calls take sets of inputs in turn. Together the sets have this many times the bytes of the last cache, so that a set is no
-# longer cached when its turn comes again.
+# Calls use sets of inputs in turn. Together the sets have COLD times LAST_CACHE_BYTES, so that a set is no longer cached when
+# its turn comes again. Inputs stay cached if the processor's last cache is much larger than that, or if the calls are so small
+# that the most sets (see input_sets) have fewer bytes.
 COLD = 4
+LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}  # an H200's L2 cache; a CPU's L3 cache
 TURNS = 5  # the turns of each contender if they are timed apart
-LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}
-_QUEUEING_CYCLES = 400_000  # GPU cycles, about 0.2 ms
+_QUEUEING_CYCLES = 400_000  # GPU cycles, about 0.2 ms: the time in which the CPU queues a graph and its events
 
 
 def input_sets(bytes_per_call: int, device: str, most: int = 256, quick: bool = False) -> int:
-    """Returns how many sets of inputs are needed, see COLD; two for a smoke run, whose times do not count."""
+    """Returns how many sets of inputs a call needs by COLD, from 2 to `most`; 2 if `quick`, whose times do not count."""
     return max(2, min(2 if quick else most, math.ceil(COLD * LAST_CACHE_BYTES[device] / max(1, bytes_per_call))))
 
 
 def median_us(
     timers: dict[str, Callable[[], float]], rounds: int, apart: bool = False, seconds: float = math.inf
 ) -> dict[str, float]:
-    """Returns the median microseconds of each timer. A timer runs its work once and returns the microseconds of one call.
+    """Returns the median microseconds of each contender. A contender's timer runs its work once and returns the microseconds of
+    one call.
 
-    Measuring ends before `rounds` if five rounds are done and `seconds` have passed.
+    In a round each contender runs once. After `rounds` rounds, or after `seconds` and five rounds, measuring ends.
 
-    Contenders take turns, round after round. With `apart` a turn is a fifth of the rounds, after a rest and a warm-up. On the
-    CPU the threads of a contender's runtime spin for a while and would take a core from the next contender, and a core is slow
-    at first after a rest. There are five turns, since other programs on the host may slow down a whole turn.
+    With `apart` a contender runs a fifth of its rounds in a row, after a rest and a warm-up, then the next contender does, until
+    each has had five such turns. `seconds` is then the limit of each contender, not of all together: a turn ends after a fifth
+    of it, but not before one round is done. On the CPU the threads of a contender's runtime spin for a while and would take a
+    core from the next contender, hence the rest; after a rest a core is slow at first, hence the warm-up. There are five turns,
+    since other programs on the host may slow down a whole turn.
     """
     times_us: dict[str, list[float]] = {name: [] for name in timers}
     if apart:
@@ -52,7 +56,7 @@ def median_us(
             stop_at = time.perf_counter() + seconds / TURNS
             while len(times_us[name]) * TURNS < rounds * turn:
                 if time.perf_counter() >= stop_at and len(times_us[name]) >= turn:
-                    break  # each turn measures at least once
+                    break
                 times_us[name].append(timer())
         return {name: statistics.median(times) for name, times in times_us.items()}
     for timer in timers.values():
@@ -67,7 +71,7 @@ def median_us(
 
 
 def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Returns a timer of the wall time of one call. The calls take turns."""
+    """Returns a timer of the wall time of one call. It makes the next of the calls each time it runs."""
     turns = itertools.cycle(calls)
 
     def timer() -> float:
@@ -148,8 +152,9 @@ _EMPTY_KERNEL = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry
 
 
 def launch_us(rounds: int, count: int) -> float:
-    """Returns the host time of one bare launch: the driver's call for an empty kernel, minus the same call with an empty grid,
-    which is refused. Each pair is timed together, since over time the calls vary by more than a launch takes."""
+    """Returns the microseconds of CPU time of one bare launch: of the driver's call for an empty kernel, minus those of the same
+    call with an empty grid, which is refused. Both are timed directly after each other, since the time of a call drifts by more
+    than a launch takes."""
     torch.cuda.synchronize()
     driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     for status in (
@@ -173,8 +178,8 @@ def launch_us(rounds: int, count: int) -> float:
 def copy_timers(
     total_bytes: int, device: str, sets: int | None = None, least_calls: int = 40
 ) -> dict[str, Callable[[], float]]:
-    """Returns timers of copies that read half of `total_bytes` and write the other half, over `sets` pairs of buffers in turn, by
-    default as many as input_sets() says."""
+    """Returns timers of copies that read half of `total_bytes` and write the other half. The copies use `sets` pairs of buffers in
+    turn, by default as many as input_sets() returns."""
     half = max(16, total_bytes // 2 // 16 * 16)
     pairs = []
     for _ in range(sets or input_sets(2 * half, device)):
@@ -188,8 +193,8 @@ def copy_timers(
 
 
 def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
-    """Returns timers of the link from pinned host memory to the device: a copy of `total_bytes`, and a kernel that reads as
-    many."""
+    """Returns timers of the link from pinned host memory to the device: of a copy of `total_bytes`, and of kernels that read as
+    many bytes."""
     size = max(16, total_bytes // 16 * 16)
     pairs = []
     for _ in range(input_sets(size, "cuda", most=32)):
@@ -204,7 +209,8 @@ def _copy_timers(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
     timer_of: Callable[[Sequence[Callable[[], object]]], Callable[[], float]],
 ) -> dict[str, Callable[[], float]]:
-    """Returns a timer over all pairs for each kind of copy that works here."""
+    """Returns a timer over all pairs (source, target) for each kind of copy. For a kind that does not work here it prints the reason
+    instead."""
     timers = {}
     for name, copy in kinds.items():
         try:
@@ -215,7 +221,7 @@ def _copy_timers(
 
 
 def queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Returns a timer of the device time of one call, without a graph, for calls that take far longer than their queueing."""
+    """Returns a timer of the device time of one call, without a graph: for calls that take far longer than to queue them."""
     for call in calls:
         call()
 
@@ -233,7 +239,7 @@ def queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
 
 
 def _copy_elementwise(source: torch.Tensor, target: torch.Tensor) -> None:
-    # Any elementwise kernel moves these bytes; torch would copy them by memcpy.
+    # bitwise_not moves as many bytes as a copy, in an elementwise kernel; Tensor.copy_ would use memcpy.
     torch.bitwise_not(source.view(torch.int64), out=target.view(torch.int64))
 
 
@@ -269,8 +275,8 @@ def endless(loader) -> Iterator:
 
 
 def batch_us(batches: Iterator, ahead: int, max_batches: int, seconds: float, device: str) -> float:
-    """Returns the microseconds per batch on the device. The first `ahead` batches, which may have been made in advance, do not
-    count. Measuring ends after `max_batches`, or after `seconds` and five batches."""
+    """Returns the wall time per batch in microseconds, with its copy to the device. The first `ahead` batches, which may have been
+    made in advance, do not count. Measuring ends after `max_batches`, or after `seconds` and five batches."""
 
     def move_batch() -> None:
         for x in next(batches).values():
@@ -288,8 +294,8 @@ def batch_us(batches: Iterator, ahead: int, max_batches: int, seconds: float, de
 
 
 def shortest(times_us: dict[str, float], kind: str) -> float:
-    """Returns the least time of the timers whose names begin with a kind: "copy" or "read"."""
+    """Returns the least time of the timers of a kind, "copy" or "read": their names begin with it."""
     matching = [us for name, us in times_us.items() if name.startswith(kind)]
     if not matching:
-        raise ValueError(f"no way to {kind} has run")
+        raise ValueError(f"no timer of a {kind} works here; the reasons are printed above")
     return min(matching)

@@ -1,10 +1,11 @@
-"""ROS 2: the time from a message's stamp to its row, for joints at 500 Hz with images of 640x480 at 30 Hz.
+"""ROS 2: the time from a message's stamp until its row is in memory, for joints at 500 Hz beside images of 640x480 at 30 Hz.
 
     ROBOCACHE_ROS2=FOLDER python bench/ros2.py --json
 
-tests/python/ros2/environment.sh makes FOLDER. Another process publishes with rclpy. `robocache` is integrations/ros2; `rclpy`
-takes the messages with rclpy's executor and copies them into arrays in a callback. In real time all processes have SCHED_RR, as
-on a robot, so other work of the machine does not delay them. `--json` also prints the cases.
+tests/python/ros2/environment.sh makes FOLDER. Another process publishes with rclpy. The contender `robocache` is
+integrations/ros2, whose rings receive the messages; `rclpy` takes them with rclpy's executor and copies them into arrays in a
+callback. In the case "real time" all processes have SCHED_RR, as on a robot, so other work of the machine does not delay them.
+`--json` also prints the cases.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from processes import HERE, Ros, ask, is_installed, line_of
 KEY, NAMES = "/joint_states/position", list("abcdefg")
 DEPTH = 100
 REAL_TIME = "Python idle, real time"
-CASES = {"Python idle": False, REAL_TIME: False, "beside a busy Python thread": True}
-# Written before the first measurement: us from stamp to row of a joint.
+# Each case, and whether the policy has another thread that keeps Python busy.
+IS_BUSY = {"Python idle": False, REAL_TIME: False, "beside a busy Python thread": True}
+# Microseconds from the stamp of a joint message to its row in the ring. The predictions were written before the first measurement.
 PREDICTED = {
     "Python idle": {"p50_us": 200.0, "p99_us": 600.0},
     "beside a busy Python thread": {"p50_us": 200.0, "p99_us": 1000.0},
@@ -58,10 +60,14 @@ def begin_policy(ros: Ros, contender: str, spec: Path, **options: object) -> sub
         qos = {"reliability": "reliable", "depth": DEPTH, "on_duplicate": "refuse"}
         joints = {"topic": "/joint_states", "type": "sensor_msgs/msg/JointState", "field": "position"}
         camera = {"topic": "/camera", "type": "sensor_msgs/msg/Image"}
-        return ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, **options)[0]
+        policy, answer = ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, **options)
+        if isinstance(answer, str):
+            raise RuntimeError(f"policy.py did not start: {answer}")
+        return policy
     requested = json.dumps({"names": NAMES, "depth": DEPTH, **options})
     child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), requested], ros.ros_env)
-    child.stdout.readline()
+    if not line_of(child):
+        raise RuntimeError(f"rclpy_policy.py did not start: {child.stderr.read()}")
     return child
 
 
@@ -73,7 +79,8 @@ def publish(ros: Ros, folder: Path, policy: subprocess.Popen, seconds: int, came
     }
     publisher = ros.publish(folder / "sent.npz", topics)
     time.sleep(seconds)  # without asking for reports: the policy's Python is idle, or busy
-    line_of(publisher)
+    if (line := line_of(publisher)) != "sent":
+        raise RuntimeError(f"publisher.py: expected the line 'sent', got {line!r}: it ended early")
     time.sleep(1)  # reliable messages may still be resent
     return ask(policy, report=True)
 
@@ -129,7 +136,7 @@ def main() -> int:
     with temporary_folder() as folder:
         spec = make_spec(folder)
         seconds = 2 if options.quick else 20
-        for name, busy in CASES.items():
+        for name, busy in IS_BUSY.items():
             parameters = {"joints_hz": 500, "camera_hz": 30, "depth": DEPTH, "seconds": seconds, "busy": busy}
             work = partial(run_case, environment, folder, spec, busy, seconds)
             report.run(name, parameters, partial(in_real_time, work) if name == REAL_TIME else work)

@@ -30,6 +30,8 @@ _NAMES_ANYTHING = re.compile(
 _JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE)
 # Parts of a body, each with several numbers in a row.
 _BODIES = re.compile(r"(\w+_)?(joint|dof|body|link|marker|keypoint|bone)s?", re.IGNORECASE)
+# Words that begin or end with a subject's letters but have another meaning.
+_OTHER_WORDS = re.compile(r"obstacle.*|.*(fr|tr|re|inter)action", re.IGNORECASE)
 # Words in names of streams whose features are not joints, and names of such features.
 _CARTESIAN = re.compile(
     r"ee|eef|tcp|poses?|cart(esian)?|grippers?|xyz|wrench|forces?|ft|imu|gyro|acc|rewards?|images?|objects?|obj|goals?|tasks?|base|root"
@@ -122,7 +124,7 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
         if len(names) != features or features < 2:
             continue
         is_cartesian = any(map(_CARTESIAN.fullmatch, words_of(word)))
-        if subject and (word.startswith(subject) or word.endswith(subject)):
+        if subject and (word.startswith(subject) or word.endswith(subject)) and not _OTHER_WORDS.fullmatch(word):
             ranked.append((0, column))
         elif subject and _JOINTS.fullmatch(subject):
             ranked += [(1, column)] if not is_cartesian else []
@@ -264,7 +266,7 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
 _UNITS = re.compile(
     r"(\w+_)?units?(_\w+)?|(use|is|in|are)_?(deg|degrees?|rad|radians?)|angles?_(mode|type|format)", re.IGNORECASE
 )
-_FLAG = re.compile(r"(?:use|is|in|are)_?(deg|rad)", re.IGNORECASE)
+_FLAG = re.compile(r"(?:use|is|in|are)_?(?:(deg)(?:rees?)?|rad(?:ians?)?)", re.IGNORECASE)
 
 
 def may_say_unit(column: str) -> bool:
@@ -289,8 +291,8 @@ def units_in(column: str, value: Any) -> dict[str, str]:
         value = read_object(value)
     if isinstance(value, dict):
         return {k: unit for name, item in value.items() for k, unit in units_in(f"{column}.{name}", item).items()}
-    if isinstance(value, bool) and (flag := _FLAG.match(last_part(column))):
-        return {column: flag[1].lower() if value else {"deg": "rad", "rad": "deg"}[flag[1].lower()]}
+    if isinstance(value, bool) and (flag := _FLAG.fullmatch(last_part(column))):
+        return {column: "deg" if (flag[1] is not None) == value else "rad"}
     if isinstance(value, str) and (names := names_in(value)):
         value = names
     if isinstance(value, list | tuple):

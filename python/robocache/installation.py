@@ -27,12 +27,13 @@ def set_num_threads(n: int) -> None:
 
 
 def num_threads() -> int:
-    """Returns the number of threads for CPU work: ROBOCACHE_NUM_THREADS if set, else the cores this process may use."""
+    """Returns the number of threads for CPU work, including the caller's: the number given to :func:`set_num_threads`, else
+    ROBOCACHE_NUM_THREADS if set, else the cores that this process may use."""
     return cast(int, _lib.function("num_threads")())
 
 
 def memory_available(device: str) -> int:
-    """Returns the bytes that a process can still allocate on "cpu" or "cuda:N"."""
+    """Returns how many bytes a process can still allocate on "cpu" or "cuda:N"."""
     if device != "cpu":
         return cast(int, _lib.function("cuda_device_memory_free")(int(device.partition(":")[2] or 0)))
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -58,6 +59,7 @@ def _version(package: str) -> str | None:
 
 
 def _torch_with_cuda() -> Any | None:
+    """Returns the module torch if it is installed and can use CUDA, else None."""
     try:
         import torch
     except ImportError:
@@ -66,7 +68,7 @@ def _torch_with_cuda() -> Any | None:
 
 
 def _failure(array: Any) -> str | None:
-    """Runs an operation on arrays created by `array`; returns why it fails, or None."""
+    """Runs an operation on arrays created by `array`; returns the reason why it fails, or None if it works."""
     try:
         out = float(resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
     except RuntimeError as error:  # raised by this package or torch if the GPU is not supported or its memory is full
@@ -78,8 +80,10 @@ _OLDEST = 80  # compute capability 8.0
 
 
 def _device_failure(index: int, capability: int, torch: Any | None) -> str | None:
+    """Returns the reason why a device does not work, or None. `capability` is 80 for 8.0."""
     if capability < _OLDEST:
-        return 'it has no kernels here, which need compute capability 8.0 (Ampere) or later; use device="cpu"'
+        version = "{}.{}".format(*divmod(capability, 10))
+        return f'RoboCache has no kernels for compute capability {version}, only for 8.0 (Ampere) or later; use device="cpu"'
     failure = _failure(partial(torch.tensor, device=f"cuda:{index}")) if torch else None
     if failure and "no kernel image" in failure:  # cudaErrorNoKernelImageForDevice, of this package or of torch
         failure += f"; build with ROBOCACHE_CUDA_ARCHITECTURES={capability}-real, and take a torch for this GPU"
@@ -87,6 +91,7 @@ def _device_failure(index: int, capability: int, torch: Any | None) -> str | Non
 
 
 def _cuda_version(number: int) -> str | None:
+    """Returns "13.0" for CUDA's number 13000; None for 0."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
@@ -109,10 +114,18 @@ def check_installation() -> dict[str, Any]:
     """Runs an operation on every device and reports the result.
 
     Returns:
-        A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
-        ``works``), ``cuda`` (``plugin_loaded``; ``reason``, why CUDA cannot be used and what to do, or None; ``runtime``,
-        ``driver``; ``devices`` with name, compute capability, memory in bytes, ``works``, which is None without a torch that can
-        use CUDA, since torch makes the arrays, and ``failure``, the reason or None), ``ok``.
+        A JSON-able dict:
+
+        - ``versions``: of this package, Python, the platform and packages, by name.
+        - ``library``, ``cuda_library``: their paths; None without the CUDA library.
+        - ``cpu``: ``threads``, ``memory_total`` in bytes, ``works``.
+        - ``cuda``: ``plugin_loaded``; ``reason``, why CUDA cannot be used and what to do, or None; ``runtime`` and ``driver``,
+          the CUDA versions; ``devices``, a list.
+        - ``ok``: whether the CPU works and no device fails.
+
+        Each of ``devices`` has ``index``, ``name``, ``compute_capability``, ``memory_total`` and ``memory_free`` in bytes;
+        ``works``, which is None if torch cannot use CUDA, since torch makes the arrays of the test; and ``failure``, the reason if
+        it does not work, else None.
     """
     function = _lib.function
     plugin = _plugin()
@@ -146,11 +159,13 @@ def check_installation() -> dict[str, Any]:
 
 
 def _plugin() -> Path:
+    """Returns the path where the library with CUDA is expected."""
     return Path(os.environ.get("ROBOCACHE_CUDA_LIBRARY") or _lib.path.with_name("librobocache_cuda.so"))
 
 
 # ---- a bug report ----
 
+# Packages whose versions a report lists if they are installed, and the beginnings of environment variables that it lists.
 _OPTIONAL = ["rich", "av", "h5py", "imagecodecs", "jax", "lerobot", "mcap", "ml_dtypes", "numcodecs", "rosbags", "zarr"]
 _ENVIRONMENT = ("ROBOCACHE_", "CUDA_", "NVIDIA_", "LD_", "OMP_", "WORLD_SIZE", "SLURM_JOB_NUM_NODES")
 

@@ -1,4 +1,4 @@
-"""Iterates over batches, epoch after epoch. Several loops may run at once. The position in the order is saved as a state."""
+"""Iterates over batches, epoch after epoch. Several loops may run at once. A state saves the position in the order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import errors
 from ._check import whole
 from .meter import Meter
 
-Position = tuple[int, int, int, int, Any]  # seed, epoch, samples, memory, weights
+Position = tuple[int, int, int, int, Any]  # seed, epoch, samples, buffer_set, weights
 
 
 class BatchesInOrder(abc.ABC):
@@ -24,9 +24,9 @@ class BatchesInOrder(abc.ABC):
         batch_size: the samples in a batch of each rank.
         rank, world_size: this process among the processes that share each global batch.
         num_samples: the samples in an epoch, of all ranks together.
-        seed, epoch, samples: the position in the order. All ranks together have returned `samples` samples of the epoch.
+        seed, epoch, samples: the position in the order: all ranks together have returned the first `samples` samples of this epoch.
             :meth:`load_state_dict` changes the position.
-        meter: measures how long loops wait.
+        meter: measures how long loops wait for batches.
     """
 
     batch_size: int
@@ -45,7 +45,7 @@ class BatchesInOrder(abc.ABC):
         _living.add(self)
         self._loops: weakref.WeakSet[_Loop] = weakref.WeakSet()
         self._newest: Iteration
-        # With drop_last an epoch ends where the samples left are too few for a batch.
+        # With drop_last an epoch ends as soon as the samples that are left are too few for a batch.
         self._end = self.num_samples - drop_last * (self.batch_size * self.world_size - 1)
         self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
 
@@ -54,7 +54,7 @@ class BatchesInOrder(abc.ABC):
         """Returns the batch at a position; None at the epoch's end."""
 
     def _complete(self, batch: dict[str, Any], position: Position) -> dict[str, Any]:
-        """Completes a batch by steps that run without the lock."""
+        """Returns the batch after the steps that need no lock, such as a caller's transforms."""
         return batch
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
@@ -63,7 +63,7 @@ class BatchesInOrder(abc.ABC):
 
     @abc.abstractmethod
     def _check_fingerprint(self, fingerprint: Any) -> None:
-        """Raises ArgumentError if the fingerprint is of another order."""
+        """Raises ArgumentError if the fingerprint of a state is not that of this order."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._lock:
@@ -89,25 +89,26 @@ class BatchesInOrder(abc.ABC):
         return loop
 
     def _continue_after(self, last: Iteration) -> Iteration:
-        self._newest = Iteration(last.seed, last.epoch + 1, 0, self._unused_memory())
+        """Begins the epoch after an iteration's, and returns the new iteration."""
+        self._newest = Iteration(last.seed, last.epoch + 1, 0, self._unused_buffer_set())
         return self._newest
 
-    def _unused_memory(self) -> int:
-        """Returns the first number that is no living iteration's `memory`."""
-        numbers = {loop.iteration.memory for loop in self._living_loops()}
+    def _unused_buffer_set(self) -> int:
+        """Returns the least number that is no living iteration's `buffer_set`."""
+        numbers = {loop.iteration.buffer_set for loop in self._living_loops()}
         return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
     def __next__(self) -> dict[str, Any]:
         return self._next(None)
 
     def _next(self, iteration: Iteration | None) -> dict[str, Any]:
-        """Returns the next batch of an iteration; None: of the newest iteration."""
+        """Returns the next batch of an iteration; None means the newest iteration."""
+        began = time.perf_counter()
         with self._lock:
             current = iteration or self._newest
             if current.over:
                 raise StopIteration
-            began = time.perf_counter()
-            position = current.seed, current.epoch, current.samples, current.memory, self._weights
+            position = current.seed, current.epoch, current.samples, current.buffer_set, self._weights
             batch = self._batch_at(position)
             if batch is None:
                 current.over = True
@@ -118,8 +119,10 @@ class BatchesInOrder(abc.ABC):
             current.samples = self._samples_after_batch(current.samples)
             current.begun = current.begun or iteration is not None
             current.loaded = False
+        batch = self._complete(batch, position)
+        with self._lock:
             self.meter._add(began, time.perf_counter())
-        return self._complete(batch, position)
+        return batch
 
     def _samples_after_batch(self, samples: int) -> int:
         return min(samples + self.batch_size * self.world_size, self.num_samples)
@@ -149,21 +152,20 @@ class BatchesInOrder(abc.ABC):
             self.load_state_dict({"seed": current.seed, "epoch": epoch, "samples": 0})
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state as JSON values. :meth:`load_state_dict` then continues after the last batch returned, with any
-        batch size and any number of ranks. With nested loops it is the state of the outermost loop: of the oldest iterator that
-        has not ended and is still referenced. If there is no such iterator, it is the newest iterator's. `fingerprint`
-        identifies the dataset and the order."""
+        """Returns the state as JSON values. After :meth:`load_state_dict` of this state, the next batch is the one after the last
+        batch returned; the batch size and the number of ranks may differ. With nested loops it is the state of the outermost
+        loop that still runs; if none runs, of the loop that began last. `fingerprint` identifies the dataset and the order."""
         with self._lock:
             current = self._current()
             position = {"seed": current.seed, "epoch": current.epoch, "samples": current.samples}
         return {**position, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Moves to the state's position, without reading the samples before it. The next loop is the rest of the state's epoch.
+        """Moves to the state's position, without reading the samples before it. The next loop returns the rest of its epoch.
 
         Raises:
-            ArgumentError: the state is of another dataset, selection or order, or is invalid. A state without a fingerprint is
-                not compared.
+            ArgumentError: the state is invalid, or its fingerprint is that of another dataset, selection or order. A state may
+                have no fingerprint.
         """
         if not isinstance(state, Mapping):
             raise errors.ArgumentTypeError(f"state: expected a result of state_dict(), got {state!r}")
@@ -187,7 +189,7 @@ class BatchesInOrder(abc.ABC):
             self._weights = self._weights_of(position["seed"], state)
             for loop in self._living_loops():
                 loop.iteration.over = True
-            self._newest = Iteration(**position, memory=0, loaded=True)
+            self._newest = Iteration(**position, buffer_set=0, loaded=True)
 
 
 _living: weakref.WeakSet[BatchesInOrder] = weakref.WeakSet()
@@ -195,8 +197,8 @@ _living: weakref.WeakSet[BatchesInOrder] = weakref.WeakSet()
 
 @atexit.register
 def _hold_locks() -> None:
-    """Keeps daemon threads out of loaders from now on. A thread that returned from the library after the interpreter's end
-    would abort the process."""
+    """Takes the lock of each loader and keeps it, so that no daemon thread enters the library any more: a thread that returned
+    from the library after the interpreter's end would abort the process."""
     for batches in list(_living):
         batches._lock.acquire(timeout=10)
 
@@ -206,14 +208,14 @@ class Iteration:
 
     Attributes:
         seed, epoch, samples: the position in the order after the last batch returned.
-        memory: a number that no other living iteration has: with reuse_buffers, batches with the same number share memory.
+        buffer_set: the number of the set of buffers that its batches use with reuse_buffers. No other living iteration has it.
         begun: whether a loop has taken a batch.
-        loaded: whether a state was loaded at this position, and no batch was taken since.
-        over: whether its loops have ended.
+        loaded: whether a loaded state set the position, and no batch was taken since.
+        over: whether it has ended, so that its loops end too.
     """
 
-    def __init__(self, seed: int, epoch: int, samples: int, memory: int, *, loaded: bool = False) -> None:
-        self.seed, self.epoch, self.samples, self.memory = seed, epoch, samples, memory
+    def __init__(self, seed: int, epoch: int, samples: int, buffer_set: int, *, loaded: bool = False) -> None:
+        self.seed, self.epoch, self.samples, self.buffer_set = seed, epoch, samples, buffer_set
         self.begun, self.loaded, self.over = False, loaded, False
 
 

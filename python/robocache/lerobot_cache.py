@@ -1,4 +1,4 @@
-"""The cache of a LeRobot dataset. It is made once, and again when the dataset has changed."""
+"""Opens the cache of a LeRobot dataset, which is made once, and again when the dataset has changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .dataset import open as open_dataset
 from .ingest import ingest
 from .ingest.driver import check_source, checked_path
 from .ingest.files import fingerprint, is_cache, is_readable, is_source
-from .ingest.formats.lerobot import read_folders
+from .ingest.formats.lerobot import folder_names
 from .ingest.recording import SourceError
 from .loader import LoaderWarning
 
@@ -35,18 +35,18 @@ def open_cache(
     video: bool = True,
     follow_links: bool = False,
 ) -> Dataset:
-    """Opens the cache of a LeRobot dataset. Makes it if there is none, or if a file that was read has changed.
+    """Opens the cache of a LeRobot dataset. Makes it if there is none, or again if files that it was made of have changed.
 
-    A cache made by others, such as by ``robocache ingest``, is used unchanged and never written to. If several processes open it, one
-    makes the cache and the others wait. On a terminal a bar shows the progress.
+    A cache that this function did not make, for example one by ``robocache ingest``, is never changed: it is used if it fits the dataset and
+    the arguments. If several processes open a missing cache, one makes it and the others wait. On a terminal a bar shows the progress.
 
     Args:
         path, cache, on_error, frames, follow_links: as for :meth:`Loader.from_lerobot`.
         video: whether to read the cameras too, which are decoded once and kept as JPEG.
 
     Raises:
-        FileError: as :func:`robocache.ingest`; a camera has no frame in any episode; or the cache at `cache` does not fit the
-            arguments and was made by others.
+        FileError: as :func:`robocache.ingest`; no camera has a frame in any episode; or the cache at `cache` does not fit, and this
+            function did not make it.
     """
     dataset = find_or_make_cache(path, cache, on_error, frames, video, follow_links)
     cameras = dataset.provenance["lerobot"]["cameras"] if video else ()
@@ -69,6 +69,7 @@ def find_or_make_cache(
     video: bool = True,
     follow_links: bool = False,
 ) -> Dataset:
+    """Does what :func:`open_cache` does, without the check that cameras have frames."""
     source = checked_path("path", path)
     check_source(source)
     source = source.resolve()
@@ -95,18 +96,20 @@ def _default_path(source: Path) -> Path:
 
 
 def _lock_of(cache_path: Path) -> Path:
-    """Returns the file beside a cache that is locked while the cache is made. Afterwards it holds the cache's identity."""
+    """Returns the path of the file beside a cache that a process locks while it makes the cache. Afterwards the file holds the cache's
+    identity."""
     return cache_path.with_name(f"{cache_path.name}.lock")
 
 
 def _identity(source: Path, cache_path: Path) -> str:
-    """Returns a text that differs for each dataset, and for each cache that any program writes at this path."""
+    """Returns a text that differs for each dataset, and for each cache that was ever written at this path."""
     manifest = os.stat(cache_path / "manifest.json")
     path = hashlib.sha256(os.fsencode(source)).hexdigest()
     return f"{manifest.st_ino} {manifest.st_mtime_ns} {manifest.st_size} {path}\n"
 
 
 def _is_ours(source: Path, cache_path: Path) -> bool:
+    """Whether :func:`open_cache` made the cache that is now at this path."""
     try:
         return is_readable(_lock_of(cache_path)) and _lock_of(cache_path).read_text() == _identity(source, cache_path)
     except OSError:
@@ -117,7 +120,7 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
     """Returns the cache if it fits, or None if it has to be made.
 
     Raises:
-        FileError: the cache does not open, or does not fit and was made by others.
+        FileError: the cache does not open; or it does not fit, and :func:`open_cache` did not make it.
     """
     if not os.path.lexists(cache_path):
         return None
@@ -133,16 +136,19 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
     if _is_ours(source, cache_path):
         return None
     provenance = dataset.provenance
-    if "lerobot" not in provenance or ("source" in provenance and not is_source(provenance, source)):
+    if "lerobot" not in provenance:
         raise errors.FileError(
-            f"{cache_path}: expected a cache of {source}, or none yet, got one of {provenance.get('source')} that lies elsewhere; cache= names "
-            "another path"
+            f"{cache_path}: expected a cache made from a LeRobot dataset, got one of other data; pass cache= with another path"
+        )
+    if "source" in provenance and not is_source(provenance, source):
+        raise errors.FileError(
+            f"{cache_path}: expected a cache of {source}, got one of another dataset, {provenance['source']!r}; pass cache= with another path"
         )
     if cache_path != _default_path(source):
         command = (
             f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(cache_path))} --index-columns --overwrite"
         )
-        advice = f"`{command}` makes it again, or cache= names another path"
+        advice = f"`{command}` makes it again, or pass cache= with another path"
     raise errors.FileError(
         f"{cache_path}: {'; '.join(reasons)}; from_lerobot() did not make it, so it stays unchanged: {advice}"
     )
@@ -151,14 +157,14 @@ def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | Non
 def _find_reasons(dataset: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
     """Yields the reasons why a cache does not fit the arguments."""
     provenance = dataset.provenance.get("lerobot", {})
-    if provenance.get("fingerprint") != fingerprint(source, *read_folders(provenance.get("video", True))):
-        yield f"files of {source} have changed since"
+    if provenance.get("fingerprint") != fingerprint(source, *folder_names(provenance.get("video", True))):
+        yield f"files of {source} have changed since the cache was made"
     if not provenance.get("video", True) and video and provenance.get("cameras"):
         yield "its cameras were left out; video=False needs none"
     if on_error != "skip" and (skipped := dataset.provenance.get("skipped")):
         yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' accepts that"
     if frames not in (None, provenance.get("frames")) and provenance.get("video", True):
-        yield f"its frames are {provenance.get('frames')}, expected {frames}"
+        yield f"it was made with frames={provenance.get('frames')!r}, expected frames={frames!r}"
     numbers = episode_numbers(dataset) if provenance else np.empty(0)
     if len(np.unique(numbers)) < len(numbers):
         yield "several episodes share a number, since it was appended to or its episodes were split"
@@ -190,12 +196,12 @@ def _make_cache(
 
 @contextmanager
 def _one_at_a_time(cache_path: Path) -> Iterator[TextIO]:
-    """Lets one process at a time run the block; the others wait."""
+    """Lets one process at a time run the block; the others wait. Yields the locked file."""
     try:
         cache_path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.fdopen(os.open(_lock_of(cache_path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
     except OSError as error:
-        raise errors.FileError(f"{cache_path}: {error.strerror}; cache= names another path") from error
+        raise errors.FileError(f"{cache_path}: {error.strerror}; pass cache= with another path") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 
 class Meter:
-    """Measures how long a training loop waits for its data: the time inside ``next(loader)``.
+    """Measures how long training loops wait for their data: the time inside ``next(loader)``, with a caller's transforms. The
+    times of loops in several threads add up.
 
     Attributes:
         batches: the number of batches since the beginning, or since :meth:`reset`.
-        waited_s: seconds inside the loader. On CUDA that is until a batch's kernel is queued, not until it has run.
+        waited_s: seconds inside the loader. On CUDA a batch's time ends when its kernel is queued, not when it has run.
     """
 
     def __init__(self) -> None:
@@ -21,11 +22,10 @@ class Meter:
         self._last = 0.0
 
     def _add(self, began: float, ended: float) -> None:
-        if self._first is None:
-            self._first = began
+        self._first = began if self._first is None else min(self._first, began)
         self.batches += 1
         self.waited_s += ended - began
-        self._last = ended
+        self._last = max(self._last, ended)
 
     @property
     def elapsed_s(self) -> float:
@@ -34,7 +34,7 @@ class Meter:
 
     @property
     def share(self) -> float:
-        """The share of :attr:`elapsed_s` spent waiting: from 0 to 1."""
+        """The share of :attr:`elapsed_s` spent waiting: from 0 to 1 with one loop, up to the number of threads with several."""
         return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def __repr__(self) -> str:

@@ -160,10 +160,10 @@ def test_a_device_without_kernels(plugin):
     device = json.loads(out)["cuda"]["devices"][0]
     assert code == 1 and device["works"] is False and device["compute_capability"] == "7.5"
     assert device["failure"] == (
-        'it has no kernels here, which need compute capability 8.0 (Ampere) or later; use device="cpu"'
+        'RoboCache has no kernels for compute capability 7.5, only for 8.0 (Ampere) or later; use device="cpu"'
     )
     code, out = info(**environment)
-    assert code == 1 and "Fake T4, sm 7.5" in out and "does not work: it has no kernels here" in out
+    assert code == 1 and "Fake T4, sm 7.5" in out and "does not work: RoboCache has no kernels" in out
 
 
 def test_a_device_of_another_architecture(monkeypatch):

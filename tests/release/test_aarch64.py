@@ -51,7 +51,7 @@ def emulate(script, root, program):
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """Returns Python for aarch64, and the environment in which it finds the wheel and its dependencies."""
-    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_aarch64.whl"))
+    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_aarch64.whl"), key=os.path.getmtime)
     if not wheels:
         pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
     folder = tmp_path_factory.mktemp("aarch64")

@@ -5,6 +5,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -25,9 +26,10 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def wheel():
-    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*.whl"))
+    """Returns the newest wheel for this machine's processor."""
+    wheels = sorted((ROOT / "dist").glob(f"robocache_cpu-*_{platform.machine()}.whl"), key=os.path.getmtime)
     if not wheels:
-        pytest.skip("NOT RUN: dist/ has no wheel; ./dev wheel cpu")
+        pytest.skip("NOT RUN: dist/ has no wheel for this processor; ./dev wheel cpu")
     return wheels[-1]
 
 

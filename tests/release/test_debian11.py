@@ -42,7 +42,7 @@ def run_in_debian11(tmp_path_factory):
 
 
 def test_the_library_loads_and_raises(run_in_debian11):
-    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_x86_64.whl"))
+    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_x86_64.whl"), key=os.path.getmtime)
     if not wheels:
         pytest.skip("NOT RUN: needs the wheel of ./dev wheel")
     completed = run_in_debian11(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))

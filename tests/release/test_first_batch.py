@@ -5,6 +5,7 @@ the machine hardly change these.
 """
 
 import importlib
+import os
 import platform
 import subprocess
 import sys
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_wheel_gives_a_batch_within_half_a_minute(tmp_path, monkeypatch):
-    wheels = sorted((ROOT / "dist").glob(f"robocache-*_{platform.machine()}.whl"))
+    wheels = sorted((ROOT / "dist").glob(f"robocache-*_{platform.machine()}.whl"), key=os.path.getmtime)
     if not wheels:
         pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

@@ -80,7 +80,7 @@ def test_self_test(version, packages, tmp_path):
 
 def test_self_test_with_the_next_debians_python(tmp_path):
     """Uses the shipped wheel, since the library of this machine needs its glibc."""
-    wheels = sorted((ROOT / "dist").glob(f"robocache_cpu-*_{platform.machine()}.whl"))
+    wheels = sorted((ROOT / "dist").glob(f"robocache_cpu-*_{platform.machine()}.whl"), key=os.path.getmtime)
     if not wheels or not shutil.which("debootstrap") or os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root, debootstrap and the wheel of ./dev wheel")
     debian = tmp_path / "debian"

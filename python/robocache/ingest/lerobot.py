@@ -28,7 +28,7 @@ from ..tasks import NO_TEXT
 from .depth import DepthCodes
 from .files import Ahead, check_file, fingerprint, is_readable, list_files
 from .formats import CAMERA_OPTIONS
-from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
+from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, folder_names
 from .images import DepthImages, Images, Kinds
 from .lerobot_tables import (
     Lost,
@@ -83,12 +83,12 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     """Yields every episode with its features of numbers and of text, and its cameras."""
     info = load_info(source)
     features = info.pop("features")
-    for folder in read_folders(options.video):
+    for folder in folder_names(options.video):
         list_files(source / folder).refuse_outside(source, notes)
     notes.tell(source / "meta" / "info.json", **info)
     notes.tell(
         source,
-        fingerprint=fingerprint(source, *read_folders(options.video)),
+        fingerprint=fingerprint(source, *folder_names(options.video)),
         index_columns=options.index_columns,
         video=options.video,
         frames=options.frames,

@@ -1,5 +1,6 @@
 """The pages show the results of benchmarks, and each benchmark runs. tests/release/test_benchmarks.py plants faults in them."""
 
+import csv
 import importlib
 import subprocess
 import sys
@@ -29,3 +30,24 @@ def test_every_benchmark_runs_by_its_name_and_has_a_title(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     programs = {path.stem for path in (ROOT / "bench").glob("*.py") if " = Report(" in path.read_text()}
     assert set(importlib.import_module("bench.__main__").BENCHES) == programs
+
+
+def test_the_rows_of_a_counters_file_are_those_of_each_calls_second_time(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    counters = importlib.import_module("counters")
+    columns = ["Kernel Name", "Grid Size", *counters.METRICS]
+
+    def read(kernels):
+        with (tmp_path / "counters.csv").open("w", newline="") as file:
+            rows = [[kernel, str(number), *counters.METRICS] for number, kernel in enumerate(kernels)]
+            csv.writer(file).writerows([["==PROF== connected"], columns, ["unit"] * len(columns), *rows])
+        return [
+            [row["Kernel Name"] + row["Grid Size"] for row in call]
+            for call in counters.read_calls(tmp_path / "counters.csv")
+        ]
+
+    assert read("ABABCC") == [["A2", "B3"], ["C5"]]
+    with pytest.raises(
+        SystemExit, match=r"counters\.csv: expected the kernels of each call twice, got 'C' \(row 5 of 5\)"
+    ):
+        read("ABABC")

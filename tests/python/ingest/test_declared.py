@@ -11,6 +11,7 @@ from robocache.ingest.recording import Notes, Rows
 from zarr_files import write_zarr
 
 import robocache
+from robocache import feature_names
 
 ROWS = 40
 
@@ -715,3 +716,18 @@ def test_picture_files_that_become_no_camera_are_noted(kind, form, tmp_path):
     is_camera = stream.kind == "frames"
     assert is_noted != is_camera and is_camera == (form == "hdf5" and kind in ("PNG", "JPEG"))
     assert not stream.attributes.get("methods")
+
+
+# ---- words inside other words ----
+
+
+def test_words_inside_other_words_declare_nothing():
+    flags = {"is_degraded": True, "use_radar": True, "is_rad": False, "inDegrees": True}
+    assert feature_names.units_in("units", flags) == {"units.is_rad": "deg", "units.inDegrees": "deg"}
+    declared = {"obs_names": list("abc"), "action_names": list("def")}
+    assert [
+        feature_names.names_for(stream, (3,), declared) for stream in ("observation", "obs_buf", "action", "actions")
+    ] == [*("obs_names", "obs_names", "action_names", "action_names")]
+    assert {feature_names.names_for(stream, (3,), declared) for stream in ("obstacles", "reaction", "traction")} == {
+        None
+    }

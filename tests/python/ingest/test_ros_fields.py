@@ -965,11 +965,22 @@ def test_messages_beside_other_names_keep_their_order_with_a_note(names, kind, r
         ("string[] a_names\nstring[] b_names\nfloat64[] values\n",
          {"a_names": ["b", "a"], "b_names": ["a", "b"], "values": [4.0, 3.0]}, True),  # ambiguous: two lists of names
         ("int32[] ids\nfloat64[] values\n", {"ids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, True),  # other ids
+        # Names that only end in the letters of "ids" and "names", and flags:
+        ("bool[2] valid\nfloat64[2] values\n", {"valid": np.array([False, True]), "values": [4.0, 3.0]}, False),
+        ("int32[2] grid\nfloat64[2] values\n", {"grid": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, False),
+        ("int32[] centroids\nfloat64[] values\n", {"centroids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, False),
+        ("string[] filenames\nfloat64[] values\n", {"filenames": ["c", "d"], "values": [4.0, 3.0]}, False),
+        ("bool[2] ids\nfloat64[2] values\n", {"ids": np.array([False, True]), "values": [4.0, 3.0]}, False),
+        # Ids of models are names; ids of modes are not, and "mode" is a part of "model" only in letters:
+        ("int32[2] model_ids\nfloat64[2] values\n", {"model_ids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, True),
+        ("int32[2] mode_ids\nfloat64[2] values\n", {"mode_ids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, False),
     ],
 )  # fmt: skip
 def test_uncertain_names_hold_the_rows_with_a_note(fields, last, is_held, tmp_path):
-    first_values = {"values": [1.0, 2.0], "ids": np.array([1, 2], "int32")}
-    first = {field: first_values.get(field, ["a", "b"]) for field in last}
+    first = {
+        field: np.array([1, 2], value.dtype) if isinstance(value, np.ndarray) else ["a", "b"]
+        for field, value in last.items()
+    } | {"values": [1.0, 2.0]}
     messages = [msg | {"values": np.array(msg["values"])} for msg in (first, last)]
     readout = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, messages))
     assert readout.only["data/values"].names is None
@@ -988,14 +999,26 @@ def test_more_than_32_lists_of_names_hold_the_rows_with_a_note(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", ["string[2] joint_names", "string[] joint_names", "string[2] names", "int32[2] motor_ids"]
+    "names",
+    [
+        *(
+            "string[2] joint_names",
+            "string[] joint_names",
+            "string[2] names",
+            "string[2] dofNames",
+            "string[2] DOFNames",
+        ),
+        *("string[2] motor1names", "string[2] jointnames", "string[2] armJoints"),
+        *("int32[2] motor_ids", "int32[2] motorIds", "int32[2] motorids", "int32[2] model_ids"),
+    ],
 )
 def test_names_of_elements_of_fixed_length_arrays(names, tmp_path):
     field = names.split()[1]
+    has_ids = names.startswith("int32")
     ids = {"a": 7, "b": 9}
     messages = [
         {
-            field: np.array([ids[n] for n in order], "int32") if "ids" in field else list(order),
+            field: np.array([ids[n] for n in order], "int32") if has_ids else list(order),
             "values": np.array([k + 100.0 * (n == "b") for n in order]),
             "matrix": np.arange(9.0),
         }
@@ -1006,7 +1029,8 @@ def test_names_of_elements_of_fixed_length_arrays(names, tmp_path):
     )
     streams = read(path).only
     assert np.array(streams["data/values"].rows).tolist() == [[k, k + 100.0] for k in range(4)]
-    assert streams["data/values"].names == (["motor_id_7", "motor_id_9"] if "ids" in field else ["a", "b"])
+    word = field.removesuffix("s")
+    assert streams["data/values"].names == ([f"{word}_7", f"{word}_9"] if has_ids else ["a", "b"])
     assert streams["data/matrix"].names is None
 
 

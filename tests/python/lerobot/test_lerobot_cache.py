@@ -117,8 +117,16 @@ def test_a_cache_path_of_the_caller(source, tmp_path, caches):
 def test_a_cache_of_another_source_is_not_replaced(source, rng, tmp_path):
     other = write(tmp_path / "other", rng)
     time = made_at(open_cache(other, cache=tmp_path / "cache"))
-    with pytest.raises(robocache.FileError, match=r"expected a cache of .*source.*got one of .*other"):
+    with pytest.raises(
+        robocache.FileError, match=r"expected a cache of .*source, got one of another dataset, 'other'; pass"
+    ):
         open_cache(source, cache=tmp_path / "cache")
+    with robocache.Writer(tmp_path / "written") as writer, writer.episode() as episode:
+        episode.append("action", [0, 1], np.zeros((2, 3)))
+    with pytest.raises(
+        robocache.FileError, match="expected a cache made from a LeRobot dataset, got one of other data;"
+    ):
+        open_cache(source, cache=tmp_path / "written")
     (tmp_path / "notes").mkdir()
     with pytest.raises(robocache.FileError, match="notes"):
         open_cache(source, cache=tmp_path / "notes")
@@ -160,7 +168,7 @@ def test_files_of_others_are_never_replaced(source, tmp_path, options):
     robocache.ingest(source, tmp_path / "cache", **options)
     time = made_at(open_cache(source, cache=tmp_path / "cache"))
     change_actions(source)
-    words = r"cache: files of .*source have changed since; from_lerobot\(\) did not make it, so it stays unchanged: `robocache ingest .*`"
+    words = r"cache: files of .*source have changed since the cache was made; from_lerobot\(\) did not make it, so it stays unchanged: `robocache ingest .*`"
     with pytest.raises(robocache.FileError, match=words):
         open_cache(source, cache=tmp_path / "cache")
     assert made_at(robocache.open(tmp_path / "cache")) == time
@@ -258,7 +266,7 @@ def test_a_folder_that_is_no_lerobot_dataset(source, tmp_path, caches):
 
 def test_a_cache_folder_that_cannot_be_created(source, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(robocache.FileError, match="cache= names another path"):
+    with pytest.raises(robocache.FileError, match="pass cache= with another path"):
         open_cache(source, cache=tmp_path / "file" / "cache")
 
 

@@ -237,7 +237,7 @@ def test_a_video_that_drifts(source, tmp_path):
         lerobot_dataset(source, cache=cache, frames="first")
     robocache.ingest(source, tmp_path / "ingested", frames="by-index", index_columns=True)
     assert len(lerobot_dataset(source, cache=tmp_path / "ingested")) == 21
-    with pytest.raises(robocache.FileError, match="its frames are by-index, expected by-time;"):
+    with pytest.raises(robocache.FileError, match="it was made with frames='by-index', expected frames='by-time';"):
         lerobot_dataset(source, cache=tmp_path / "ingested", frames="by-time")
 
 

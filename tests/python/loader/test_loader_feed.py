@@ -195,6 +195,25 @@ def test_the_meter_has_the_loops_waiting_time(dataset):
     assert str(meter).startswith("1 batch: ")
 
 
+def test_the_meter_counts_transforms_and_the_wait_for_another_threads_batch(dataset, monkeypatch):
+    class SlowLock:
+        """A lock that another thread holds for 50 ms."""
+
+        def __enter__(self):
+            time.sleep(0.05)
+
+        def __exit__(self, *_):
+            pass
+
+    loader, slow = make_loader(dataset), make_loader(dataset)
+    complete = slow._complete
+    monkeypatch.setattr(slow, "_complete", lambda *arguments: (time.sleep(0.05), complete(*arguments))[1])
+    monkeypatch.setattr(loader, "_lock", SlowLock())
+    for each in (slow, loader):
+        next(each)
+        assert 0.05 <= each.meter.waited_s <= each.meter.elapsed_s
+
+
 def test_the_meter_counts_only_batches_of_loops(dataset):
     loader = make_loader(dataset)
     for _ in range(2):

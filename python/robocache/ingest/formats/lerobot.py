@@ -15,8 +15,8 @@ from . import Format, VideoOptions
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
 
 
-def read_folders(video: bool) -> tuple[str, ...]:
-    """Returns the folders whose files a cache is made of; with `video` those of cameras too. images/ holds images as single files."""
+def folder_names(video: bool) -> tuple[str, ...]:
+    """Returns the names of the folders whose files a cache is made of, with `video` also those of cameras' files."""
     return ("meta", "data", *(("videos", "video", "images") if video else ()))
 
 

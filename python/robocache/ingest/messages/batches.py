@@ -76,13 +76,13 @@ class Decoder(Protocol):
 
     Attributes:
         leaves: the fields of the type.
-        is_light: whether the decoded messages may be kept for the second pass: they take no more memory than their bytes, and later
+        may_keep_decoded: whether the decoded messages may be kept for the second pass: they take no more memory than their bytes, and later
             messages do not change their leaves.
         left_out: the fields that are not decoded, with the reasons.
     """
 
     leaves: tuple[Leaf, ...]
-    is_light: bool
+    may_keep_decoded: bool
     left_out: dict[str, str]
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Batch, dict[int, str]]:

@@ -41,7 +41,7 @@ class JsonDecoder:
     floats: the paths of fields that are not whole numbers, as the messages of other recordings have shown.
     """
 
-    is_light = False
+    may_keep_decoded = False
 
     def __init__(self, schema: bytes = b"", floats: Iterable[str] = ()) -> None:
         self.leaves: tuple[Leaf, ...] = ()

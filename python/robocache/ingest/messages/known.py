@@ -15,7 +15,7 @@ from ..images import Kinds
 from ..recording import Notes, SourceError
 from .batches import Batch, Leaf
 from .exported import Exported
-from .names import Named
+from .names import ElementNames
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Origin:
     exported: Exported | None = None
     subject: str = ""
     is_held: bool = False
-    named: list[Named] = field(default_factory=list)
+    named: list[ElementNames] = field(default_factory=list)
     by_index: set[str] = field(default_factory=set)
 
     @property

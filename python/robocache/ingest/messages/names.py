@@ -1,7 +1,7 @@
 """Finds the texts and ids that name the elements of a message's arrays, and puts the elements of all messages in one order.
 
-Messages may list the same elements in different orders. Elements are therefore found by their names, if it is certain that they are
-names.
+Messages may list the same elements in different orders. An element is therefore found by its name. If it is not certain that the texts
+or ids are names, elements are taken by their indices, and a note says so.
 """
 
 from __future__ import annotations
@@ -13,31 +13,43 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...feature_words import words_of
 from ..methods import MOST_SUBJECTS, NO_SUBJECT
 from .batches import Batch, Leaf
 
-# Match the end of the name of a list of texts, or of whole numbers, that names elements: "dof_names", "motorIds".
-_NAMES = re.compile(r"(^|_|[a-z0-9](?=[NJ]))(names?|joints)$", re.IGNORECASE)
-_IDS = re.compile(r"(^|_|[a-z0-9](?=I))ids?$", re.IGNORECASE)
-# Matches a field that names one message of an array: "motor_name" in "motors[0].motor_name".
-_NAME = re.compile(r"(\w*_)?(name|joint|id)|header\.frame_id", re.IGNORECASE)
-# Matches an element of an array, "joints[0]"; its group is the array's path.
+# Matches where the last word of a name begins: before the "n" of "dof_names", "dofNames", "DOFNames" and "motor1names", but nowhere in
+# "filenames". Without a sign of a new word it matches only after some nouns, as in "jointnames".
+_WORD_BEGIN = (
+    r"(?:^|_|(?<=\d)|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+    r"|(?i:(?<=joint)|(?<=dof)|(?<=motor)|(?<=servo)|(?<=actuator)|(?<=link)|(?<=body)|(?<=marker)|(?<=object)|(?<=tag)))"
+)
+# Match the last word of a field's name if it may name elements: _NAMES of a list of texts, "dof_names"; _IDS of a list of whole numbers,
+# "motorIds".
+_NAMES = re.compile(rf"{_WORD_BEGIN}(?i:names?|joints)$")
+_IDS = re.compile(rf"{_WORD_BEGIN}(?i:ids?)$")
+# Matches the whole path of a field, inside the messages of an array, that names its message: "motor_name" in "motors[0].motor_name".
+_NAME = re.compile(rf"\w*?{_WORD_BEGIN}(?i:name|joint|id)|(?i:header\.frame_id)")
+# Matches the path of one element of an array, "joints[0]"; its group is the array's path, "joints".
 _IN_LIST = re.compile(r"(.*)\[\d+\]")
 
 
 @dataclass(eq=False)
-class Named:
-    """Arrays of a type whose elements have the same names.
+class ElementNames:
+    """A field of a type with the names of elements, and the arrays of these elements.
 
     path: the field with the names: "dof_names", "motors[].motor_name".
     names: the leaves of that field: a list, or a single text or number for each element.
-    arrays: the named arrays of numbers: each is one leaf, or a leaf for each element.
-    records: lists of messages, texts or bytes with an item for each element. Their items are named too, but such lists do not show that
-        the names are names of elements.
+    arrays: the arrays whose elements have these names, mostly of numbers: each is one leaf, or a leaf for each element.
+    records: lists of messages, texts or bytes with an item for each name. The items are put in order like the elements of arrays. Such a
+        list alone does not always show that the names belong to elements, see `has_named_elements`.
     unfit: arrays whose length differs from the number of names in some message, or that have several lists of names beside them.
-    of_subject: whether messages with other names always belong to another subject, as with `joint_names`.
-    splits: whether messages with other names become another subject. They do not if the names are ids of objects, which are too many.
-    is_sure: whether the names are certain: no message has a name twice, and the messages have few different lists of names.
+    are_joints: whether the names are a message's joints. :class:`Topic` puts these in order; any number of different sets is allowed.
+    split_subjects: whether messages with another set of names are about another subject, which gets its own streams. Ids do not split
+        subjects, since they may number many objects.
+    is_sure: whether the names are certain: each message has at least one name, none is empty, none comes twice in a message, and the
+        number of different sets is small enough.
+    _lists_seen: the different lists of names in messages so far, up to a limit.
+    _sets_seen: the same lists, each sorted, so that lists that differ only in order count once.
     """
 
     path: str
@@ -45,14 +57,14 @@ class Named:
     arrays: list[tuple[Leaf, ...]]
     records: list[Leaf] = field(default_factory=list)
     unfit: list[tuple[Leaf, ...]] = field(default_factory=list)
-    of_subject: bool = False
-    splits: bool = False
+    are_joints: bool = False
+    split_subjects: bool = False
     is_sure: bool = True
-    _lists: set[tuple[str, ...]] = field(default_factory=set)
-    _sets: set[tuple[str, ...]] = field(default_factory=set)
+    _lists_seen: set[tuple[str, ...]] = field(default_factory=set)
+    _sets_seen: set[tuple[str, ...]] = field(default_factory=set)
 
     def lists(self, batch: Batch) -> list[tuple[str, ...]]:
-        """Returns the names in each message; a number becomes a name such as "id_3"."""
+        """Returns the list of names of each message. A number becomes a name such as "motor_id_3"."""
         first = self.names[0]
         if first.kind == "texts":
             return batch.text_lists(first)
@@ -68,17 +80,17 @@ class Named:
         return [tuple(f"{word}_{value}" for value in row) for row in rows]
 
     def add(self, batch: Batch) -> None:
-        """Records the names of messages, and whether they fit the arrays."""
+        """Looks at the names in a batch: updates `is_sure`, and moves arrays of other lengths to `unfit`."""
         lists = self.lists(batch)
         lengths = np.array([len(names) for names in lists])
         for names in set(lists):
             self.is_sure &= len(names) > 0 and all(names) and len(set(names)) == len(names)
-            if names and len(self._lists) <= MOST_SUBJECTS:
-                self._lists.add(names)
-            if len(self._sets) <= MOST_SUBJECTS:
-                self._sets.add(tuple(sorted(names)))
-        if not self.of_subject:
-            self.is_sure &= len(self._sets) <= (MOST_SUBJECTS if self.splits else 1)
+            if names and len(self._lists_seen) <= MOST_SUBJECTS:
+                self._lists_seen.add(names)
+            if len(self._sets_seen) <= MOST_SUBJECTS:
+                self._sets_seen.add(tuple(sorted(names)))
+        if not self.are_joints:
+            self.is_sure &= len(self._sets_seen) <= (MOST_SUBJECTS if self.split_subjects else 1)
         for array in list(self.arrays):
             leaf = array[0]
             if len(array) > 1:
@@ -91,7 +103,6 @@ class Named:
             if not fits:
                 self.arrays.remove(array)
                 self.unfit.append(array)
-
         for leaf in list(self.records):
             counts = _counts(batch, leaf)
             if not ((counts == lengths) | (counts == 0)).all():
@@ -100,17 +111,18 @@ class Named:
                     self.unfit.append((leaf,))
 
     @property
-    def names_any(self) -> bool:
-        """Whether the names are those of elements. Names of messages alone make no streams of subjects."""
-        return bool(self.arrays or (not self.splits and any(leaf.kind == "records" for leaf in self.records)))
+    def has_named_elements(self) -> bool:
+        """Whether some array has an element for each name. Names that split subjects need such an array in `arrays`; for other names a list
+        of messages is enough."""
+        return bool(self.arrays or (not self.split_subjects and any(leaf.kind == "records" for leaf in self.records)))
 
     def has_array(self, leaf: Leaf) -> bool:
         """Whether the elements of the array `leaf` have these names."""
         return any(len(array) == 1 and array[0].path == leaf.path for array in self.arrays)
 
     def by_index(self) -> list[Leaf]:
-        """Returns the leaves that are taken by index although the names change."""
-        if len(self._lists) < 2:
+        """Returns the leaves whose elements are taken by their indices although the names change."""
+        if len(self._lists_seen) < 2:
             return []
         if self.is_sure:
             return [leaf for array in self.unfit for leaf in array]
@@ -118,26 +130,28 @@ class Named:
         return [leaf for array in self.unfit + self.arrays for leaf in array] + records
 
 
-def named_arrays(leaves: Sequence[Leaf]) -> Iterator[Named]:
+def find_names(leaves: Sequence[Leaf]) -> Iterator[ElementNames]:
     """Yields the fields of a type that name elements, with the arrays of these elements."""
     yield from _find_lists_of_names(leaves)
-    by_array: dict[str, dict[str, list[Leaf]]] = {}  # by an array of messages, "motors[", and a path in its messages
+    # For each array of messages, "motors[]", and each path inside its messages, "q": the leaves "motors[0].q", "motors[1].q", ...
+    by_array: dict[str, dict[str, list[Leaf]]] = {}
     for leaf in leaves:
         for index in re.finditer(r"\[\d+\]\.", leaf.path):
-            by_array.setdefault(leaf.path[: index.start() + 1], {}).setdefault(leaf.path[index.end() :], []).append(
-                leaf
-            )
+            fields = by_array.setdefault(f"{leaf.path[: index.start()]}[]", {})
+            fields.setdefault(leaf.path[index.end() :], []).append(leaf)
     for array, fields in by_array.items():
         names = [path for path, elements in fields.items() if len(elements) > 1 and _names_a_message(path, elements[0])]
         if not names:
             continue
         chosen = min(names, key=lambda path: fields[path][0].kind != "text")
         arrays = [tuple(elements) for path, elements in fields.items() if path != chosen]
-        yield Named(f"{array}].{chosen}", tuple(fields[chosen]), arrays, splits=fields[chosen][0].kind == "text")
+        is_text = fields[chosen][0].kind == "text"
+        yield ElementNames(f"{array}.{chosen}", tuple(fields[chosen]), arrays, split_subjects=is_text)
 
 
-def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
-    """Yields the lists of names beside arrays. If several lists are beside an array, it takes that whose name begins like its own."""
+def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[ElementNames]:
+    """Yields the lists of names, with the arrays beside them in the same message. If several lists are beside an array, the list with the
+    same stem names its elements: "dof_names" those of "dof_positions". If not exactly one has it, the array is unfit for each list."""
     lists: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         match = _IN_LIST.fullmatch(leaf.path)
@@ -146,10 +160,13 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             lists.setdefault(path, []).append(leaf)
     parents = {_parent(path) for path in lists}
     for leaf in leaves:
-        is_list = leaf.is_whole and (leaf.kind == "numbers" or (leaf.kind == "number" and leaf.count))
-        if is_list and _parent(leaf.path) not in parents and _is_id(_last(leaf.path)):
+        has_ids = _may_be_ids(leaf) and (leaf.kind == "numbers" or (leaf.kind == "number" and leaf.count))
+        if has_ids and _parent(leaf.path) not in parents and _is_id(_last(leaf.path)):
             lists[leaf.path] = [leaf]
-    by_path = {path: Named(path, tuple(names), [], splits=_parent(path) in parents) for path, names in lists.items()}
+    by_path = {
+        path: ElementNames(path, tuple(names), [], split_subjects=_parent(path) in parents)
+        for path, names in lists.items()
+    }
     for leaf in leaves:
         is_array = (leaf.kind == "numbers" and leaf.dtype != np.uint8) or (leaf.kind == "number" and leaf.count)
         is_list = leaf.kind in ("texts", "numbers", "records")
@@ -164,7 +181,7 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             if is_array:
                 named.arrays.append((leaf,))
             elif leaf.kind == "records" and not is_flat(leaf):
-                # The names are not those of such messages, as of the points of a trajectory.
+                # Messages with lists inside, such as a trajectory's points, are not one for each name.
                 named.unfit.append((leaf,))
             else:
                 named.records.append(leaf)
@@ -172,18 +189,16 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
             for path in beside if is_array or leaf.kind == "records" else ():
                 by_path[path].unfit.append((leaf,))
     for named in by_path.values():
-        named.splits &= bool(named.arrays)
+        named.split_subjects &= bool(named.arrays)
         if named.arrays or named.records or named.unfit:
             yield named
 
 
 def _names_a_message(path: str, leaf: Leaf) -> bool:
-    is_name = leaf.kind == "text" or (leaf.kind == "number" and leaf.is_whole and leaf.count is None)
-    return (
-        is_name
-        and _NAME.fullmatch(path) is not None
-        and not NO_SUBJECT.search(path.lower().replace("header.frame_id", ""))
-    )
+    """Whether a field inside the messages of an array, such as "motor_name", may name the message that has it."""
+    is_name = leaf.kind == "text" or (leaf.kind == "number" and _may_be_ids(leaf) and leaf.count is None)
+    is_frame = path.lower() == "header.frame_id"
+    return is_name and _NAME.fullmatch(path) is not None and (is_frame or not _names_no_subject(path))
 
 
 def is_flat(leaf: Leaf) -> bool:
@@ -192,13 +207,25 @@ def is_flat(leaf: Leaf) -> bool:
 
 
 def _counts(batch: Batch, leaf: Leaf) -> np.ndarray:
+    """Returns how many items the list has in each message."""
     if leaf.kind == "texts":
         return np.array([len(texts) for texts in batch.text_lists(leaf)], np.int64)
     return batch.counts(leaf)
 
 
-def _is_id(word: str) -> bool:
-    return _IDS.search(word) is not None and not NO_SUBJECT.search(word.lower())
+def _is_id(name: str) -> bool:
+    """Whether a list of whole numbers with this name may have the ids of elements."""
+    return _IDS.search(name) is not None and not _names_no_subject(name)
+
+
+def _names_no_subject(name: str) -> bool:
+    """Whether a word in the name shows that its ids are those of something else, such as modes or frames."""
+    return any(map(NO_SUBJECT.fullmatch, words_of(name)))
+
+
+def _may_be_ids(leaf: Leaf) -> bool:
+    """Whether the type is one of ids: whole numbers, but not bools."""
+    return leaf.is_whole and (leaf.dtype is None or leaf.dtype.kind != "b")
 
 
 def _parent(path: str) -> str:
@@ -210,10 +237,10 @@ def _last(path: str) -> str:
 
 
 class Ordered:
-    """A batch whose elements are in the order of the first message's names.
+    """A batch in which the elements of each message are in the order of the first message's names.
 
-    orders: by the path of each leaf: the leaves of its array, its index among these, and for each message the indices that put its
-        elements in order, ``[n, elements]``.
+    orders: for each leaf, by its path: the leaves of its array, the leaf's index among them, and the order, ``[n, elements]``: for each
+        message the indices of its elements, in the order of the first message's names.
     """
 
     def __init__(self, batch: Batch, orders: Mapping[str, tuple[tuple[Leaf, ...], int, np.ndarray]]) -> None:
@@ -263,30 +290,31 @@ class Ordered:
         ]
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
-        """Returns the records of all messages in the source's order. :meth:`order_of` returns the order of the names."""
+        """Returns the records of all messages as they are in the source. :meth:`order_of` gives the order to put them in."""
         return self._batch.records(leaf)
 
     def order_of(self, leaf: Leaf) -> np.ndarray | None:
-        """Returns for each message the indices that put its elements in order; None if they need not be reordered."""
+        """Returns the order of the leaf's elements, see `orders`; None if they need no other order."""
         order = self._orders.get(leaf.path)
         return None if order is None else order[2]
 
 
-def in_order(batch: Batch, groups: Sequence[Named], firsts: Mapping[str, tuple[str, ...]]) -> Batch:
-    """Returns the batch with the elements of each group in the order of the group's first names. All messages must have these names, in
-    any order.
+def in_order(batch: Batch, all_names: Sequence[ElementNames], firsts: Mapping[str, tuple[str, ...]]) -> Batch:
+    """Returns the batch with the elements of each message in the order of the first message's names. Each message must have the names of
+    the first, in any order.
 
-    firsts: the first names, by the path of the group.
+    all_names: the fields with names, and the arrays to put in order.
+    firsts: the names in the first message, by the path of the field.
     """
     orders: dict[str, tuple[tuple[Leaf, ...], int, np.ndarray]] = {}
-    for named in groups:
+    for named in all_names:
         first = firsts[named.path]
         lists = named.lists(batch)
         if all(names == first for names in lists):
             continue
         by_names = {names: [names.index(name) for name in first] for names in set(lists)}
         indices = np.array([by_names[names] for names in lists], np.int64).reshape(len(lists), len(first))
-        for array in named.arrays if named.of_subject else [*named.arrays, named.names]:
+        for array in named.arrays if named.are_joints else [*named.arrays, named.names]:
             orders |= {leaf.path: (array, index, indices) for index, leaf in enumerate(array)}
         orders |= {leaf.path: ((leaf,), 0, indices) for leaf in named.records}
     return Ordered(batch, orders) if orders else batch

@@ -22,7 +22,7 @@ from .batches import Leaf
 from .cameras import ENCODINGS
 from .clocks import stamp_leaves
 from .known import Known, Origin
-from .names import Named, named_arrays
+from .names import ElementNames, find_names
 from .ros import RosDecoder, known_definitions, leaves_of, parse_definition
 from .streams import FRAMES, Topic, says_absent
 
@@ -140,9 +140,9 @@ def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[t
                 )
 
 
-def _find_names(leaves: Sequence[Leaf]) -> Named | None:
+def _find_names(leaves: Sequence[Leaf]) -> ElementNames | None:
     """Returns the list of texts that names the elements of sequences, if there is exactly one such list."""
-    lists = [named for named in named_arrays(leaves) if named.names[0].kind == "texts" and named.arrays]
+    lists = [named for named in find_names(leaves) if named.names[0].kind == "texts" and named.arrays]
     if len(lists) != 1 or any(array[0].kind != "numbers" for array in lists[0].arrays):
         return None
     return lists[0]
@@ -151,7 +151,7 @@ def _find_names(leaves: Sequence[Leaf]) -> Named | None:
 def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None:
     """Warns of elements that ingest finds by their names, but a plan by their indices. `read`: the paths of fields that the plan reads."""
     names_path = None if (named := _find_names(leaves)) is None else named.path
-    for named in named_arrays(leaves):
+    for named in find_names(leaves):
         plan_finds_names = named.names[0].kind == "texts" and named.path in ("name", "joint_names", names_path)
         arrays = [array for array in named.arrays if not (plan_finds_names and array[0].kind == "numbers")]
         if read_by_index := [leaf.path for array in arrays for leaf in array if leaf.path in read]:

@@ -42,7 +42,7 @@ class ProtobufDecoder:
         Error: the descriptors do not describe the type.
     """
 
-    is_light = False
+    may_keep_decoded = False
 
     def __init__(self, name: str, descriptors: bytes) -> None:
         try:

@@ -1,7 +1,8 @@
 """Decodes messages as ROS 1 and ROS 2 (CDR) serialise them.
 
-The offsets of a message's fields follow from its type and from the lengths of its sequences and texts. In one message the fields are
-located one by one. All messages with the same lengths, often all of a topic, are then read together, as columns of one array.
+The offsets of a message's fields follow from its type and from the lengths of its sequences and texts. The fields of one message are
+located one by one. All messages with the same lengths, often all messages of a topic, are then read together: a field is a column of
+one array, whose rows are the messages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NUMBERS = {
 } | {"octet": np.dtype(np.uint8), "char": np.dtype(np.uint8), "byte": np.dtype(np.uint8)}
 # The field that ROS 2 gives a message without fields.
 EMPTY = "structure_needs_at_least_one_member"
-# Messages up to this many bytes are copied into one array. Of larger messages, single fields are copied.
+# Messages of up to this many bytes are copied whole into one array. From larger messages only the fields that are read are copied.
 _SMALL = 4096
 # The most layouts that are remembered for messages of one length.
 _REMEMBERED = 32
@@ -54,12 +55,12 @@ def known_definitions(ros: int) -> dict[str, Definitions]:
 
 
 def parse_definition(name: str, text: str, encoding: str) -> Definitions:
-    """Returns the definition of a type, and of the types in it whose definitions follow in the text.
+    """Returns the definition of a type, and the definitions of the types inside it that follow in the text.
 
     encoding: "ros1msg", "ros2msg" or "ros2idl".
 
     Raises:
-        Error: the text is no definition.
+        Error: the text is not a definition that rosbags can read.
     """
     try:
         if encoding == "ros2idl":
@@ -88,25 +89,26 @@ def read_definitions(folder: Path) -> Definitions:
 
 
 def leaves_of(name: str, definitions: Definitions, ros: int) -> tuple[Leaf, ...]:
-    """Returns the leaves of the type of that name.
+    """Returns the leaves of the type `name`. `ros` is 1 or 2.
 
     Raises:
-        Error: a definition is missing, or defines no message.
+        Error: a definition is missing or contains itself, a field's type cannot be read, or there are too many fields or nested messages.
     """
     return tuple(_leaves(name, "", definitions, ros, (), iter(range(MAX_LEAVES))))
 
 
 def _leaves(
-    name: str, prefix: str, definitions: Definitions, ros: int, inside: tuple[str, ...], messages: Iterator[int]
+    name: str, prefix: str, definitions: Definitions, ros: int, inside: tuple[str, ...], budget: Iterator[int]
 ) -> list[Leaf]:
     """Returns the leaves of the type `name`, whose paths begin with `prefix`.
 
     inside: the types that contain it.
-    messages: runs out if a type has too many nested messages, even empty ones.
+    budget: an iterator that all calls for one type share. Each message, also an empty one, takes one item; when none is left, the type is
+        refused.
     """
     if name in inside:
         raise Error(f"the definition of {name} contains itself")
-    if next(messages, None) is None:
+    if next(budget, None) is None:
         raise Error(f"more than {MAX_LEAVES} nested messages, such as {name}")
     if name not in definitions:
         raise Error(f"no definition of {name}: name a folder of .msg files with definitions (--definitions)")
@@ -119,7 +121,7 @@ def _leaves(
         if node == Nodetype.BASE:
             leaves.append(replace(_make_leaf(path, field_type[0], ros), of=name))
         elif node == Nodetype.NAME:
-            leaves += _leaves(field_type, f"{path}.", definitions, ros, inside, messages)
+            leaves += _leaves(field_type, f"{path}.", definitions, ros, inside, budget)
         else:
             (inner, inner_type), count = field_type
             if node == Nodetype.ARRAY:
@@ -131,7 +133,7 @@ def _leaves(
                         if inner == Nodetype.BASE:
                             leaves.append(_make_leaf(element, inner_type[0], ros))
                         else:
-                            leaves += _leaves(inner_type, f"{element}.", definitions, ros, inside, messages)
+                            leaves += _leaves(inner_type, f"{element}.", definitions, ros, inside, budget)
                         if len(leaves) > MAX_LEAVES:
                             break
             elif inner == Nodetype.BASE:
@@ -139,7 +141,7 @@ def _leaves(
                 leaves.append(Leaf(path, "texts" if element_leaf.kind == "text" else "numbers", element_leaf.dtype))
             else:
                 leaves.append(
-                    Leaf(path, "records", fields=tuple(_leaves(inner_type, "", definitions, ros, inside, messages)))
+                    Leaf(path, "records", fields=tuple(_leaves(inner_type, "", definitions, ros, inside, budget)))
                 )
         if len(leaves) > MAX_LEAVES:
             raise Error(f"{name} has more than {MAX_LEAVES} fields")
@@ -164,10 +166,9 @@ def _make_leaf(path: str, name: str, ros: int) -> Leaf:
 class _Layout:
     """The offsets in the payload of the fields of a message, or of a record in it.
 
-    extents: for each leaf, the offset of its first byte, and the count of its numbers or bytes.
-    lists: for each list of texts, the offset and the size of each text.
-    runs: for each list of records, its runs of records with even steps: the count, the bytes from a record to the next, and the layout
-        of the first record.
+    extents: for each number, numbers or text, the offset of its first byte, and the count of its numbers or of its bytes.
+    lists: for each list of texts, the offset and the size in bytes of each text.
+    runs: for each list of records, its runs of equally spaced records: (count, bytes from one record to the next, layout of the first).
     """
 
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -179,25 +180,32 @@ class _Layout:
 class _Large:
     """The last large sequence of a message, such as an image's bytes. Its length may differ in other messages of the same layout.
 
-    length: the offset of the sequence's length.
-    end: the offset after the sequence.
+    path: the field.
+    length_offset: the offset of the sequence's length.
+    end_offset: the offset after the sequence.
     count: the number of its elements.
-    size: the bytes of an element.
+    element_bytes: the size of an element.
     """
 
     path: str
-    length: int
-    end: int
+    length_offset: int
+    end_offset: int
     count: int
-    size: int
+    element_bytes: int
 
 
-# The bytes of memory that a text in a list takes, a record that is located alone, and a record in even steps.
-_TEXT_BYTES, _RECORD_BYTES, _EVEN_RECORD_BYTES = 200, 1000, 24
+# Memory in bytes that is budgeted for one text of a list, one record located alone, and one of a run of equally spaced records.
+_TEXT_BYTES, _RECORD_BYTES, _SPACED_RECORD_BYTES = 200, 1000, 24
 
 
 class _Walk:
-    """Locates the fields of one payload. Raises struct.error or ValueError if the payload does not fit the type."""
+    """Locates the fields of one payload. Raises struct.error or ValueError if the payload does not fit the type.
+
+    order: the byte order, "<" or ">".
+    offset: the offset of the next byte to read.
+    lengths: the lengths of the sequences and texts read so far, by the offset of each length in the payload.
+    large: the last large sequence read so far.
+    """
 
     def __init__(self, payload: Payload, cdr: bool) -> None:
         self.order, self._start = "<", 0
@@ -209,15 +217,16 @@ class _Walk:
         self._payload = payload
         self._length = struct.Struct(f"{self.order}I")
         self.offset = self._start
-        self.lengths: dict[int, int] = {}  # of sequences and texts, by the offset of the length
+        self.lengths: dict[int, int] = {}
         self.large: _Large | None = None
 
     def _align(self, size: int) -> None:
+        """Skips the padding before a number of `size` bytes. Only CDR has padding."""
         if self._cdr:
             self.offset += -(self.offset - self._start) % size
 
     def _skip(self, size: int) -> int:
-        """Skips bytes. Returns the offset of the first one."""
+        """Skips `size` bytes, and returns the offset of the first one."""
         start = self.offset
         self.offset += size
         if self.offset > len(self._payload):
@@ -225,7 +234,7 @@ class _Walk:
         return start
 
     def _read_count(self, least_size: int) -> int:
-        """Reads the length of a sequence whose elements have at least `least_size` bytes."""
+        """Reads and returns the length of a sequence or text whose elements have at least `least_size` bytes each."""
         self._align(4)
         (count,) = self._length.unpack_from(self._payload, self._skip(4))
         if count * least_size > len(self._payload) - self.offset:
@@ -267,8 +276,8 @@ class _Walk:
         return layout
 
     def _locate_records(self, leaf: Leaf, count: int) -> list[tuple[int, int, _Layout]]:
-        """Returns the runs of records. Records that have only numbers have even steps, except for the first record, which may be aligned
-        differently."""
+        """Returns the runs of records. Records that have only numbers are equally spaced and form one run; but the first may be a run of its
+        own, since its fields may be aligned differently. Each other record is a run of its own."""
         has_only_numbers = all(inner.kind == "number" for inner in leaf.fields)
         runs: list[tuple[int, int, _Layout]] = []
         for index in range(count):
@@ -284,11 +293,12 @@ class _Walk:
             runs.append((1, 0, layout))
         return runs
 
-    def end(self) -> int:
-        """Returns how many bytes follow the message. CDR may be padded, so 0 for it; ROS 1 ignores bytes after a message.
+    def undescribed_bytes(self) -> int:
+        """Returns the number of bytes behind the fields of a ROS 1 message, which ROS 1 ignores. Returns 0 for CDR, where such bytes are
+        padding.
 
         Raises:
-            ValueError: more bytes follow than padding or such bytes can be.
+            ValueError: there are more than 3 such bytes in CDR, or more than 8 in ROS 1, which shows that the payload is of another type.
         """
         rest = len(self._payload) - self.offset
         if rest > (3 if self._cdr else 8):
@@ -300,9 +310,12 @@ class _Walk:
 
 
 class _Payloads:
-    """Payloads whose fields have equal offsets; behind the offset `end`, each payload's fields are later by its shift.
+    """Payloads whose fields have equal offsets, except behind a large sequence, whose length may differ.
 
     stacked: the payloads as rows of one array; None if they are large.
+    end: the offset after the large sequence in the payload whose layout all share.
+    shifts: how many bytes longer each payload's large sequence is than in that payload: fields from `end` on lie `shifts[i]` bytes
+        further in payload i. None if no length differs.
     """
 
     def __init__(
@@ -317,8 +330,8 @@ class _Payloads:
         return len(self._payloads)
 
     def cut(self, start: int, size: int, times: int, step: int) -> np.ndarray:
-        """Returns uint8 ``[payloads * times, size]``: of each payload `size` bytes from `start` on, and so on every `step` bytes, `times`
-        times."""
+        """Returns `times` pieces of `size` bytes from each payload, uint8 ``[payloads * times, size]``. The first piece begins at `start`,
+        each next piece `step` bytes later."""
         span = (times - 1) * step + size
         if self._stacked is not None:
             part = self._stacked[:, start : start + span]
@@ -337,7 +350,7 @@ class _Payloads:
         return np.lib.stride_tricks.as_strided(part, (len(self), times, size), strides).reshape(-1, size)
 
     def cut_large(self, start: int, size: int) -> np.ndarray:
-        """Returns from each payload `size` bytes, plus its shift, from `start` on; concatenated."""
+        """Returns the large sequence of each payload, which begins at `start` and has `size` bytes plus the payload's shift; concatenated."""
         assert self.shifts is not None
         pairs = zip(self._payloads, self.shifts, strict=True)
         return np.frombuffer(b"".join([payload[start : start + size + shift] for payload, shift in pairs]), np.uint8)
@@ -345,9 +358,10 @@ class _Payloads:
 
 @dataclass
 class _Group:
-    """Rows of a batch whose fields have equal offsets: each payload is a row, or has `times` records in even steps, which are the rows.
+    """Rows of a batch whose fields have equal offsets. A payload gives one row, or `times` rows: its equally spaced records.
 
     order: the byte order, "<" or ">".
+    layout: the offsets of the row's fields; of the first record, if a payload gives several rows.
     rows: the rows' indices in the batch; None if they are all rows of the batch, in order.
     step: the bytes from a record to the next.
     large: the large sequence, whose length may differ.
@@ -362,14 +376,15 @@ class _Group:
     large: _Large | None = None
 
     def count(self, path: str) -> Any:
-        """Returns the number of elements of a sequence: one number for all rows, or a number for each row."""
+        """Returns the number of elements of a sequence: one number if it is the same in all rows, else an array with a number for each
+        row."""
         count = self.layout.extents[path][1]
         if self.payloads.shifts is None or self.large is None or self.large.path != path:
             return count
-        return count + np.array(self.payloads.shifts) // self.large.size
+        return count + np.array(self.payloads.shifts) // self.large.element_bytes
 
     def sequences(self, leaf: Leaf) -> np.ndarray:
-        """Returns the numbers of all rows, concatenated."""
+        """Returns the numbers of a sequence in all rows, concatenated."""
         assert leaf.dtype is not None
         start, count = self.layout.extents[leaf.path]
         if self.payloads.shifts is None or self.large is None or self.large.path != leaf.path:
@@ -393,6 +408,7 @@ class _Group:
         return values.astype(dtype, copy=False)
 
     def texts(self, start: int, size: int) -> list[str]:
+        """Returns the text of `size` bytes at offset `start` of all rows."""
         cut = self.cut(start, size, np.dtype(np.uint8))
         if len(cut) and (cut == cut[0]).all():
             return [cut[0].tobytes().decode(errors="backslashreplace")] * len(cut)
@@ -441,7 +457,7 @@ class _Messages:
         for group, part in zip(self._groups, parts, strict=True):
             rows = np.arange(self._rows) if group.rows is None else group.rows
             width = len(part) // len(rows)
-            # For long rows, a slice for each row costs less than an index for each number.
+            # A slice for each row costs less than an index for each number if rows are long, and is needed if their lengths differ.
             if group.payloads.shifts is not None or width > 256:
                 ends = np.cumsum(counts[rows])
                 for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
@@ -461,6 +477,7 @@ class _Messages:
         return self._scatter(lists)
 
     def _scatter(self, parts: list[list[Any]]) -> list[Any]:
+        """Returns the values of all rows in order. `parts`: the values of each group's rows."""
         if len(parts) == 1 and self._groups[0].rows is None:
             return parts[0]
         out: list[Any] = [None] * self._rows
@@ -471,7 +488,7 @@ class _Messages:
 
     def records(self, leaf: Leaf) -> tuple[_Messages, np.ndarray]:
         offsets = offsets_of(self.counts(leaf))
-        check_size(leaf.path, f"{offsets[-1]} records", int(offsets[-1]) * _EVEN_RECORD_BYTES)
+        check_size(leaf.path, f"{offsets[-1]} records", int(offsets[-1]) * _SPACED_RECORD_BYTES)
         groups: list[_Group] = []
         for group in self._groups:
             starts = offsets[:-1][_index(group.rows)]
@@ -479,7 +496,7 @@ class _Messages:
                 rows = (starts[:, None] + np.arange(times)).reshape(-1)
                 starts = starts + times
                 if group.times > 1:
-                    raise AssertionError("records in even steps hold no records")
+                    raise AssertionError("equally spaced records contain no records")
                 groups.append(_Group(group.payloads, group.order, layout, rows, times, step))
         return _Messages(groups, int(offsets[-1])), offsets
 
@@ -495,12 +512,13 @@ def _stack(payloads: Sequence[Payload], size: int) -> np.ndarray:
 
 @dataclass
 class _Known:
-    """A layout that was found before, and the lengths from which it follows.
+    """The layout of a payload, and the lengths from which it follows. Payloads with the same lengths at the same offsets share it.
 
     order: the byte order, "<" or ">".
-    offsets, lengths: the offsets of all lengths in the payload, and the lengths there; `pairs` are both.
-    length_format: the format of a length.
-    size: the bytes of the payload.
+    offsets, lengths: where the lengths of all sequences and texts lie in the payload, and the lengths; `pairs` has (offset, length).
+    length_format: the format of a length, a uint32.
+    size: the payload's bytes.
+    large: the payload's last large sequence, whose length may differ in other payloads of this layout.
     """
 
     order: str
@@ -520,7 +538,7 @@ class RosDecoder:
     cdr: whether messages are CDR, as in ROS 2, or serialised as in ROS 1.
     """
 
-    is_light = True
+    may_keep_decoded = True
 
     def __init__(self, leaves: tuple[Leaf, ...], cdr: bool) -> None:
         self.leaves = leaves
@@ -560,8 +578,8 @@ class RosDecoder:
         return _Messages(row_groups, rows), bad
 
     def _stack_same_size(self, payloads: Sequence[Payload]) -> tuple[tuple[int, bytes], np.ndarray] | None:
-        """Returns the payloads' length and first bytes, and the payloads as rows of an array; None if they are large, or their lengths or
-        first bytes differ."""
+        """Returns the payloads' key, see `_group`, and the payloads as rows of an array; None if they are large, or their lengths or first
+        bytes differ."""
         sizes = {payloads.size} if isinstance(payloads, SameSize) else set(map(len, payloads))
         size = sizes.pop() if len(sizes) == 1 else 0
         if not 2 <= size <= _SMALL:
@@ -583,12 +601,14 @@ class RosDecoder:
     ) -> None:
         """Groups payloads of one length, or large ones, by their layouts.
 
-        key: the payloads' length, or -1 for large ones, and their first bytes.
+        key: the payloads' length, or -1 for large ones; and their first two bytes, which give CDR's byte order, or none for ROS 1.
+        stacked: the payloads as rows of one array; None if they are large.
+        indices: the payloads' indices in the batch.
         groups: receives the groups, with the indices of their payloads.
         bad: receives the reasons why payloads cannot be decoded, by their indices.
         """
         remembered = self._known.setdefault(key, [])
-        number = begin = 0  # the next layout and the next payload to compare
+        number = begin = 0  # the next layout to compare, and the first payload that is left
         while begin < len(indices):
             if number < len(remembered):
                 known = remembered[number]
@@ -611,7 +631,7 @@ class RosDecoder:
                 continue
             if fits.all():
                 groups.append(
-                    (known, _Payloads(payloads, stacked, known.large.end if known.large else 0, shifts), indices)
+                    (known, _Payloads(payloads, stacked, known.large.end_offset if known.large else 0, shifts), indices)
                 )
                 return
             chosen = list(compress(payloads, fits))
@@ -621,7 +641,7 @@ class RosDecoder:
                     _Payloads(
                         chosen,
                         None if stacked is None else stacked[fits],
-                        known.large.end if known.large else 0,
+                        known.large.end_offset if known.large else 0,
                         shifts,
                     ),
                     indices[fits],
@@ -633,8 +653,8 @@ class RosDecoder:
     def _walk(self, payload: Payload) -> _Known:
         walk = _Walk(payload, self._cdr)
         layout = walk.locate(self.leaves, is_whole=True)
-        if rest := walk.end():
-            self.left_out["bytes after its end"] = f"{rest} bytes that its type does not describe"
+        if count := walk.undescribed_bytes():
+            self.left_out["bytes after its end"] = f"{count} bytes that its type does not describe"
         offsets, lengths = np.array(list(walk.lengths), np.int64), np.array(list(walk.lengths.values()), np.int64)
         length_format = struct.Struct(f"{walk.order}I")
         return _Known(
@@ -644,8 +664,8 @@ class RosDecoder:
     def _compare(
         self, known: _Known, payloads: Sequence[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
-        """Returns which payloads fit the layout: they have its lengths at its offsets, apart from the large sequence. Also returns how many
-        bytes longer each of these is; None if all have the layout's size."""
+        """Returns which payloads fit the layout: they have its lengths at its offsets, except for the length of the large sequence. Also
+        returns how many bytes longer than `known.size` each of these is, negative if shorter; None if all have that size."""
         if stacked is not None:
             if not known.pairs:
                 return np.ones(len(payloads), bool), None
@@ -657,14 +677,17 @@ class RosDecoder:
             shift = len(payload) - known.size
             if shift and (large is None or shift % 8):  # with another shift, later fields may be aligned differently
                 continue
-            if len(payload) < (0 if large is None else large.length + 4):
+            if len(payload) < (0 if large is None else large.length_offset + 4):
                 continue
-            if large is not None and (read(payload, large.length)[0] - large.count) * large.size != shift:
+            if (
+                large is not None
+                and (read(payload, large.length_offset)[0] - large.count) * large.element_bytes != shift
+            ):
                 continue
             if all(
-                read(payload, offset if large is None or offset < large.end else offset + shift)[0] == count
+                read(payload, offset if large is None or offset < large.end_offset else offset + shift)[0] == count
                 for offset, count in known.pairs
-                if large is None or offset != large.length
+                if large is None or offset != large.length_offset
             ):
                 fits[number] = True
                 shifts.append(shift)

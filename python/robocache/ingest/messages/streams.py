@@ -24,7 +24,7 @@ from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit
 from .clocks import OF_TRANSFORMS, TopicClock, stamps_of_transforms
 from .known import Decoded, Origin, Span
-from .names import Ordered, in_order, is_flat, named_arrays
+from .names import Ordered, find_names, in_order, is_flat
 from .points import Clouds, is_cloud
 
 # In types that list their joints: fields with an element for each joint.
@@ -82,7 +82,7 @@ class Topic:
         # Elements that other fields name are not those of joints, even if there are as many.
         self._named_otherwise = {
             leaf.path
-            for named in named_arrays(self._leaves)
+            for named in find_names(self._leaves)
             if named.path not in ("name", "joint_names")
             for leaf in [*named.names, *chain(*named.arrays), *named.records]
         }

@@ -21,7 +21,7 @@ from ..recording import Samples
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
 from .known import Origin
-from .names import Named, named_arrays
+from .names import ElementNames, find_names
 from .streams import FRAMES, IN_ORDER, Topic, joint_lists
 
 # The decoded form of this many messages is kept for the second pass.
@@ -47,8 +47,8 @@ class Subjects:
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
         self._orders: dict[_Key, Ids] = {}  # the orders in which messages list the same joints, by the sorted joints
         self._leaves: tuple[Leaf, ...] | None = None  # the type when :meth:`_see_names` last ran
-        self._named: list[Named] = []  # the names of elements that are certain so far
-        self._unsure: list[Named] = []  # those that are not
+        self._named: list[ElementNames] = []  # the names of elements that are certain so far
+        self._unsure: list[ElementNames] = []  # those that are not
         self._is_one_subject = origin.exported is not None  # whether all messages belong to one subject
         # The topic's publishers, if the bag declares several that published at the same time.
         self.publishers: list[str] = []
@@ -114,7 +114,7 @@ class Subjects:
         """Yields for each subject its topic, its messages, the decoded ones, the errors of the others by index, and the numbers of the
         messages in the topic."""
         batch, bad = messages.decoded or self._decoder.decode(messages.payloads)
-        if is_first_pass and self._decoder.is_light and len(batch) >= _WORTH_KEEPING:
+        if is_first_pass and self._decoder.may_keep_decoded and len(batch) >= _WORTH_KEEPING:
             messages.decoded = batch, bad
         numbers = np.arange(self._rows, self._rows + len(messages.payloads))
         self._rows = 0 if is_first_pass else self._rows + len(messages.payloads)
@@ -215,9 +215,9 @@ class Subjects:
 
     # ---- names of elements ----
 
-    def _lists(self) -> list[Named]:
+    def _lists(self) -> list[ElementNames]:
         """Returns the lists of names that divide messages between subjects."""
-        return [] if self._has_joints else [named for named in self._named if named.splits]
+        return [] if self._has_joints else [named for named in self._named if named.split_subjects]
 
     def _see_names(self, batch: Batch) -> None:
         """Finds the names of elements in messages, and whether they are still certain."""
@@ -227,7 +227,7 @@ class Subjects:
         for named in self._named + self._unsure:
             named.add(batch)
         for named in list(self._named):
-            if not named.is_sure or not named.names_any:
+            if not named.is_sure or not named.has_named_elements:
                 self._doubt(named)
 
     def _find_names(self, batch: Batch, is_first: bool) -> None:
@@ -235,26 +235,26 @@ class Subjects:
         joints = self._joint_lists(batch)
         before = {named.path: named for named in self._named + self._unsure}
         first_certain = self._origin.known.facts.get((self._origin.topic, "named"))  # in the first recording
-        for named in named_arrays(self._decoder.leaves):
+        for named in find_names(self._decoder.leaves):
             if joints is not None and named.path in ("name", "joint_names"):
                 # Topic puts the sequences of joints in order.
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
                 named.records = []
                 named.unfit = [array for array in named.unfit if array[0].path not in IN_ORDER]
-                named.of_subject = True
-            named.splits &= joints is None
+                named.are_joints = True
+            named.split_subjects &= joints is None
             if named.path in before:
                 known = before[named.path]
                 paths = {array[0].path for array in known.arrays + known.unfit}
                 known.arrays += [array for array in named.arrays if array[0].path not in paths]
-            elif named.names_any and is_first and (first_certain is None or named.path in first_certain):
+            elif named.has_named_elements and is_first and (first_certain is None or named.path in first_certain):
                 self._named.append(named)
                 self._origin.named.append(named)
             else:
                 named.is_sure = False
                 self._unsure.append(named)
 
-    def _doubt(self, named: Named) -> None:
+    def _doubt(self, named: ElementNames) -> None:
         """Takes elements by their indices, since their names are not certain."""
         lists = self._lists()
         named.is_sure = False
