@@ -648,9 +648,9 @@ class Loader(BatchesInOrder):
             key: one of the batch's keys with conversions.
             x: the policy's output, in the shape that the batch has: ``[B, T, E]``, or ``[B, E]`` for a window without offsets.
             batch: the batch, or a dict with ``<key>_base`` ``[B, D]``: on a robot its present state, in recorded units, with
-                the features in the key's order. It may be empty if no conversion is relative to a state. A sample of an
-                episode without the state has the base 0: a quaternion, matrix or 6D of 0 is an error that names the row, other
-                features stay relative.
+                the features in the key's order. It may be empty if no conversion is relative to a state. With
+                ``<key>_is_pad``, as a batch has it, samples without rows of the key or of the state, and steps of invalid
+                rotations, are NaN; without it a quaternion, matrix or 6D of 0 is an error that names the row.
             dataset_index: as for :meth:`unnormalize`.
 
         Returns:
@@ -672,9 +672,9 @@ class Loader(BatchesInOrder):
         if window is None or window.convert is None:
             keys = ", ".join(repr(name) for name, other in self._windows.items() if other.convert) or "none"
             raise errors.ArgumentError(f"key: expected one with conversions, which are {keys}, got {key!r}")
-        x = self.unnormalize(key, x, dataset_index)
+        given, x = x, self.unnormalize(key, x, dataset_index)
         one_step, has_base = window.offsets is None, window.base is not None
-        absolute: Array = as_recorded(key, x, batch, window.convert, one_step=one_step, has_base=has_base)
+        absolute: Array = as_recorded(key, given, x, batch, window.convert, one_step=one_step, has_base=has_base)
         return absolute
 
     def __repr__(self) -> str:

@@ -101,11 +101,12 @@ class Spec:
             others = ", ".join(repr(name) for name, key in keys.items() if key["convert"] and key["rows"]) or "none"
             raise errors.ArgumentError(f"key: expected one with conversions, which are {others}, got {key!r}")
         convert, rows = fields["convert"], fields["rows"]
+        given = x
         if rows["affine"] is not None:
             x = Affine.of_key(fields).unnormalize(x)
         conversions = conversions_from_json(convert["steps"], rows["shape"][0])
         absolute: Array = as_recorded(
-            key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(convert["base"])
+            key, given, x, batch, conversions, one_step=fields["one_step"], has_base=bool(convert["base"])
         )
         return absolute
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import errors
-from ._arrays import feature_mask, framework_of
+from ._arrays import feature_mask, framework_of, shape_text
 from .grippers import binarize_gripper, number_pair, rescale
 from .rotations import convert_rotation, rotation_width
 from .spaces import absolute, cumulate, relative, step_delta
@@ -221,17 +222,65 @@ def conversions_from_json(described: Sequence[Mapping[str, Any]], features: int)
 
 
 def as_recorded(
-    key: str, x: Any, batch: Mapping[str, Any], conversions: Sequence[Conversion], *, one_step: bool, has_base: bool
+    key: str,
+    given: Any,
+    x: Any,
+    batch: Mapping[str, Any],
+    conversions: Sequence[Conversion],
+    *,
+    one_step: bool,
+    has_base: bool,
 ) -> Any:
-    """Returns the result of :func:`revert` for a key of a batch. With `one_step` x lacks the axis of steps."""
+    """Returns the result of :func:`revert` for a key of a batch. With `one_step` x lacks the axis of steps.
+
+    given: x before its normalisation was undone.
+    """
     base = None
     if has_base:
         base = batch.get(f"{key}_base")
         if base is None:
             raise errors.ArgumentError(f"batch: expected '{key}_base', the state at the anchor, got {', '.join(batch)}")
+    is_pad = batch.get(f"{key}_is_pad")
     if one_step:
-        return revert(x[..., None, :], base, conversions)[..., 0, :]
-    return revert(x, base, conversions)
+        given, x, is_pad = given[..., None, :], x[..., None, :], None if is_pad is None else is_pad[..., None]
+    if is_pad is not None:
+        x, base = _with_nan(key, given, x, base, is_pad, conversions)
+    reverted = revert(x, base, conversions)
+    return reverted[..., 0, :] if one_step else reverted
+
+
+def _with_nan(
+    key: str, given: Any, x: Any, base: Any, is_pad: Any, conversions: Sequence[Conversion]
+) -> tuple[Any, Any]:
+    """Returns x and the state with NaN in place of what a batch lacks: samples without rows of either, and steps whose rotation is
+    invalid. A batch has 0 there, and padding."""
+    xp = framework_of("x", x)
+    if not isinstance(is_pad, np.ndarray if xp is np else xp.Tensor):
+        return x, base
+    if tuple(is_pad.shape[:-1]) != tuple(x.shape[:-2]):
+        raise errors.ArgumentError(
+            f"batch: expected '{key}_is_pad' with a row for each chunk of x {shape_text(x.shape)}, got {shape_text(is_pad.shape)}"
+        )
+    is_pad, is_zero = is_pad != 0, (given == 0).all(-1)
+    is_absent = is_zero.all(-1)
+    if base is not None:
+        is_absent = is_absent | (base == 0).all(-1)
+    is_absent = is_absent & is_pad.all(-1)
+    is_lost = is_absent[..., None]
+    if is_pad.shape == is_zero.shape and any(map(_may_be_invalid, conversions)):
+        is_lost = is_lost | (is_pad & is_zero)
+    if base is not None:
+        base = xp.where(is_absent[..., None], math.nan, base)
+    return xp.where(is_lost[..., None], math.nan, x), base
+
+
+def _may_be_invalid(conversion: Conversion) -> bool:
+    """Whether a conversion reads rotations of which some are invalid, as 0 is: all but rotation vectors and Euler angles."""
+    if isinstance(conversion, Rotate):
+        names = [conversion.source, conversion.target]
+    else:
+        names = [conversion.rotation] if isinstance(conversion, Relative) and conversion.kind != "joints" else []
+    return any(rotation_width("rotation", name) > 3 for name in names)
 
 
 def _check_list(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:

@@ -340,6 +340,83 @@ def test_to_absolute_inverts_the_conversions(tmp_path, rng, device, name, one_st
     assert torch.equal(spec.to_absolute("action", batch["action"], at_deployment), back.detach())
 
 
+def with_signs_of(poses, others):
+    """Returns poses whose quaternions have the signs of the others': q and -q are one rotation."""
+    signs = np.where((poses[..., 3:7] * others[..., 3:7]).sum(-1, keepdims=True) < 0, -1, 1)
+    return np.concatenate([poses[..., :3], signs * poses[..., 3:7], poses[..., 7:]], -1)
+
+
+FORMS = {
+    "joints": "quat_xyzw",
+    "se3": "quat_xyzw",
+    "mixed": "rotvec",
+    "base_frame": "euler_xyz",
+    "6D": "rot6d_rows",
+    "matrix": "matrix",
+    "steps": "rotvec",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("missing", ["state", "action"])
+@pytest.mark.parametrize("one_step", [False, True])
+def test_rule_52_samples_without_either_become_nan_in_every_form(tmp_path, rng, device, form, missing, one_step):
+    """The other samples, and all gradients, are as without them."""
+    rotation = FORMS[form]
+    dataset = record(tmp_path / "c", rng, rotation=rotation, without=[(missing, 1)])
+    mask = [True] * (dataset.streams["action"].shape[0] - 1) + [False]
+    kind = {"6D": "se3", "matrix": "mixed"}.get(form, form)
+    conversions = [StepDelta(mask=mask) if form == "steps" else Relative(kind, mask=mask, rotation=rotation)]
+    window = {"offsets": None if one_step else OFFSETS, "method": "nearest"}
+    options = {"window": window, "state": {"method": "nearest"}, "batch_size": 300, "shuffle": False}
+    with pytest.warns(robocache.LoaderWarning):
+        converting, raw = loaders(dataset, conversions, device, **options)
+    batch, plain = next(converting), next(raw)
+    is_absent = batch["episode_index"].cpu() == 1
+    assert 0 < is_absent.sum() < len(is_absent)
+    x = batch["action"].clone().requires_grad_()
+    back = converting.to_absolute("action", x, batch)
+    assert back[is_absent].isnan().all() and back[~is_absent].isfinite().all()
+    if not rotation.startswith("euler"):
+        recorded = doubles(plain["action"])[~is_absent]
+        got = doubles(back.detach())[~is_absent]
+        got = with_signs_of(got, recorded) if form == "se3" else got
+        np.testing.assert_allclose(got, recorded, atol=1e-4)
+    back.nan_to_num().sum().backward()
+    assert x.grad.isfinite().all() and (x.grad[is_absent] == 0).all()
+    arrays = {name: array.cpu().numpy() for name, array in batch.items()}
+    for by_spec in (
+        converting.spec.to_absolute("action", batch["action"], batch).cpu().numpy(),
+        converting.spec.to_absolute("action", arrays["action"], arrays),
+    ):
+        np.testing.assert_allclose(by_spec, back.detach().cpu().numpy(), atol=1e-4)
+    with pytest.raises(robocache.ArgumentError, match="batch: expected 'action_is_pad' with a row for each chunk of x"):
+        converting.spec.to_absolute(
+            "action", arrays["action"], {**arrays, "action_is_pad": arrays["action_is_pad"][:3]}
+        )
+
+
+@pytest.mark.parametrize("normalize", ["none", "mean_std"])
+def test_rule_52_steps_of_invalid_rotations_become_nan(tmp_path, rng, device, normalize):
+    """A quaternion between two rows is not of length 1: 0 and padding in the batch."""
+    window = {"offsets": [0.0, 0.01], "method": "linear", "normalize": normalize}
+    stats = {"action": {"mean": np.full(8, 0.5), "std": np.full(8, 2.0)}}
+    converting, raw = loaders(
+        record(tmp_path / "c", rng),
+        LISTS["se3"],
+        device,
+        window=window,
+        normalization=Normalization(norm_stats=stats) if normalize != "none" else None,
+        **INVALID_OPTIONS,
+    )
+    batch, plain = next(converting), next(raw)
+    back = with_signs_of(doubles(converting.to_absolute("action", batch["action"], batch)), doubles(plain["action"]))
+    is_lost = (doubles(batch["action"]) == 0).all(-1)
+    assert 60 < is_lost.sum() < is_lost.size / 2 and batch["action_is_pad"].cpu().numpy()[is_lost].all()
+    assert np.isnan(back[is_lost]).all()
+    np.testing.assert_allclose(back[~is_lost], doubles(plain["action"])[~is_lost], atol=2e-3)
+
+
 def test_statistics_of_another_width_are_refused(tmp_path, rng):
     dataset = record(tmp_path / "c", rng)
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\].*10"):
