@@ -63,6 +63,8 @@ _MOST_REORDERED = 16
 # libavutil's numbers of matrices (AVColorSpace) and ranges (AVColorRange).
 _BT709, _UNSPECIFIED, _BT601 = 1, 2, 5
 _LIMITED, _FULL = 1, 2
+# The brightness of each luma of the limited range, 16 to 235.
+_FULL_OF_LIMITED = np.rint((np.arange(256) - 16) * (255 / 219)).clip(0, 255).astype(np.uint8)
 
 
 # ---- which frames a file has ----
@@ -459,7 +461,8 @@ class _Decoder:
 def to_rgb(frame: VideoFrame) -> np.ndarray:
     """Returns a frame's pixels, ``[H, W, 3]``, by the matrix and the range that the video declares, or by BT.601 and the limited range.
 
-    Both are passed as arguments, because PyAV before 17 ignores the frame's own. Makes no copy. Starts no threads of libswscale,
+    Grey is in the full range unless it declares the limited one. Matrix and range are passed as arguments, because PyAV before 17 ignores
+    the frame's own. Makes no copy, except of limited grey, which libswscale takes as full. Starts no threads of libswscale,
     because waiting for them would take longer than the conversion.
     """
     options: dict[str, Any] = {"threads": 1} if _PYAV_17 else {}
@@ -477,7 +480,9 @@ def to_rgb(frame: VideoFrame) -> np.ndarray:
     rgb = frame.reformat(format="rgb24", **options)
     plane = rgb.planes[0]
     lines = np.frombuffer(cast(Any, plane), np.uint8).reshape(rgb.height, plane.line_size)
-    return lines[:, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
+    pixels = lines[:, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
+    is_grey = frame.format.name.startswith(("gray", "ya"))
+    return _FULL_OF_LIMITED[pixels] if is_grey and int(frame.color_range) == _LIMITED else pixels
 
 
 def _to_depth(frame: VideoFrame, millimetres: np.ndarray) -> np.ndarray:

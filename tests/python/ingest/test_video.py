@@ -1155,3 +1155,30 @@ def test_colours_follow_the_videos_matrix_and_range(codec, full_range, matrix, r
     g = (luma - red * r - blue * b) / (1 - red - blue)
     # libswscale's error is up to 2.
     assert np.abs(video.to_rgb(decoded)[5, 5] - 255 * np.clip([r, g, b], 0, 1)).max() < 2.5
+
+
+@pytest.mark.parametrize(("codec", "unspecified_is_limited"), [("ffv1", False), ("libx264", True), ("libx265", True)])
+@pytest.mark.parametrize("declared", [None, "limited", "full"])
+def test_grey_follows_the_videos_range(codec, unspecified_is_limited, declared, tmp_path):
+    """H.264 and H.265 without a declared range are limited by their standards; FFV1 has no such default."""
+    if codec not in av.codecs_available:
+        pytest.skip(f"PyAV has no {codec}")
+    options = {"libx264": {"qp": "0"}, "libx265": {"x265-params": "lossless=1:log-level=none"}}.get(codec, {})
+    ramp = np.tile(np.arange(256, dtype=np.uint8), (64, 1))
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=30, width=256, height=64, pix_fmt="gray", options=options)
+        frames = [av.VideoFrame.from_ndarray(ramp, format="gray") for _ in range(3)]
+        for number, frame in enumerate(frames):
+            frame.pts = number
+            if declared is not None:
+                stream.codec_context.color_range = frame.color_range = {"limited": 1, "full": 2}[declared]
+        for packet in [packet for frame in [*frames, None] for packet in stream.encode(frame)]:
+            container.mux(packet)
+    is_limited = declared == "limited" or (declared is None and unspecified_is_limited)
+    expected = np.clip((ramp - 16.0) * 255 / 219, 0, 255) if is_limited else ramp
+    decoded = video._Decoder().decode(
+        video.cut_up(video.index_video(path), np.array([0]), video.Storage("raw", 95, None, "stretch"))[0]
+    )
+    pixels = decoded.parts[0][1].data.reshape(64, 256, 3)
+    assert np.abs(pixels - expected[..., None]).max() <= 1
