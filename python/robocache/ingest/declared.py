@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from .. import _lib
+from .. import _lib, frames
 from ..dataset import Dataset, Stream
 from ..episode_rates import median_period_ns, rates_of_stamps
 from ..feature_names import (
@@ -31,6 +31,7 @@ from ..feature_names import (
 )
 from ..feature_words import known_unit, last_part
 from ..frames import is_labels, says_depth
+from .images import with_16_bits
 from .mapping import toml
 from .rate import CONTRADICTION, OTHER_RATE, said_rates
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
@@ -656,6 +657,11 @@ class Depth:
             notes.assume(f"{camera}: depth in {'scaled numbers' if is_scaled else dtype}", why, camera)
         return cls(unit_m, packing if is_depth or to_metres else {}, to_metres)
 
+    @property
+    def is_declared(self) -> bool:
+        """Whether pixels are distances of a known unit."""
+        return self.to_metres or self.unit_m is not None
+
     def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
         """Returns stored pixels as float32 metres, NaN where missing, or unchanged as integers, 0 where missing."""
         if not self.to_metres:
@@ -671,7 +677,8 @@ class Depth:
 
 
 def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: Notes) -> Frames:
-    """Returns the frames, with the unit of depth that the columns or a mapping declare, if they have 16 bits a pixel and no unit."""
+    """Returns the frames, with the unit of depth that the columns or a mapping declare, if they have one channel of 8 or 16 bits and no
+    unit. Those of 8 bits become 16, since a batch refuses depth of 8."""
     units = samples.attributes.get("units")
     declared = {**({"depth_units": units} if units else {}), **metadata}
     if samples.unit_m is not None or all(depth_unit_of(column) is None for column in declared):
@@ -680,9 +687,30 @@ def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: No
         return samples
     chunks = iter(samples.chunks)
     first = list(islice(chunks, 1))
-    has_16_bits = first and getattr(first[0][1], "dtype", None) == np.uint16
-    unit_m = depth_unit_m(name, declared, notes) if has_16_bits else None
-    return replace(samples, chunks=chain(first, chunks), unit_m=unit_m)
+    samples = replace(samples, chunks=chain(first, chunks))
+    bits = _bits_of_distances(first[0][1]) if first else 0
+    if not bits or (unit_m := depth_unit_m(name, declared, notes)) is None:
+        return samples
+    if bits == 16:
+        return replace(samples, unit_m=unit_m)
+    if samples.resized is not None:
+        notes.assume(name, "brightness, not depth: its 8 bits were resized; image_size='keep' keeps distances", name)
+        return samples
+    if getattr(first[0][1], "codec", None) == "jpeg":
+        why = "depth from JPEGs, which change distances; image_codec='png' (--image-codec png) keeps those that a source has as pixels"
+        notes.assume(name, why, name)
+    return replace(samples, chunks=with_16_bits(samples), codec="png", unit_m=unit_m)
+
+
+def _bits_of_distances(images: Any) -> int:
+    """Returns the bits of a pixel if frames have one channel of whole numbers, else 0."""
+    if isinstance(images, list):
+        if not images:
+            return 0
+        images = frames.take([bytes(images[0])])
+    shape = images.shape[1:] if isinstance(images, np.ndarray) else images.shape
+    channels = shape[2] if len(shape) == 3 else 1
+    return {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}.get(images.dtype, 0) if channels == 1 else 0
 
 
 def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:

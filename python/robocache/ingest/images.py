@@ -129,6 +129,17 @@ def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarr
         yield time_ns, frames.encode(exchanged, codec=encoded.codec, quality=camera.quality)
 
 
+def with_16_bits(camera: Frames) -> Iterator[tuple[np.ndarray, np.ndarray | frames.Encoded]]:
+    """Yields the chunks of a camera of one channel of 8 bits as uint16. JPEGs and PNGs are decoded, and become PNGs."""
+    for time_ns, images in camera.chunks:
+        encoded = frames.take(images) if isinstance(images, list) else images
+        if isinstance(encoded, np.ndarray):
+            yield time_ns, encoded.astype(np.uint16)
+            continue
+        pixels = decode(encoded, range(len(time_ns))).astype(np.uint16)
+        yield time_ns, frames.encode(pixels, codec="raw" if encoded.codec == "raw" else "png")
+
+
 class Kinds:
     """The kind of each camera's frames, such as their size. All frames of a camera must have the kind of its first frame."""
 

@@ -37,12 +37,12 @@ def write_npz(tmp_path, pixels, on_file=None):
 
 def write_tfds(tmp_path, pixels, on_file=None):
     on_file = on_file or {}
-    is_image = pixels.dtype == np.uint16
+    is_image = pixels.dtype in (np.uint8, np.uint16)
     values = (
         [bytes(frames.encode(image[None], codec="png").data) for image in pixels] if is_image else pixels.reshape(-1)
     )
     pixel_feature = (
-        image(*pixels.shape[1:], dtype="uint16") if is_image else tensor(str(pixels.dtype), *pixels.shape[1:])
+        image(*pixels.shape[1:], dtype=str(pixels.dtype)) if is_image else tensor(str(pixels.dtype), *pixels.shape[1:])
     )
     features = group(
         steps=sequence(group(observation=group(cam_depth=pixel_feature), is_first=tensor("bool"))),
@@ -91,6 +91,46 @@ def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_pa
         assert np.isnan(depth_m[:, 0, 0]).all()
     elif "add_offset" not in unit.get("on_dataset", {}):
         assert (depth_m[:, 0, 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("write", "unit", "metres"),
+    [
+        (write_hdf5, {"on_dataset": {"depth_scale": 0.01}}, 1.5),
+        (write_hdf5, {"on_dataset": {"units": "cm"}}, 1.5),
+        (write_hdf5, {"on_group": {"depth_scale": 0.01}}, 1.5),
+        (write_hdf5, {"on_file": {"cam_depth_scale": 0.01}}, 1.5),
+        (write_hdf5, {"on_dataset": {"scale_factor": 0.02}}, 3.0),
+        (write_tfds, {"on_file": {"depth_scale": 0.01}}, 1.5),
+        (write_hdf5, {}, None),
+        (write_hdf5, {"on_dataset": {"depth_scale": 100.0}}, None),
+        (write_tfds, {}, None),
+    ],
+)
+def test_8_bits_with_a_declared_unit_become_metres(write, unit, metres, tmp_path):
+    """Without a unit they are brightness, as pictures of depth are."""
+    pixels = np.where(depth_pixels() == STORED, 150, 0).astype(np.uint8)
+    source, stream, options = write(tmp_path, pixels, **unit)
+    robocache.ingest(source, tmp_path / "cache", **options)
+    color_space = robocache.open(tmp_path / "cache").streams[stream].frames.color_space
+    if metres is None:
+        assert color_space == "gray"
+        return
+    depth_m = read_metres(tmp_path / "cache", stream)
+    np.testing.assert_allclose(depth_m[:, 1:], metres, rtol=1e-6)
+    assert color_space == "depth" and (depth_m[:, 0, 0] == 0).all()
+
+
+def test_a_mapping_gives_the_unit_of_8_bits(tmp_path):
+    source, stream, _ = write_hdf5(tmp_path, np.full((ROWS, 32, 32), 150, np.uint8))
+    mapping = {"streams": {stream: {"units": "cm"}}}
+    dataset, _ = ingest_and_open(source, tmp_path / "cache", mapping=mapping)
+    assert dataset.streams[stream].frames.unit_m == 0.01
+    report = robocache.ingest(source, tmp_path / "resized", mapping=mapping, image_size="16x16")
+    assert robocache.open(tmp_path / "resized").streams[stream].frames.color_space == "gray"
+    assert "its 8 bits were resized" in {note.what: note.reason for note in report.assumed}[stream]
+    report = robocache.ingest(source, tmp_path / "lossy", mapping=mapping, image_codec="jpeg:95")
+    assert "depth from JPEGs" in {note.what: note.reason for note in report.assumed}[stream]
 
 
 def read_metres(cache, stream):

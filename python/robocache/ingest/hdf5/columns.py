@@ -16,6 +16,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from ...frames import says_depth
 from ..declared import Depth, features_of, say_colors, say_unapplied, unpacked
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
@@ -312,16 +313,21 @@ class Column:
         if channels_first:
             channels, height, width = height, width, channels
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
+        declared = None
+        # One channel of 8 bits is depth only where a unit is declared; many pictures of depth have none.
+        if is_depth or (channels == 1 and says_depth(self.stream)):
+            declared = Depth.of(
+                self.stream, self._dtype, self.dataset.attributes, self.dataset.above, self.where, self.notes
+            )
+            if not is_depth and not declared.is_declared:
+                declared = None
+            is_depth = declared is not None
         # Masks and depth must keep the exact value of every pixel.
         if is_depth or (channels == 1 and options.image_codec is None):
             storage = replace(Storage.of(options, self.stream), codec="png")
         else:
             storage = Storage.of_pixels(options, self.stream, height, width, self.notes)
-        declared = None
-        if is_depth:
-            declared = Depth.of(
-                self.stream, self._dtype, self.dataset.attributes, self.dataset.above, self.where, self.notes
-            )
+        if declared is not None:
             storage = replace(storage, codec="raw" if declared.to_metres else "png")
         else:
             say_unapplied(self.stream, self.dataset.attributes, "images of 8 bits a channel", self.notes)
@@ -340,6 +346,8 @@ class Column:
                         why = f"{self.where}: {span}: expected pixels of 0 and more, got negative ones"
                         self.notes.skip(f"{self.what}: {self.stream}: {span}", SourceError(why))
                         continue
+                if declared is not None and pixels.dtype == np.uint8:
+                    pixels = pixels.astype(np.uint16)  # a batch refuses depth of 8 bits
                 if declared is not None:
                     pixels = declared.pixels(self.stream, pixels, self.notes)
                 yield self.clock.time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
