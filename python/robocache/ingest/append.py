@@ -38,8 +38,8 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
 def check_like_cache(
     stream: Stream, samples: Samples, exchanges: bool | None, cache_exchanges: bool, notes: Notes
 ) -> None:
-    """Refuses a stream that differs from the cache's: in the offset added to its stamps, in the size of its frames, in a unit of
-    depth that it lacks, or in the order of its colours, if the source's mapping does not declare that order.
+    """Refuses a stream that differs from the cache's: in the offset added to its stamps, in the size of its frames, in
+    intrinsics or a unit of depth that it lacks, or in the order of its colours, if the source's mapping does not declare that order.
 
     Args:
         exchanges: whether the source's mapping exchanges red and blue of this camera; None if it does not declare their order.
@@ -54,8 +54,10 @@ def check_like_cache(
             f"stream {stream.name!r}: its stamps are moved by {source_ns / 1e9:g} s, those in the cache by {cache_ns / 1e9:g} s: expected the "
             f"same; offsets={{{stream.name!r}: {cache_ns / 1e9:g}}} (--offset), or a cache of its own in a list of Sources"
         )
-    for fact in ("unit_m", "resized") if isinstance(samples, Frames) and stream.frames is not None else ():
+    facts = ("unit_m", "resized", "intrinsics") if isinstance(samples, Frames) and stream.frames is not None else ()
+    for fact in facts:
         if getattr(samples, fact) is None and (value := getattr(stream.frames, fact)) is not None:
+            value = value.tolist() if isinstance(value, np.ndarray) else value
             raise ArgumentError(
                 f"stream {stream.name!r}: frames without {fact}, those in the cache have {fact} {value}: expected the same; a mapping's "
                 "units declare a unit, a cache of its own in a list of Sources takes other frames"

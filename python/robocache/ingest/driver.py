@@ -634,6 +634,7 @@ class Driver:
             facts.see(name, samples)
             if isinstance(samples, Frames):
                 samples = with_unit(name, samples, recording.metadata, self._notes)
+                samples = self._with_shared_intrinsics(name, samples, declarations, recording.what)
             elif isinstance(samples, Rows):
                 say_depth_numbers(name, samples, self._notes)
             samples = self._with_first_attributes(name, samples, declarations)
@@ -672,6 +673,35 @@ class Driver:
                 return with_first
         return samples if attributes == samples.attributes else replace(samples, attributes=attributes)
 
+    def _with_shared_intrinsics(
+        self, name: str, samples: Frames, declarations: Mapping[str, _Stream], what: str
+    ) -> Frames:
+        """Returns frames without intrinsics if those of other recordings differ, since a stream has one matrix. Reports the difference.
+
+        what: the name of the recording.
+
+        Raises:
+            WiderError: earlier frames have other intrinsics; the ingest begins anew without any.
+        """
+        differing: dict[str, str] = self._notes.wider.setdefault("intrinsics", {})
+        earlier = declarations.get(name) or self.streams.get(name)
+        if name in self._cached:  # check_like_cache refuses others than the cache's
+            frames = self._cached[name].frames
+            if frames is None or frames.intrinsics is not None or samples.intrinsics is None:
+                return samples
+            why = f"{samples.intrinsics}, but none in the cache"
+        elif name in differing:
+            why = differing[name]
+        elif earlier is None or earlier.facts.get("intrinsics") == samples.intrinsics:
+            return samples
+        else:
+            before = earlier.facts.get("intrinsics")
+            differing[name] = why = describe_differing(samples.intrinsics, what, before)
+            if before is not None:
+                raise WiderError(f"{self._work.source}: stream {name!r}: its intrinsics {why}")
+        self._notes.leave_out(f"{name}: intrinsics", why)
+        return replace(samples, intrinsics=None)
+
     def _declare(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> None:
         """Declares the stream to the cache, or compares it with an earlier declaration. `declarations` are this recording's."""
         earlier = declarations.get(name) or self.streams.get(name)
@@ -679,7 +709,7 @@ class Driver:
         if earlier is None:
             self._writer.stream(name, **facts)  # here and not only in end(), so that the error names the file
         elif earlier.facts != facts:
-            now_has, had = _describe_difference(facts, earlier.facts), _describe_difference(earlier.facts, facts)
+            now_has, had = describe_difference(facts, earlier.facts), describe_difference(earlier.facts, facts)
             raise ArgumentError(
                 f"stream {name!r}: {now_has}, but before it {had}; ingest this recording into a cache of its own, for a list of Sources"
             )
@@ -736,13 +766,12 @@ class Driver:
         first = self._dtypes.setdefault(name, values.dtype)
         if values.dtype == first:
             return values
-        cast = _cast_exactly(first, values)
+        cast = cast_exactly(first, values)
         if cast is not None:
-            why = f"{values.dtype} in some recordings, kept as {first}, which holds them"
-            self._notes.leave_out(f"{name}: its own type", why)
+            report_cast(name, values.dtype, first, self._notes)
             return cast
-        wide = np.result_type(first, values.dtype)
-        if name not in self._cached_dtypes and wide != first and np.can_cast(first, wide):
+        wide = wider_dtype(first, values.dtype)
+        if name not in self._cached_dtypes and wide is not None:
             self._notes.wider["dtypes"][name] = wide
             raise WiderError(
                 f"{self._work.source}: stream {name!r}: {values.dtype}, but {first} before it; {wide} holds both"
@@ -750,7 +779,7 @@ class Driver:
         raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {first}, which cannot hold all values")
 
 
-def _cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
+def cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
     """Returns the values in `dtype`; None if it does not hold all of them."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
@@ -758,6 +787,25 @@ def _cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None
     # A negative number and an unsigned one may have the same bits, and so survive the way there and back.
     is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind == "f") and np.array_equal(cast < 0, values < 0)
     return cast if is_equal else None
+
+
+def wider_dtype(dtype: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Returns a dtype for numbers of both; None if that is `dtype`, or cannot hold all numbers of `dtype`."""
+    try:
+        wide = np.result_type(dtype, other)
+    except TypeError:  # bfloat16 beside some types
+        return None
+    return wide if wide != dtype and np.can_cast(dtype, wide) else None
+
+
+def report_cast(name: str, dtype: np.dtype[Any], kept: np.dtype[Any], notes: Notes) -> None:
+    """Reports rows of a stream that are kept in another dtype than their own."""
+    notes.leave_out(f"{name}: its own type", f"{dtype} in some recordings, kept as {kept}, which holds them")
+
+
+def describe_differing(matrix: Any, what: str, before: Any) -> str:
+    """Describes the intrinsics in `what`, which differ from those before it."""
+    return f"differ between recordings: {matrix or 'none'} in {what}, but {before or 'none'} before it"
 
 
 def _charge(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:
@@ -785,7 +833,7 @@ def _put_in_order(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterato
     yield from order.end()
 
 
-def _describe_difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+def describe_difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
     """Describes the facts that differ from `others`. Of the names of features, which may be many, it gives the number and the first name
     that differs."""
     differences = []

@@ -1,7 +1,8 @@
 """Splits an ingest into shards: makes a plan, converts shards, in any process on any machine, and merges them into one cache.
 
 A shard is a range of the source's recordings, converted to a cache of its own, whose provenance holds the notes. The merged cache
-equals, byte for byte, the one that a single process writes. A finished shard is never converted again, so a killed ingest resumes.
+equals, byte for byte, the one that a single process writes; only notes on types or intrinsics that differ between shards may have
+another place in the report. A finished shard is never converted again, so a killed ingest resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,25 @@ from ..errors import ArgumentError, ArgumentTypeError, FileError
 from ..writer import EpisodeWriter, Writer
 from .clocks import POLICIES, add_counts
 from .declared import Features
-from .driver import Driver, IngestReport, Progress, Work, checked_cache, checked_path, finish, report
+from .driver import (
+    Driver,
+    IngestReport,
+    Progress,
+    Work,
+    cast_exactly,
+    checked_cache,
+    checked_path,
+    describe_difference,
+    describe_differing,
+    finish,
+    report,
+    report_cast,
+    wider_dtype,
+)
 from .files import check_file, list_files
 from .mapping import parse_mapping
 from .options import make_options
-from .recording import Notes, Omission, ShardsError, SourceError, naming
+from .recording import Notes, Omission, ShardsError, SourceError, WiderError, naming
 from .registry import format_of
 
 PLAN = "plan.json"
@@ -39,6 +54,8 @@ PLAN = "plan.json"
 _SHARDS_PER_WORKER = 4
 _MOST_SHARDS = 100_000
 _BYTES_AT_ONCE = 16 << 20
+# What reads a source whose shards differ.
+_ALONE = "robocache ingest without --workers reads such a source in one process"
 
 
 @dataclass(frozen=True)
@@ -260,9 +277,17 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
     work = made.work
     if jobs is not None and getattr(work.options, "jobs", 0) is None:
         work = replace(work, options=replace(work.options, jobs=jobs))
+    wider: dict[str, Any] = {}
+    while not _convert(made, work, shard, path, progress, wider):
+        pass  # a WiderError begins the shard anew, with the wider types that `wider` has then
+    return path
+
+
+def _convert(made: Plan, work: Work, shard: int, path: Path, progress: Progress | None, wider: dict[str, Any]) -> bool:
+    """Writes a shard. Returns False, and writes nothing, if rows do not fit the types of `wider`, which then has wider ones."""
     share = made.share(shard)
-    with Writer(path) as writer:
-        notes = Notes(work.format.name, writer.provenance, work.on_error, share)
+    with suppress(WiderError), Writer(path) as writer:
+        notes = Notes(work.format.name, writer.provenance, work.on_error, share, wider)
         driver = Driver(writer, work, notes)
         driver.run(work.format.load(), progress, share)
         driver.end()
@@ -279,7 +304,8 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
             "counts": notes.counts,
             "seen": notes.seen,
         }
-    return path
+        return True
+    return False
 
 
 def _check_shard(opened: dataset.Dataset, description: Mapping[str, Any] | None, number: int | None) -> dict[str, Any]:
@@ -345,8 +371,11 @@ def merge_plan(
     if missing:
         raise FileError(f"{opened[0].path}: shards {', '.join(missing)} of its plan are missing")
     work = made.work if made is not None else _parse_work(description)
+    in_order = [by_number[number][1] for number in range(description["shards"])]
+    # Workers leave differences to a single process, whose notes are in the source's order.
+    dtypes, differing = ({}, {}) if marker is not None else (_find_dtypes(in_order), _find_differing(in_order))
     with Writer(cache, overwrite=overwrite) as writer:
-        merger = _Merger(writer, work, progress, sum(map(len, opened)))
+        merger = _Merger(writer, work, progress, sum(map(len, opened)), dtypes, differing)
         for number in range(description["shards"]):
             merger.add(*by_number[number])
         merger.end()
@@ -356,10 +385,69 @@ def merge_plan(
     return report(work, cache, merger.notes, merger.repaired, time.perf_counter() - started)
 
 
-class _Merger:
-    """Appends shards to a cache, in order."""
+def _find_dtypes(shards: Sequence[dataset.Dataset]) -> dict[str, np.dtype[Any]]:
+    """Returns the dtypes of streams of numbers as a single process would choose them: that of the first shard if it holds all values,
+    else a wider one."""
+    dtypes: dict[str, np.dtype[Any]] = {}
+    for shard in shards:
+        for name, stream in shard.streams.items():
+            if stream.frames is not None or stream.ragged == "text":
+                continue
+            first = dtypes.setdefault(name, np.dtype(stream.dtype))
+            if first == stream.dtype or all(cast_exactly(first, values) is not None for values in _cut_values(stream)):
+                continue
+            wide = wider_dtype(first, np.dtype(stream.dtype))
+            if wide is None:
+                raise ShardsError(
+                    f"{shard.path}: stream {name!r}: {stream.dtype}, but {first} in the shards before it, and no type holds all values"
+                )
+            dtypes[name] = wide
+    return dtypes
 
-    def __init__(self, writer: Writer, work: Work, progress: Progress | None, total: int) -> None:
+
+def _cut_values(stream: dataset.Stream) -> Iterator[np.ndarray]:
+    """Yields the values of all rows in pieces of some megabytes."""
+    for begin, end in _cut_rows(stream, range(stream.rows)):
+        if stream.ragged is None:
+            yield stream.values[begin:end]
+        else:
+            assert stream.offsets is not None
+            yield stream.values[int(stream.offsets[begin]) : int(stream.offsets[end])]
+
+
+def _find_differing(shards: Sequence[dataset.Dataset]) -> dict[str, str]:
+    """Returns the cameras whose intrinsics differ between shards, with the difference in words: a stream has one matrix."""
+    firsts: dict[str, Any] = {}
+    differing: dict[str, str] = {}
+    for shard in shards:
+        for name, stream in shard.streams.items():
+            if stream.frames is None:
+                continue
+            matrix = _facts(stream)["intrinsics"]
+            first = firsts.setdefault(name, matrix)
+            if matrix != first and name not in differing:
+                differing[name] = describe_differing(matrix, Path(shard.path).name, first)
+    return differing
+
+
+class _Merger:
+    """Appends shards to a cache, in order.
+
+    dtypes: the dtypes of streams, if they may differ between shards.
+    differing: the cameras that get no intrinsics, with the reasons.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        work: Work,
+        progress: Progress | None,
+        total: int,
+        dtypes: Mapping[str, np.dtype[Any]],
+        differing: Mapping[str, str],
+    ) -> None:
+        self._dtypes = dtypes
+        self._differing = differing
         self.notes = Notes(work.format.name, writer.provenance, work.on_error)
         self.repaired: dict[str, dict[str, int]] = {}
         self._writer = writer
@@ -382,10 +470,19 @@ class _Merger:
         self._add_notes(provenance, shard)
         for name, stream in shard.streams.items():
             facts = _facts(stream)
+            if name in self._differing:
+                facts["intrinsics"] = None
+                self.notes.leave_out(f"{name}: intrinsics", self._differing[name])
             if name not in self._facts:
                 self._writer.stream(name, **facts)
             elif facts != self._facts[name]:
-                raise ShardsError(f"{shard.path}: stream {name!r} differs from the shards before it")
+                change, before = (
+                    describe_difference(facts, self._facts[name]),
+                    describe_difference(self._facts[name], facts),
+                )
+                raise ShardsError(
+                    f"{shard.path}: stream {name!r}: {change}, but in the shards before it {before}; {_ALONE}"
+                )
             self._facts[name] = facts
             if self._clocks.get(name) != "recorded":
                 self._clocks[name] = stream.clock
@@ -401,14 +498,14 @@ class _Merger:
                     self._copy_episode(shard, number, episode)
                 self._done += 1
         except (ArgumentError, ArgumentTypeError) as error:
-            raise ShardsError(f"{shard.path}: does not fit the shards before it: {error}") from error
+            raise ShardsError(f"{shard.path}: does not fit the shards before it: {error}; {_ALONE}") from error
 
     def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
         """Compares the features that columns declare with those of earlier shards, as a single process would."""
         try:
             self._features.check(str(shard.path), metadata)
         except SourceError as error:
-            raise ShardsError(str(error)) from error
+            raise ShardsError(f"{error}; {_ALONE}") from error
 
     def end(self) -> None:
         """Writes what is known only after the last shard."""
@@ -422,7 +519,9 @@ class _Merger:
         before = self._writer.provenance.get(format, {})
         for fact, value in shard.provenance.get(format, {}).items():
             if before.get(fact, value) != value:
-                raise ShardsError(f"{shard.path}: {fact} of its provenance differs from that of the shards before it")
+                raise ShardsError(
+                    f"{shard.path}: {fact} of its provenance differs from that of the shards before it; {_ALONE}"
+                )
             notes.tell(shard.path, **{fact: value})
         for omission in provenance["left_out"]:
             notes.leave_out(**omission)
@@ -437,7 +536,7 @@ class _Merger:
                 notes.see(table, key, value)
                 if notes.seen[table][key] != value:
                     raise ShardsError(
-                        f"{shard.path}: {table} {key!r} is {value}, but before it {notes.seen[table][key]}"
+                        f"{shard.path}: {table} {key!r} is {value}, but before it {notes.seen[table][key]}; {_ALONE}"
                     )
         add_counts(self.repaired, provenance["repaired"])
         self._streams.update(dict.fromkeys(provenance["streams"]))
@@ -465,14 +564,25 @@ class _Merger:
                 first, stop = int(stream.offsets[begin]), int(stream.offsets[end])
                 offsets = stream.offsets[begin : end + 1] - first
                 if stream.ragged is not None:
-                    episode.append(stream.name, time_ns, stream.values[first:stop], offsets=offsets)
+                    values = self._cast(stream, stream.values[first:stop])
+                    episode.append(stream.name, time_ns, values, offsets=offsets)
                 else:
                     encoded = _make_encoded(stream, stream.values.data[first:stop], offsets)
                     episode.append(stream.name, time_ns, encoded)
             elif stream.frames is not None:
                 episode.append(stream.name, time_ns, stream.values[begin:end], codec="raw")
             else:
-                episode.append(stream.name, time_ns, stream.values[begin:end])
+                episode.append(stream.name, time_ns, self._cast(stream, stream.values[begin:end]))
+
+    def _cast(self, stream: dataset.Stream, values: np.ndarray) -> np.ndarray:
+        """Returns values in the dtype that all shards share."""
+        dtype = self._dtypes.get(stream.name, values.dtype)
+        if dtype == values.dtype:
+            return values
+        if (cast := cast_exactly(dtype, values)) is None:
+            raise ArgumentError(f"stream {stream.name!r}: {values.dtype}, which {dtype} of other shards cannot hold")
+        report_cast(stream.name, values.dtype, dtype, self.notes)
+        return cast
 
 
 def _facts(stream: dataset.Stream) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from PIL import Image
+from robocache.ingest import convert, merge, plan
 from robocache.ingest.messages.ros import RosDecoder
 from robocache.ingest.recording import SourceError
 from ros_files import (
@@ -397,6 +398,59 @@ def test_intrinsics_that_change_within_a_recording_are_left_out(changes_at, rng,
         assert camera.intrinsics is None
         assert "/cam/camera_info change within the recording" in readout.left_out["/cam/image_raw: intrinsics"]
     np.testing.assert_array_equal(readout.only["/cam/camera_info/k"].rows, matrices)
+
+
+@pytest.mark.parametrize("focal_lengths", [(500, 500), (500, None), (None, 500), (500, 400, 500), (None, None)])
+def test_intrinsics_that_differ_between_recordings_are_left_out(focal_lengths, rng, tmp_path):
+    """A stream has one matrix: that of the first recording would be wrong for the others, as for one without CameraInfo."""
+    matrices = [None if f is None else np.diag([f, f, 1.0]) for f in focal_lengths]
+    picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
+    for number, matrix in enumerate(matrices):
+        topics = {"/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))])}
+        if matrix is not None:
+            info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=6, width=10, k=matrix.reshape(-1))
+            topics["/cam/camera_info"] = ("sensor_msgs/msg/CameraInfo", [(START, info)])
+        (tmp_path / "bags").mkdir(exist_ok=True)
+        write_mcap(tmp_path / f"bags/{number}.mcap", topics)
+    report = robocache.ingest(tmp_path / "bags", tmp_path / "cache", image_codec="png")
+    for shards in (1, len(matrices)):
+        planned = plan(tmp_path / "bags", tmp_path / f"plan{shards}", shards=shards, image_codec="png")
+        for shard in range(shards):
+            convert(planned, shard)
+        merge(planned.folder, tmp_path / f"merged{shards}")
+    caches = [robocache.open(tmp_path / name) for name in ("cache", "merged1", f"merged{len(matrices)}")]
+    reasons = [note.reason for note in report.left_out if note.what == "/cam/image_raw: intrinsics"]
+    for cache in caches:
+        found = cache.streams["/cam/image_raw"].frames.intrinsics
+        assert len(cache) == len(matrices)
+        if len(set(focal_lengths)) == 1:
+            assert reasons == [] and (found is None if matrices[0] is None else np.array_equal(found, matrices[0]))
+        else:
+            assert found is None
+            assert "/cam/image_raw: intrinsics" in [note["what"] for note in cache.provenance["left_out"]]
+            (reason,) = reasons
+            assert reason.startswith("differ between recordings: ") and "in 1.mcap, but " in reason
+
+
+def test_appended_recordings_have_the_intrinsics_of_the_cache(rng, tmp_path):
+    picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
+    for name, matrix in {"a": np.eye(3), "b": None, "c": np.diag([2.0, 2, 1]), "d": np.eye(3)}.items():
+        topics = {"/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))])}
+        if matrix is not None:
+            info = message("sensor_msgs/msg/CameraInfo", header=header(START), height=6, width=10, k=matrix.reshape(-1))
+            topics["/cam/camera_info"] = ("sensor_msgs/msg/CameraInfo", [(START, info)])
+        write_mcap(tmp_path / f"{name}.mcap", topics)
+    robocache.ingest(tmp_path / "a.mcap", tmp_path / "with")
+    with pytest.raises(robocache.FileError, match="frames without intrinsics, those in the cache have intrinsics"):
+        robocache.ingest(tmp_path / "b.mcap", tmp_path / "with", append=True)
+    with pytest.raises(robocache.FileError, match="expected unit_m, intrinsics and resized that it has"):
+        robocache.ingest(tmp_path / "c.mcap", tmp_path / "with", append=True)
+    robocache.ingest(tmp_path / "d.mcap", tmp_path / "with", append=True)
+    assert len(robocache.open(tmp_path / "with")) == 2
+    robocache.ingest(tmp_path / "b.mcap", tmp_path / "without")
+    report = robocache.ingest(tmp_path / "a.mcap", tmp_path / "without", append=True)
+    assert robocache.open(tmp_path / "without").streams["/cam/image_raw"].frames.intrinsics is None
+    assert "but none in the cache" in {note.what: note.reason for note in report.left_out}["/cam/image_raw: intrinsics"]
 
 
 def test_unsupported_images_are_named(rng, tmp_path):

@@ -275,6 +275,47 @@ def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
     assert not (tmp_path / "merged").exists()
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ([1, 2, 3], [0.5, 1, 2], [4, 5, 6]),
+        ([0.5, 1, 2], [1, 2, 3], [2**53, 0, 1]),
+        (np.float32([0.5, 1, 2]), [1, 2, 2**24 + 1], np.int8([1, 2, 3])),
+        (np.int64([1, 2, 3]), np.float32([1, 2, 3]), np.int8([1, 2, 3])),
+        (np.uint8([0, 1, 255]), np.int8([-128, 0, 127]), np.int32([1, 2, 3])),
+    ],
+)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_types_that_differ_become_one_by_every_route(values, ragged, toys, tmp_path):
+    def read(options, notes):
+        notes.total = len(values)
+        for number, numbers in enumerate(map(np.asarray, values)):
+            times = np.arange(3, dtype=np.int64)
+            rows = Ragged(times, numbers, np.arange(4)) if ragged else Rows(times, numbers)
+            yield Recording(str(number), "FILE", {}, [("x", rows)])
+
+    source = toys(read)
+    single = robocache.ingest(source, tmp_path / "single")
+    expected = robocache.open(tmp_path / "single").streams["x"].values
+    for shards in (1, 2, 3):
+        report = ingest_in_shards(source, tmp_path / str(shards), shards)
+        merged = robocache.open(tmp_path / str(shards) / "merged").streams["x"].values
+        assert merged.dtype == expected.dtype and np.array_equal(merged, expected)
+        assert "x: its own type" in {note.what for note in report.left_out}
+    assert np.array_equal(expected, np.concatenate(values))
+    assert "x: its own type" in {note.what for note in single.left_out}
+
+
+def test_shards_without_a_common_type_are_refused_with_what_to_do(toys, tmp_path):
+    def read(options, notes):
+        notes.total = 2
+        for number, numbers in enumerate(([2**53 + 1, 0], [0.5, 1])):
+            yield Recording(str(number), "FILE", {}, [("x", Rows(np.arange(2), np.array(numbers)))])
+
+    with pytest.raises(ShardsError, match=r"stream 'x': int64, which float64 .*; robocache ingest without --workers"):
+        ingest_in_shards(toys(read), tmp_path, 2)
+
+
 def test_a_reader_with_notes_at_its_end_is_refused_in_shards(toys, tmp_path):
     def read(options, notes):
         for number in range(3):

@@ -443,14 +443,12 @@ class Camera:
             )
 
     def _find_matrix(self, height: int, width: int, resized: dict[str, Any] | None) -> list[list[float]] | None:
-        """Returns the intrinsics of images of that size, or None. A stream has the intrinsics of its first recording."""
+        """Returns this recording's intrinsics of images of that size, or None."""
         origin, intrinsics = self._origin, self._intrinsics
-        facts, key = origin.known.facts, (origin.name, "intrinsics")
         if intrinsics is None:
-            return cast("list[list[float]] | None", facts.setdefault(key, None))
+            return None
         is_rectified = _RECTIFIED.search(origin.topic) is not None
-        matrix: list[list[float]] | None = intrinsics.rectified if is_rectified else intrinsics.raw
-        why = None
+        matrix: list[list[float]] = intrinsics.rectified if is_rectified else intrinsics.raw
         if intrinsics.is_changed:
             why = "change within the recording; see the topic's streams"
         elif (intrinsics.height, intrinsics.width) != (height, width):
@@ -461,13 +459,10 @@ class Camera:
             why = "are of the whole sensor, but roi or binning shows that images are binned or a part of it"
         elif not np.isfinite(cast(Any, matrix)).all() or not np.any(matrix):
             why = "are not calibrated" if not is_rectified else "have no P, which rectified images need"
-        if why is not None:
-            origin.notes.leave_out(f"{origin.name}: intrinsics", f"those of {intrinsics.topic} {why}")
-            matrix = None
-        first = facts.setdefault(key, matrix)
-        if first != matrix:
-            origin.notes.leave_out(f"{origin.what}: {origin.name}: intrinsics", f"{matrix}, but {first} before")
-        return cast("list[list[float]] | None", first)
+        else:
+            return matrix
+        origin.notes.leave_out(f"{origin.name}: intrinsics", f"those of {intrinsics.topic} {why}")
+        return None
 
 
 def depth_unit(topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> tuple[str, float] | None:
