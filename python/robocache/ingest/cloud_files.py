@@ -337,7 +337,8 @@ def _array_columns(file: Path, points: np.ndarray) -> Columns:
         raise SourceError(
             f"{file}: expected points [N, 3] and wider, or an array with fields, got {list(points.shape)}"
         )
-    if len(points) in (3, 4, 6) and points.shape[1] > _WIDEST:
+    may_be_columns = len(points) in (3, 4, 6) or 4 * len(points) < points.shape[1]
+    if len(points) > 2 and may_be_columns and points.shape[1] > _WIDEST:
         raise SourceError(
             f"{file}: expected a row for each point, got {list(points.shape)}: its points may be columns; transpose the array, points.T"
         )

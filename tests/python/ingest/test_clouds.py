@@ -274,9 +274,11 @@ def test_npy_and_npz_files(rng, tmp_path):
     assert "objects in dtype" in outcome("clouds", tmp_path / "d.npy")
     np.save(tmp_path / "d.npy", np.zeros((3, 2)))
     assert "expected points [N, 3]" in outcome("clouds", tmp_path / "d.npy")
-    for transposed in (np.zeros((3, 40)), np.zeros((4, 17), np.float32)):
-        np.save(tmp_path / "d.npy", transposed)
+    for shape in ((3, 40), (4, 17), (5, 40), (7, 40), (18, 100)):
+        np.save(tmp_path / "d.npy", np.zeros(shape, np.float32))
         assert "expected a row for each point" in outcome("clouds", tmp_path / "d.npy")
+    np.save(tmp_path / "e.npy", np.zeros((10, 18), np.float32))  # a radar's points have 18 numbers
+    assert Yields("clouds", tmp_path / "e.npy").only()["points"][1][0].shape == (10, 18)
     np.savez(tmp_path / "e.npz", a=numbers, b=numbers)
     assert "expected an array 'points'" in outcome("clouds", tmp_path / "e.npz")
 

@@ -234,6 +234,48 @@ def test_json_messages(tmp_path):
     assert "data: odd" in readout.left_out
 
 
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        lambda ns: {"sec": ns // 10**9, "nsec": ns % 10**9},
+        lambda ns: {"sec": float(ns // 10**9), "nanosec": ns % 10**9},
+        lambda ns: {"seconds": str(ns // 10**9), "nanos": ns % 10**9},
+        lambda ns: f"{np.datetime64(ns, 'ns')}Z",
+        lambda ns: f"{np.datetime64(ns + 2 * 3600 * 10**9, 'ns')}+02:00",
+    ],
+)
+@pytest.mark.parametrize("field", ["timestamp", "header"])
+def test_a_stamp_in_json_is_the_clock_in_each_of_its_forms(stamp, field, tmp_path):
+    expected = [START + k * MS + 7 for k in range(3)]
+    stamps = [{"timestamp": stamp(ns)} if field == "timestamp" else {"header": {"stamp": stamp(ns)}} for ns in expected]
+    messages = [fields | {"x": k + 0.5} for k, fields in enumerate(stamps)]
+    streams = read(write_json(tmp_path / "a.mcap", messages, step=MS)).only
+    assert list(streams) == ["data"] and streams["data"].time_ns == expected
+
+
+def test_a_transform_s_stamp_in_json_may_be_text(tmp_path):
+    expected = [START + k * MS + 7 for k in range(3)]
+    facts = {"parent_frame_id": "map", "child_frame_id": "base", "translation": {"x": 1.5, "y": 0, "z": 0}}
+    facts["rotation"] = {"x": 0, "y": 0, "z": 0, "w": 1}
+    messages = [{"transforms": [{"timestamp": f"{np.datetime64(ns, 'ns')}Z", **facts}]} for ns in expected]
+    path = write_json(tmp_path / "a.mcap", messages, "foxglove.FrameTransforms", step=MS)
+    assert [stream.time_ns for stream in read(path).only.values()] == [expected]
+
+
+@pytest.mark.parametrize(
+    "without", [{}, {"timestamp": None}, {"timestamp": "unset"}, {"timestamp": "2016-12-31T23:59:60Z"}]
+)
+def test_a_json_message_without_its_stamp_is_named(without, tmp_path):
+    stamps = [START + k * MS + 7 for k in range(4)]
+    messages = [{"timestamp": {"sec": ns // 10**9, "nsec": ns % 10**9}, "x": 1.5} for ns in stamps]
+    messages[2] = without | {"x": 1.5}
+    readout = read(write_json(tmp_path / "a.mcap", messages, step=MS))
+    assert "in 1 of 4 messages; log_time is the clock" in readout.left_out["a.mcap: data: timestamp as the clock"]
+    streams = readout.only
+    assert streams["data"].names == ["x"] and streams["data"].time_ns == [START + k * MS for k in range(4)]
+    assert np.array(streams["data/timestamp"].rows).tolist() == [*stamps[:2], 0, stamps[3]]
+
+
 def test_numbers_that_json_lacks_are_nan(tmp_path):
     streams = read(write_json(tmp_path / "a.mcap", [{"x": 1.5, "k": 7}, {"k": None}, {"x": 2.5, "new": 3}])).only
     assert streams["data"].names == ["x", "k", "new"]

@@ -18,11 +18,12 @@ _LEAST_DELAYS = 10
 # Seconds that fit int64 nanoseconds, as does their difference from a log time.
 _EARLIEST_S, _LATEST_S = -4_600_000_000, 9_000_000_000
 # The fields that may hold a message's own time.
-_STAMPS = ("header.stamp", "stamp", "timestamp")
+STAMPS = ("header.stamp", "stamp", "timestamp")
 # The path for messages that list transforms, each with its own stamp.
 OF_TRANSFORMS = "transforms.header.stamp"
-_SECONDS = ("sec", "secs", "seconds")
-_NANOSECONDS = ("nanosec", "nsecs", "nsec", "nanos", "nanoseconds")
+# The names of a stamp's two numbers.
+SECONDS = ("sec", "secs", "seconds")
+NANOSECONDS = ("nanosec", "nsecs", "nsec", "nanos", "nanoseconds")
 
 
 class TopicClock:
@@ -45,7 +46,7 @@ class TopicClock:
     def look(self, leaves: Sequence[Leaf], has_transforms: bool) -> None:
         """Finds the stamps among the fields of the type."""
         self._leaves = leaves
-        self.path = next((path for path in _STAMPS if stamp_leaves(leaves, path)), None)
+        self.path = next((path for path in STAMPS if stamp_leaves(leaves, path)), None)
         if self.path is None and has_transforms:
             self.path = OF_TRANSFORMS
 
@@ -109,7 +110,7 @@ class TopicClock:
         self.source = first
         notes.see("clocks", name, first)
         if first in (path, OF_TRANSFORMS):
-            notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or a similar field")
+            notes.leave_out("log and publish times", f"of topics whose clock is {STAMPS[0]} or a similar field")
 
     @property
     def delay_s(self) -> float | None:
@@ -145,15 +146,15 @@ class TopicClock:
 
     def spent(self) -> set[str]:
         """Returns the paths of the leaves that are the stamp, and so become no stream."""
-        leaves = next(filter(None, (stamp_leaves(self._leaves, path) for path in _STAMPS)), ())
+        leaves = next(filter(None, (stamp_leaves(self._leaves, path) for path in STAMPS)), ())
         return {leaf.path for leaf in leaves}
 
 
 def stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None:
     """Returns the leaves with the seconds and the nanoseconds of the stamp at a path; None if there is no such stamp."""
     by_path = {leaf.path: leaf for leaf in leaves if leaf.path.startswith(f"{path}.") and leaf.dtype is not None}
-    seconds = next((by_path[f"{path}.{name}"] for name in _SECONDS if f"{path}.{name}" in by_path), None)
-    nanoseconds = next((by_path[f"{path}.{name}"] for name in _NANOSECONDS if f"{path}.{name}" in by_path), None)
+    seconds = next((by_path[f"{path}.{name}"] for name in SECONDS if f"{path}.{name}" in by_path), None)
+    nanoseconds = next((by_path[f"{path}.{name}"] for name in NANOSECONDS if f"{path}.{name}" in by_path), None)
     if seconds is None or nanoseconds is None or "f" in seconds.dtype.kind + nanoseconds.dtype.kind:  # type: ignore[union-attr]
         return None
     return seconds, nanoseconds

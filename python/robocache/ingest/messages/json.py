@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from ..budget import check_decoded
 from ..recording import as_utf8
 from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
+from .clocks import NANOSECONDS, SECONDS, STAMPS
 
 _NAN = float("nan")
 # Floats that protobuf's JSON mapping writes as texts, since JSON has no numbers for them.
@@ -22,6 +25,10 @@ _DEPTH = 16
 # The most memory of one value: that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
+# The paths of the two numbers of a message's own stamp.
+_STAMP_NUMBERS = frozenset(f"{stamp}.{name}" for stamp in STAMPS for name in (*SECONDS, *NANOSECONDS))
+# Matches a stamp as protobuf's JSON mapping writes it. The groups: date and time, digits of the fraction, zone.
+_TEXT_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 # The kinds of values, as :func:`_kind` returns them, that have numbers.
 _NUMERIC = frozenset({"int", "ints", "float", "floats", "special"})
 
@@ -31,7 +38,9 @@ class JsonDecoder:
 
     The texts "NaN", "Infinity" and "-Infinity" are floats, unless their field has other texts.
 
-    A missing number or null becomes NaN, a missing text becomes "". A field is therefore float64 if it is a whole number in some
+    A stamp may be an object of two numbers, or a text with a zone ("2024-05-31T13:45:00.123Z"). A message without it has the stamp 0.
+
+    Any other missing number or null becomes NaN, a missing text becomes "". A field is therefore float64 if it is a whole number in some
     messages and missing in others. It is also float64 if it has a fraction in some message, or if the schema calls it a number.
 
     A field is whole if the schema calls it integer or boolean or lists whole numbers for it (enum, const), or if all of its values
@@ -110,14 +119,17 @@ class _Fields:
                     self.left_out["other fields"] = f"more than the first {MAX_LEAVES}"
                 elif before is None or before == "none":
                     # If earlier messages lack the field, it is NaN in them, so it must be a float.
-                    is_missing = self._seen or before
+                    is_missing = (self._seen or before) and path not in _STAMP_NUMBERS
                     self._kinds[path] = "float" if kind in ("int", "bool") and is_missing else kind
                 elif kind != before and kind != "none":
                     self._kinds[path] = _join(before, kind)
             for path, before in self._kinds.items():
-                if path not in tree or tree[path] is None:
+                if (path not in tree or tree[path] is None) and path not in _STAMP_NUMBERS:
                     self._kinds[path] = "float" if before in ("int", "bool") else before
             self._seen += 1
+        for stamp in self._kinds.keys() & {*STAMPS}:
+            if any(path.startswith(f"{stamp}.") for path in self._kinds):  # some messages have an object, others a text
+                self._kinds[stamp] = "mixed"
         for path in self._beyond:
             if self._kinds.get(path) in ("float", "floats"):
                 self.left_out[f"{path}: its last digits"] = "of whole numbers beyond 2^53, as float64"
@@ -162,7 +174,8 @@ class _Fields:
         for leaf in leaves:
             value = tree.get(leaf.path)
             if value is None:
-                value = {"number": _NAN, "text": ""}.get(leaf.kind, ())
+                number = 0 if leaf.path in _STAMP_NUMBERS else _NAN
+                value = {"number": number, "text": ""}.get(leaf.kind, ())
             elif leaf.kind == "number" and isinstance(value, str):
                 value = float(value)
             elif leaf.kind == "numbers":
@@ -236,6 +249,8 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
     """Returns the values of an object by their paths, such as "pose.x". A list of objects stays a list, of flat objects."""
     flat: dict[str, Any] = {}
     for name, value in message.items():
+        if prefix + name in STAMPS:
+            value = _read_stamp(value)
         if isinstance(value, dict) and depth < _DEPTH:
             inner = _flatten(value, f"{prefix}{name}.", depth + 1)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -246,6 +261,24 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
             raise ValueError(f"two fields have the name {min(repeated)!r}")
         flat |= inner
     return flat
+
+
+def _read_stamp(value: Any) -> Any:
+    """Returns a stamp as an object of whole numbers; any other value unchanged."""
+    if isinstance(value, str) and (match := _TEXT_STAMP.fullmatch(value)):
+        moment, fraction, zone = match.groups()
+        with suppress(ValueError):  # the calendar has no such time, or it is a leap second
+            seconds = int(datetime.fromisoformat(moment + zone.replace("Z", "+00:00")).timestamp())
+            return {"sec": seconds, "nsec": int((fraction or "").ljust(9, "0"))}
+    if isinstance(value, dict):
+        return {name: _as_whole(part) if name in (*SECONDS, *NANOSECONDS) else part for name, part in value.items()}
+    return value
+
+
+def _as_whole(value: Any) -> Any:
+    """Returns a whole number that JSON has as a float, or as a text of digits, as an int; any other value unchanged."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole or (isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value)) else value
 
 
 def _is_component(path: str, tree: Mapping[str, Any]) -> bool:
