@@ -1,9 +1,13 @@
-"""Formats text for messages: escapes unprintable characters, shortens long texts, and writes counts and ranges."""
+"""Formats text for messages: escapes unprintable characters, shortens long texts, and writes counts, ranges and JSON."""
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
+from typing import Any
+
+import numpy as np
 
 # Errors and reports show at most this many characters of a text, since a name in a file may have millions.
 _MOST_SHOWN = 1 << 14
@@ -43,3 +47,14 @@ def ranges(numbers: list[int], limit: int | None = None) -> str:
             runs.append([number])
     more = "" if limit is None or len(runs) <= limit else f" and {len(runs) - limit} more"
     return ", ".join("-".join(map(str, run)) for run in runs[:limit]) + more
+
+
+def to_json_value(value: Any) -> Any:
+    """Returns a value as JSON can hold it; None for NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: to_json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_value(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

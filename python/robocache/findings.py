@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -14,9 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import numpy as np
-
-from ._printable import warn
+from ._printable import to_json_value, warn
 from ._temporary import write_whole
 from .errors import ArgumentError, FileError
 from .notebook import table_html, title_html
@@ -157,9 +154,9 @@ class Report:
             "manifest_crc32": self.manifest_crc32,
             "episodes": self.episodes,
             "counts": self.counts,
-            "findings": [_to_json_value(asdict(finding)) for finding in self.findings],
+            "findings": [to_json_value(asdict(finding)) for finding in self.findings],
             "more": self.more,
-            "streams": _to_json_value(self.streams),
+            "streams": to_json_value(self.streams),
         }
 
     @classmethod
@@ -218,16 +215,6 @@ def _check(name: str, value: Any, types: tuple[type, ...]) -> Any:
     if not isinstance(value, types) or (isinstance(value, bool) and object not in types):
         raise TypeError(f"{name}: expected {' or '.join(kind.__name__ for kind in types)}, got {value!r:.60}")
     return value
-
-
-def _to_json_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _to_json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_json_value(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ---- doctor.json in a cache ----

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import listed, number, truth, whole, wholes
+from ._check import feature_blocks, listed, number, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, conversions_to_json
 from .actions.declared import (
     FeatureFacts,
@@ -506,9 +506,17 @@ def _convert_window(
         images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
     if images is not None and key in keys.labels:
         images = _options_for_labels(f"{name}.images", images)
-    methods = [[begin, end, method] for begin, end, method in _slices(f"{name}.method", blocks, keys.get(key, 0))]
+    argument, features = f"{name}.method", keys.get(key, 0)
+    methods = [
+        [
+            0 if start is None else whole(argument, start),
+            features if stop is None else whole(argument, stop),
+            _lib.text(argument, method),
+        ]
+        for start, stop, method in feature_blocks(argument, blocks)
+    ]
     method = default.method if window.method is None and not methods else window.method
-    _check_radians(f"{name}.method", [*methods, [0, keys.get(key, 0), method]], keys.numbers.get(key, ()))
+    _check_radians(argument, [*methods, [0, features, method]], keys.numbers.get(key, ()))
     return fields | {
         "key": key,
         "offsets_s": [_json_number(offset) for offset in offsets],
@@ -776,18 +784,3 @@ def _convert_fields(kind: str, groups: Mapping[str, Any], prefix: str = "") -> d
             is_default = value is None and getattr(type(holder), attribute, "") is None
             converted[name] = None if is_default else _CONVERT[type_](prefix + name, value)
     return converted
-
-
-def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
-    """Yields begin, end and method of each entry of ``[(slice, method), ...]``."""
-    for block in blocks:
-        try:
-            part, method = block
-        except (TypeError, ValueError):
-            part = method = None
-        if not isinstance(part, slice):
-            raise errors.ArgumentTypeError(f"{name}: expected a method or [(slice, method), ...], got {block!r}")
-        if part.step not in (None, 1):
-            raise errors.ArgumentError(f"{name}: expected slices of step 1, got {part!r}")
-        begin, end = _optional(whole, name, part.start), _optional(whole, name, part.stop)
-        yield 0 if begin is None else begin, features if end is None else end, _lib.text(name, method)

@@ -5,7 +5,6 @@ Every number comes from the cache or from Dataset.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ._printable import count, printable
+from ._printable import count, printable, to_json_value
 from .dataset import Dataset, EncodedFrames, FrameFormat, Stats, Stream
 from .notebook import notebook_bar
 from .provenance import describe_group, ingests
@@ -50,8 +49,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         }
     return {
         "path": dataset.path,
-        "episodes": _jsonable(dataset.episodes.to_pylist()),
-        "streams": _jsonable(streams),
+        "episodes": to_json_value(dataset.episodes.to_pylist()),
+        "streams": to_json_value(streams),
         "provenance": dataset.provenance,
     }
 
@@ -80,14 +79,6 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, what: bar.update(
             task, completed=done, total=total, description=escape(printable(what))
         )
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(dataset: Dataset, console: Console) -> None:

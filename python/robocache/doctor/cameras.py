@@ -18,7 +18,6 @@ SAMPLED = 24  # decoded frames per camera
 BLANK_RANGE = 4  # a frame is blank if its values (0 to 255) have at most this range
 BLACK = 16  # a blank frame is black if their mean is below this
 FROZEN_ROWS, FROZEN_S = 10, 1.0  # frames are frozen if they repeat for this many rows and seconds
-MOVING = 0.5  # a stream moves if at least this share of its rows changes
 SMALLEST = 16  # pixels per side
 _BYTES = 1 << 24  # frames are decoded and compared in parts of about this size
 
@@ -73,7 +72,7 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
         for begin, end in _repeats(camera, clock):
             time = camera.time_ns
             seconds = int(time[end - 1] - time[begin]) / 1e9
-            if seconds < FROZEN_S or not _moves(survey, clock, begin, end):
+            if seconds < FROZEN_S or not survey.others_move(camera, begin, end):
                 continue
             location = clock.locate(begin)
             yield Finding(
@@ -149,22 +148,6 @@ def _runs(is_repeated: np.ndarray) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(is_repeated[1:] != is_repeated[:-1])
     ends = zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True)
     yield from ((begin, end) for begin, end in ends if end - begin >= FROZEN_ROWS)
-
-
-def _moves(survey: Survey, clock: Clock, begin: int, end: int) -> bool:
-    """Whether a stream of numbers changes in that time; true if the episode has no such stream."""
-    episode, time = int(clock.episode_of(begin)), clock.stream.time_ns
-    has_numbers = False
-    for stream in survey.floats:
-        rows = slice(*stream.row_offsets[episode : episode + 2].tolist())
-        if rows.stop - rows.start < 2:
-            continue
-        has_numbers = True
-        low, high = np.searchsorted(stream.time_ns[rows], time[[begin, end - 1]]) + rows.start
-        values = stream.values[low:high].reshape(int(high - low), -1)
-        if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
-            return True
-    return not has_numbers
 
 
 CHECKS = (check_frames, check_frozen_frames, check_pictures)

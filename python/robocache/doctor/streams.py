@@ -16,6 +16,7 @@ from ..dataset import Dataset, Stream
 
 # A clock is steady if at least this share of its periods is within half a median period of the median.
 _STEADY = 0.8
+MOVING = 0.5  # a stream moves if at least this share of its rows changes
 _KEPT_BYTES = 1 << 28  # the most bytes that stay mapped
 EDGES = np.geomspace(0.05, 20, 53)  # the edges of histograms of periods, in median periods
 
@@ -195,6 +196,21 @@ class Survey:
         """The names of streams that may stay in memory after they are read."""
         sizes = np.cumsum([stream.values.nbytes for stream in self.numbers]).tolist()
         return {stream.name for stream, total in zip(self.numbers, sizes, strict=True) if total <= _KEPT_BYTES}
+
+    def others_move(self, stream: Stream, begin: int, end: int) -> bool:
+        """Whether another stream of numbers changes while `stream` is at its rows [begin, end); true if the episode has no other."""
+        episode = int(self.clocks[stream.name].episode_of(begin))
+        has_others = False
+        for other in self.floats:
+            rows = slice(*other.row_offsets[episode : episode + 2].tolist())
+            if other is stream or rows.stop - rows.start < 2:
+                continue
+            has_others = True
+            low, high = np.searchsorted(other.time_ns[rows], stream.time_ns[[begin, end - 1]]) + rows.start
+            values = other.values[low:high].reshape(int(high - low), -1)
+            if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
+                return True
+        return not has_others
 
     def forget(self, stream: Stream, rows: slice) -> None:
         """Frees the memory of rows that were read from the mapped file."""

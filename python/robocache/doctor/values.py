@@ -18,13 +18,12 @@ from ..feature_words import rotations_of
 from ..findings import Finding
 from ..ingest.mapping import toml
 from ..norm_stats import MIN_SPREAD
-from .streams import Clock, Survey, feature_names, index_of, is_action
+from .streams import MOVING, Clock, Survey, feature_names, index_of, is_action
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
 STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows
 # A column is not reported if it repeats in more than this share of its other rows, or of the episodes: it rests by its nature.
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
-MOVING = 0.5  # a stream moves if at least this share of its rows changes
 JUMPS_AN_EPISODE = 0.5  # a column with more jumps in an episode is not reported: it jumps by its nature
 JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
@@ -308,7 +307,7 @@ def _find_stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
         is_whole_row = len(features) == np.count_nonzero(moving)
         location = scanned.clock.locate(begin)
         if is_whole_row:
-            moves = _others_move(scanned, begin, end, survey)
+            moves = survey.others_move(scanned.stream, begin, end)
         else:
             at_rest = location["row"] == 0 or end == offsets[location["episode"] + 1]
             row = stream.values[begin].ravel()
@@ -334,22 +333,6 @@ def _columns_move(scanned: Scan, begin: int, end: int, features: list[int]) -> b
     rows = scanned.stream.values[begin:end].reshape(end - begin, -1)
     others = np.delete(rows, features, axis=1)
     return bool((np.diff(others, axis=0) != 0).any(1).mean() >= MOVING) if others.shape[1] else True
-
-
-def _others_move(scanned: Scan, begin: int, end: int, survey: Survey) -> bool:
-    """Whether another stream of numbers changes in that time; true if there is no other stream to compare."""
-    episode = int(scanned.clock.episode_of(begin))
-    has_others = False
-    for stream in survey.floats:
-        rows = slice(*stream.row_offsets[episode : episode + 2].tolist())
-        if stream is scanned.stream or rows.stop - rows.start < 2:
-            continue
-        has_others = True
-        low, high = np.searchsorted(stream.time_ns[rows], scanned.stream.time_ns[[begin, end - 1]]) + rows.start
-        values = stream.values[low:high].reshape(int(high - low), -1)
-        if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
-            return True
-    return not has_others
 
 
 # By the kind of jump: severity, code, message and advice.

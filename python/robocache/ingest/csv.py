@@ -101,12 +101,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
 def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
     """Reports the streams, and the files that were not read."""
     notes.tell(source, streams=notes.seen.get("streams", {}))
-    report_cut(notes)
-    others = Counter(notes.counts.get("others", {}))
-    others.subtract(Counter(notes.seen.get("images", {}).values()))
-    for suffix, count in sorted((+others).items()):
-        what = "hidden" if suffix.lower() in SUFFIXES else "not CSV"
-        notes.leave_out(f"*{suffix}", f"{what}: {count} file{'s' * (count > 1)}")
+    report_files(notes, lambda suffix: "hidden" if suffix.lower() in SUFFIXES else "not CSV")
 
 
 @dataclass
@@ -287,8 +282,8 @@ def _is_cut(file: Path) -> bool:
         return content.read(1) not in b"\r\n" and b"\n" in lines
 
 
-def report_cut(notes: Notes) -> None:
-    """Reports files that may have been cut off."""
+def report_files(notes: Notes, why: Callable[[str], str]) -> None:
+    """Reports files that may have been cut off, and files that were not read, with the reason by their suffix."""
     for stream, count in sorted(notes.counts.get("cut", {}).items()):
         first = notes.seen["cut"][stream]
         files = f"{first} ends" if count == 1 else f"{count} files end ({first} is the first)"
@@ -296,6 +291,10 @@ def report_cut(notes: Notes) -> None:
             f"{stream}: rows that may follow the end",
             f"{files} without a line end, as a file that was cut off: the last number may lack digits",
         )
+    others = Counter(notes.counts.get("others", {}))
+    others.subtract(Counter(notes.seen.get("images", {}).values()))
+    for suffix, count in sorted((+others).items()):
+        notes.leave_out(f"*{suffix}", f"{why(suffix)}: {count} file{'s' * (count > 1)}")
 
 
 def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str] | None = None) -> _Log:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..errors import FileError
-from .csv import Image, read_image, read_log, report_cut, see_images, try_log
+from .csv import Image, read_image, read_log, report_files, see_images, try_log
 from .csv_begin import find_alike
 from .files import look_through, natural
 from .formats.csv import CsvOptions
@@ -67,11 +66,7 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
 
 def finish(source: Path, options: EurocOptions, notes: Notes) -> None:
     """Reports files that may have been cut off, and files that were not read."""
-    report_cut(notes)
-    others = Counter(notes.counts.get("others", {}))
-    others.subtract(Counter(notes.seen.get("images", {}).values()))
-    for suffix, count in sorted((+others).items()):
-        notes.leave_out(f"*{suffix}", f"not of a sensor: {count} file{'s' * (count > 1)}")
+    report_files(notes, lambda suffix: "not of a sensor")
 
 
 class _Reader:
