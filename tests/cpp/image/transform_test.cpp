@@ -9,11 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "robocache/core/error.hpp"
 #include "robocache/image/image_batch.hpp"
 #include "robocache/image/transform_cpu.hpp"
 #include "tests/cpp/device_array.hpp"
-#include "tests/cpp/expect_refused.hpp"
 
 namespace robocache {
 namespace {
@@ -196,20 +194,6 @@ TEST(Transform, ReadsAndWritesNothingOutside) {
     const Bytes frame = random_bytes(37 * 53 * 3);
     for (int64_t sample = 0; sample < 20; ++sample) EXPECT_FALSE(run(transform, frame.data(), {0, 0, sample}).empty());
   }
-}
-
-TEST(ImageOptions, JsonRefusesUnknownOptions) {
-  test::expect_refused<ArgumentTypeError>([] { image_options_from_json("[1]", "of."); },
-                                          "of.options: expected a JSON object");
-  test::expect_refused<ArgumentTypeError>([] { image_options_from_json("{", ""); }, "options: expected a JSON object");
-  test::expect_refused<ArgumentTypeError>([] { image_options_from_json(R"({"sise": 3})", "of."); },
-                                          "of.sise: no such option");
-  test::expect_refused<ArgumentTypeError>([] { image_options_from_json(R"({"mean": [0.5, "x"]})", "of."); },
-                                          "of.mean: ");
-  test::expect_refused<ArgumentTypeError>([] { image_options_from_json(R"({"hue": [0.1, 0.2, 0.3]})", "of."); },
-                                          "of.hue: ");
-  EXPECT_EQ(image_options_from_json(R"({"mean": "imagenet", "hue": 0.1})").mean.size(), 3U);
-  EXPECT_EQ(image_options_from_json("{}").dtype, DType::kFloat32);
 }
 
 // ---- CPU and CUDA ---------------------------------------------------------------------------------------------------

@@ -103,11 +103,3 @@ def test_arrays_of_another_framework_carry_no_gradient(device):
     times = torch.arange(4.0, dtype=torch.float64, requires_grad=True)
     with pytest.raises(robocache.ArgumentTypeError, match=r"values: .*torch"):
         robocache.resample_trajectories(np.zeros((4, 2)), times, times)
-
-
-def test_errors_name_the_argument_where_gradients_are_on(device):
-    values, times = ramp(device)
-    with pytest.raises(robocache.ArgumentError, match="method"):
-        robocache.resample_trajectories(values, times, times, method="cubicle")
-    with pytest.raises(robocache.ArgumentError, match="times"):
-        robocache.resample_trajectories(values, times[:3], times)

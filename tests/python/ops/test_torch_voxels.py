@@ -165,8 +165,6 @@ def test_gradients_that_are_refused_or_absent(rng, device):
         voxelize(points, features, mode="mean", out=out)
     with torch.no_grad():
         voxelize(points, features, mode="mean", out=out)
-    with pytest.raises(robocache.ArgumentError, match="mode"):
-        voxelize(points, features, mode="median")
     with pytest.raises(robocache.ArgumentTypeError, match=r"points: .*torch"):
         voxelize(points.cpu().numpy(), features, mode="mean")
     result = voxelize(points, features, mode="max")
