@@ -29,7 +29,7 @@ from .anchor_columns import as_columns
 from .conditions import as_expression
 from .dataset import Dataset, Stream
 from .former_options import takes_former_options
-from .ingest.files import check_file
+from .ingest.files import read_whole
 from .ingest.formats.lerobot import INDEX_COLUMNS
 from .iteration import Iteration
 from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache
@@ -225,12 +225,6 @@ class LeRobotLoader(Loader):
 
 def _fits_int64(stream: Stream) -> bool:
     return stream.dtype != np.uint64 or int(np.max(stream.values, initial=0)) < 2**63
-
-
-def _read_json(path: Path) -> Any:
-    if path.exists():
-        check_file(path)
-    return json.loads(path.read_text("utf-8-sig"))
 
 
 def _to_frames(seconds: Any, fps: float) -> Any:
@@ -444,7 +438,7 @@ class LeRobotMetadata:
     ) -> None:
         self._dataset = dataset
         self.root = root
-        self.info: dict[str, Any] = _read_json(root / "meta" / "info.json")
+        self.info: dict[str, Any] = json.loads(read_whole(root / "meta" / "info.json").decode("utf-8-sig"))
         self.repo_id = repo_id or root.name
         self.revision = revision or self.info["codebase_version"]
         self.fps = self.info["fps"]

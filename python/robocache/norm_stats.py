@@ -20,7 +20,7 @@ from ._printable import warn
 from ._temporary import write_whole
 from .dataset import Stats
 from .feature_words import in_one_spelling
-from .ingest.files import check_file
+from .ingest.files import read_whole
 from .ingest.recording import naming
 
 if TYPE_CHECKING:
@@ -479,8 +479,7 @@ def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
 
 def _read_tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
     """Returns (line, statistics by key) for each table in the file, and whether the file is openpi's."""
-    check_file(file)
-    text = file.read_bytes().decode("utf-8-sig")
+    text = read_whole(file).decode("utf-8-sig")
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError:

@@ -13,7 +13,7 @@ from ._operation import Array
 from ._temporary import write_whole
 from .actions.conversions import as_recorded, conversions_from_json
 from .affine import Affine, AffineOf
-from .ingest.files import check_file
+from .ingest.files import read_whole
 from .ingest.recording import naming
 
 _spec_json = _lib.function("spec_json")
@@ -60,8 +60,7 @@ class Spec:
         """
         file = Path(_lib.path_text(path))
         with naming(file):
-            check_file(file)
-            return cls(file.read_bytes().decode("utf-8"))
+            return cls(read_whole(file).decode("utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the spec as JSON. The file appears, or replaces an older one, only when it is complete.

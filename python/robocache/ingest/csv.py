@@ -42,7 +42,7 @@ from .csv_begin import (
     refuse_rounded_numbers,
     type_or_why_not,
 )
-from .files import Ahead, check_file, look_through, natural
+from .files import Ahead, check_file, look_through, natural, read_whole
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
 from .methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids, with_held
@@ -189,8 +189,7 @@ def read_image(images: list[Image], row: int) -> bytes:
     image = images[row]
     if isinstance(image, SourceError):
         raise image
-    check_file(image)
-    return image.read_bytes()
+    return read_whole(image)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from .budget import check_size
 from .recording import Notes, SourceError, naming
 
 # A file larger than this is not read ahead, so that memory holds only one such file.
@@ -125,6 +126,13 @@ def check_file(path: Path) -> None:
         with path.open("rb") as file:
             if file.read(40).startswith(_LFS):
                 raise SourceError(f"{path}: {POINTER}")
+
+
+def read_whole(path: Path) -> bytes:
+    """Returns the content of a file that :func:`check_file` and :func:`check_size` accept."""
+    check_file(path)
+    check_size(path, "the file", path.stat().st_size)
+    return path.read_bytes()
 
 
 def is_pointer(path: Path) -> bool:

@@ -26,7 +26,7 @@ from .._printable import ranges
 from ..errors import Error
 from ..tasks import NO_TEXT
 from .depth import DepthCodes
-from .files import Ahead, check_file, fingerprint, is_readable, list_files
+from .files import Ahead, fingerprint, is_readable, list_files, read_whole
 from .formats import CAMERA_OPTIONS
 from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, folder_names
 from .images import DepthImages, Images, Kinds
@@ -484,8 +484,7 @@ def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
     path = Path(cell["path"])
     if path.is_absolute() or ".." in path.parts:
         raise Error(f"expected a path inside the dataset, got {cell['path']!r}")
-    check_file(source / path)
-    return (source / path).read_bytes()
+    return read_whole(source / path)
 
 
 def _camera_info(feature: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ..errors import FileError
 from .budget import FILE_BYTES, Budget
-from .files import check_file, list_files
+from .files import check_file, list_files, read_whole
 from .recording import Notes, SourceError, naming
 
 # Matches columns of v3.0's episodes table that describe the source's files and statistics.
@@ -41,8 +41,7 @@ def load_info(source: Path) -> dict[str, Any]:
     """
     path = source / "meta" / "info.json"
     try:
-        check_file(path)
-        info = _parse_json(path.read_bytes())
+        info = _parse_json(read_whole(path))
         version, fps, features = info["codebase_version"], info.get("fps"), info.get("features")
     except SourceError as error:
         raise FileError(str(error)) from error  # without info.json nothing can be read, so it cannot be skipped
@@ -122,8 +121,7 @@ def load_stats(source: Path, version: str) -> tuple[dict[str, dict[str, np.ndarr
             by_episode = {row["episode_index"]: row["stats"] for row in _read_json_lines(episodes_file)}
             return _merge_stats(list(by_episode.values())), True
         if dataset_file.exists():
-            check_file(dataset_file)
-            stats = json.loads(dataset_file.read_bytes().decode("utf-8-sig"))
+            stats = json.loads(read_whole(dataset_file).decode("utf-8-sig"))
             return {
                 feature: {name: _as_array(value) for name, value in values.items()} for feature, values in stats.items()
             }, False
@@ -208,9 +206,8 @@ def _read_parquet_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _read_json_lines(file: Path) -> list[Any]:
-    check_file(file)
     rows = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    for number, line in enumerate(read_whole(file).splitlines(), 1):
         with naming(f"{file}: line {number}"):
             rows += [_parse_json(line)] if line.strip() else []
     return rows

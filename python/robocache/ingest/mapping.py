@@ -24,7 +24,7 @@ from .._printable import printable
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..feature_words import says_degrees
 from .clocks import split_chunks, stamps
-from .files import check_file
+from .files import read_whole
 from .images import exchange_red_and_blue
 from .methods import declares_whole, method_of_rotation, why_held, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
@@ -40,7 +40,6 @@ METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "
 _TAKES = {"slerp": 4, "pose": 7}
 # GR00T's modalities, each with the stream that it cuts by default; None means the stream "<modality>.<key>".
 _MODALITIES = {"state": "observation.state", "action": "action", "video": None, "annotation": None}
-_LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -102,18 +101,14 @@ def load_mapping(mapping: Any) -> StreamMapping:
     if not isinstance(mapping, str | os.PathLike):
         raise ArgumentTypeError(f"mapping: expected a path or a dict, got {mapping!r}")
     path = Path(os.fspath(mapping))
-    try:
-        check_file(path)
-    except SourceError as error:  # on_error="skip" would skip a SourceError; the user's mapping must not be skipped
-        raise FileError(str(error)) from error
-    if path.stat().st_size > _LARGEST_FILE:
-        raise FileError(f"{path}: expected a mapping of at most {_LARGEST_FILE >> 20} MiB")
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
         return parse_mapping(_read_yaml(path), str(path))
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_whole(path).decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=_make_unique) if suffix == ".json" else tomllib.loads(text)
+    except SourceError as error:  # on_error="skip" would skip a SourceError; the user's mapping must not be skipped
+        raise FileError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: expected {'JSON' if suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(content, dict):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import FileError
-from ..files import check_file, list_files, look_through, natural
+from ..files import list_files, look_through, natural, read_whole
 from ..formats.hdf5 import PROPRIO, AgibotOptions
 from ..images import Images, Kinds
 from ..rate import exact_ns, find_rate, refuse_no_seconds, said_rates
@@ -283,5 +283,4 @@ def _read_depth(
 
 
 def _read_file(files: list[Path], index: int) -> bytes:
-    check_file(files[index])
-    return files[index].read_bytes()
+    return read_whole(files[index])

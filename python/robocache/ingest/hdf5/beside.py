@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..files import check_file
+from ..files import read_whole
 from ..recording import SourceError
-
-_MOST_JSON = 1 << 28
 
 
 def read_json(path: Path) -> Any:
@@ -18,11 +16,9 @@ def read_json(path: Path) -> Any:
     Raises:
         SourceError: the file does not exist, or is no JSON.
     """
-    check_file(path)
-    if path.stat().st_size > _MOST_JSON:
-        raise SourceError(f"{path}: expected at most {_MOST_JSON} bytes, got {path.stat().st_size}")
+    text = read_whole(path)
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=lambda _: None)
+        content = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None)
         json.dumps(content, ensure_ascii=False).encode()  # raises if a text has half a surrogate pair
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: not JSON: {error}") from error

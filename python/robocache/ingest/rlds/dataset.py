@@ -22,7 +22,7 @@ import numpy as np
 
 from ..._printable import ranges
 from ...errors import Error, FileError
-from ..files import check_file, list_files
+from ..files import check_file, list_files, read_whole
 from ..formats.rlds import SHARD, RldsOptions
 from ..images import Images, Kinds, store_pixels
 from ..rate import find_rate, nominal_time_ns, said_rates, tell_rates
@@ -30,8 +30,6 @@ from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Te
 from .features import STEPS, Feature, decode_tensor, holds_files, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
-# The most bytes of a JSON file; TFDS writes none larger.
-_LARGEST_JSON = 2**26
 # Decoded tensors are written in chunks of about this many bytes.
 _CHUNK_BYTES = 2**25
 # The most numbers in a cell of the episodes table.
@@ -115,14 +113,6 @@ class _Info:
     lengths: dict[str, list[int]] = field(default_factory=dict)
 
 
-def _read_file(file: Path) -> bytes:
-    check_file(file)
-    size = file.stat().st_size
-    if size > _LARGEST_JSON:
-        raise SourceError(f"{file}: expected at most {_LARGEST_JSON} bytes, got {size}")
-    return file.read_bytes()
-
-
 def _read_info(folder: Path, notes: Notes) -> _Info:
     """Reads dataset_info.json. Returns an empty _Info if the file is missing or skipped."""
     file = folder / "dataset_info.json"
@@ -130,7 +120,7 @@ def _read_info(folder: Path, notes: Notes) -> _Info:
         notes.leave_out("dataset_info.json", "not there: the number of records is not checked")
         return _Info()
     with notes.reading(file.name, file):
-        content = json.loads(_read_file(file))
+        content = json.loads(read_whole(file))
         if not isinstance(content, dict):
             raise SourceError(f"{file}: expected an object, got {content!r:.60}")
         texts = ("name", "version", "description", "citation", "moduleName")
@@ -147,7 +137,7 @@ def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feat
     try:
         if os.path.lexists(file):
             with naming(file):
-                features, left_out = parse_features(json.loads(_read_file(file)))
+                features, left_out = parse_features(json.loads(read_whole(file)))
         else:
             notes.leave_out("features.json", "not there: shapes are flat, and whole numbers int64")
             features, left_out = _infer_features(folder, shards)
@@ -166,7 +156,7 @@ def _read_words(feature: Feature, file: Path, notes: Notes) -> Feature:
     """Returns the feature; if its numbers are classes, with the classes' words, which TFDS writes to a file, one a line."""
     if feature.is_label and os.path.lexists(file):
         with notes.reading(file.name, file):
-            words = _read_file(file).decode(errors="backslashreplace").splitlines()
+            words = read_whole(file).decode(errors="backslashreplace").splitlines()
             if not feature.in_steps:
                 shown = [f"{number} {word}" for number, word in enumerate(words[:32])] + ["..."] * (len(words) > 32)
                 notes.leave_out(f"{feature.name}: words", f"its number is kept: {', '.join(shown)}")
