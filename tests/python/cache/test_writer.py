@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 
 import ml_dtypes
 import numpy as np
@@ -482,23 +481,6 @@ def test_options_are_true_or_false(path):
     with pytest.raises(ArgumentTypeError, match=r"^verify: "):
         robocache.open(path, verify="yes")
     assert read_values(path) == [1.0]
-
-
-def test_each_thread_appends_to_its_own_stream(path):
-    with robocache.Writer(path) as writer, writer.episode() as episode:
-
-        def record(name):
-            for i in range(2000):
-                episode.append(name, np.array([i]), np.array([[i, i]]))
-
-        threads = [threading.Thread(target=record, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    ds = robocache.open(path, verify=True)
-    for name in "abcd":
-        assert ds.streams[name].time_ns.tolist() == list(range(2000))
 
 
 def test_a_relative_path_is_fixed_at_construction(tmp_path, monkeypatch):

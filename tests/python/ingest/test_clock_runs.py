@@ -181,21 +181,17 @@ def mcap_without_chunks(folder, rows):
     return write_mcap(folder / "bag.mcap", make_topics(rows), order=find_file_order(rows), use_chunking=False)
 
 
-def bag_of_files(folder, rows):
+def bag_of_files(folder, rows, write=write_database, suffix=".db3"):
     """Writes the bag of a recorder that was restarted and writes to the same folder."""
-    for run in (0, 1):
-        write_database(folder / f"bag/bag_{run}.db3", make_topics([row for row in rows if row[0] == run]))
-    files = [f"bag_{run}.db3" for run in (0, 1)]
+    files = [f"bag_{run}{suffix}" for run in (0, 1)]
+    for run, file in enumerate(files):
+        write(folder / f"bag/{file}", make_topics([row for row in rows if row[0] == run]))
     write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in make_topics(rows).items()})
     return folder / "bag"
 
 
 def bag_of_mcaps(folder, rows):
-    for run in (0, 1):
-        write_mcap(folder / f"bag/bag_{run}.mcap", make_topics([row for row in rows if row[0] == run]))
-    files = [f"bag_{run}.mcap" for run in (0, 1)]
-    write_metadata(folder / "bag", files, {topic: len(msg) for topic, (_, msg) in make_topics(rows).items()})
-    return folder / "bag"
+    return bag_of_files(folder, rows, write_mcap, ".mcap")
 
 
 def database(folder, rows):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import assert_refused, assert_skipped, reasons
-from robocache.ingest import driver, preview
+from robocache.ingest import preview
 
 import robocache
 
@@ -629,23 +629,6 @@ def test_a_bad_cell_after_comments_is_named_by_its_line(lines, message_part, tmp
     refuse_csv(tmp_path, ["# one", "# two", "# three", *lines], *message_part)
 
 
-def test_a_file_is_scanned_once_for_all_its_empty_columns(tmp_path, monkeypatch):
-    from robocache.ingest import csv_begin as reader
-
-    names = ["t", *(f"empty_{column}" for column in range(8))]
-    for run in range(3):
-        write_lines(tmp_path / f"logs/run_{run}/imu.csv", ",".join(names), "0.0" + "," * 8, "0.5" + "," * 8)
-    files_read = []
-    read_cells = reader.read_cells
-    monkeypatch.setattr(
-        reader,
-        "read_cells",
-        lambda begin, *arguments: (files_read.append(begin.file), read_cells(begin, *arguments))[1],
-    )
-    robocache.ingest(tmp_path / "logs", tmp_path / "cache")
-    assert sorted(files_read) == sorted((tmp_path / "logs").rglob("*.csv"))
-
-
 def test_an_empty_column_has_the_type_of_its_name(tmp_path):
     """Files may have the columns in another order, so the index does not decide."""
     write_lines(tmp_path / "logs/1/imu.csv", "t,a,note,x", "0.0,1,,2")
@@ -863,15 +846,6 @@ def test_an_existing_cache_stays_without_overwrite(tmp_path):
     assert len(robocache.open(tmp_path / "cache").streams["imu"].time_ns) == 2
     write_lines(source / "imu.csv", "0.0,1")
     assert robocache.ingest(source, tmp_path / "cache", overwrite=True, time_unit="s").rows == {"imu": 1}
-
-
-def test_progress_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_REPORT_EVERY_S", math.inf)  # on a slow machine more steps would be shown
-    for number in range(3):
-        write_lines(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
-    lines = []
-    robocache.ingest(tmp_path / "log", tmp_path / "cache", progress=lambda *step: lines.append(step))
-    assert lines == [(0, 3, "0"), (1, 3, "1"), (2, 3, "2")]
 
 
 # ---- real data ----

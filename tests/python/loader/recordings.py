@@ -100,6 +100,15 @@ def write(path, recording, nominal=(), *, streams=None, columns=None, provenance
     return robocache.open(path)
 
 
+def write_one_stream(path, rows, dtype=np.float64):
+    """Writes episodes of these rows of the stream `x`, with different stamps. Returns the dataset, and (episode, stamp) of each row."""
+    rng = np.random.default_rng(3)
+    recording = [
+        {"x": (10**9 * e + np.arange(n) * 1000, rng.normal(size=(n, 3)).astype(dtype))} for e, n in enumerate(rows)
+    ]
+    return write(path, recording), ticks_of(recording, "x")
+
+
 def write_texts(path, episodes, counts=None, *, attributes=None, columns=None, tables=()):
     """Writes [{stream: [(time, text or index)]}], with times in units of 0.1 s from the episode's start.
 

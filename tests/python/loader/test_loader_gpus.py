@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from loaders_by_keywords import loader_by_keywords
-from recordings import ALL_WINDOWS, assert_same_batches, batches_of, small_loader, ticks_of, write
+from recordings import ALL_WINDOWS, assert_same_batches, batches_of, small_loader, write, write_one_stream
 from reference.mixture import draw
 
 import robocache
@@ -40,13 +40,7 @@ def ranks(request, cuda):
 
 @pytest.fixture(scope="module")
 def one_stream(tmp_path_factory):
-    """Returns a dataset of one stream, with 2,111 different stamps in 4 episodes, and its (episode, stamp) of each row."""
-    rng = np.random.default_rng(3)
-    recording = [
-        {"x": (10**9 * e + np.arange(n) * 1000, rng.normal(size=(n, 3)).astype(np.float32))}
-        for e, n in enumerate([500, 1, 600, 1010])
-    ]
-    return write(tmp_path_factory.mktemp("nccl") / "cache", recording), ticks_of(recording, "x")
+    return write_one_stream(tmp_path_factory.mktemp("nccl") / "cache", [500, 1, 600, 1010], np.float32)
 
 
 def torchrun(tmp_path, ranks, program, *arguments):

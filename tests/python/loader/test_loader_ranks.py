@@ -24,8 +24,8 @@ from recordings import (
     joined,
     position_of,
     small_loader,
-    ticks_of,
     write,
+    write_one_stream,
 )
 from reference.compare import to_numpy
 from reference.mixture import draw
@@ -64,12 +64,7 @@ def all_indices_of(loader, ticks):
 
 @pytest.fixture(scope="module")
 def one_stream(tmp_path_factory):
-    """Returns a dataset of one stream, with 211 different stamps in 5 episodes, and its (episode, stamp) of each row."""
-    rng = np.random.default_rng(3)
-    recording = [
-        {"x": (10**9 * e + np.arange(n) * 1000, rng.normal(size=(n, 3)))} for e, n in enumerate([50, 1, 60, 2, 98])
-    ]
-    return write(tmp_path_factory.mktemp("ranks") / "cache", recording), ticks_of(recording, "x")
+    return write_one_stream(tmp_path_factory.mktemp("ranks") / "cache", [50, 1, 60, 2, 98])
 
 
 def loader_of(one_stream, **options):
