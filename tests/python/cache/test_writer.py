@@ -457,19 +457,6 @@ def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
     write(path.parent / "cache2", 2.0)  # beside the first cache
 
 
-def test_existing_paths_are_kept(path):
-    write(path, 1.0)
-    with pytest.raises(robocache.FileError, match="cache: "):
-        robocache.Writer(path)
-    other = path.parent / "thesis"
-    other.mkdir()
-    (other / "chapter1.tex").write_text("years of work")
-    with pytest.raises(robocache.FileError, match="thesis: "):
-        robocache.Writer(other, overwrite=True)
-    assert (other / "chapter1.tex").read_text() == "years of work"
-    assert read_values(path) == [1.0]
-
-
 def test_options_are_true_or_false(path):
     """Python takes the text "no" for true, so overwrite="no" would replace a cache."""
     write(path, 1.0)
