@@ -7,6 +7,7 @@
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/align/window_item.hpp"
 #include "robocache/align/window_math.hpp"
+#include "robocache/core/row_range.hpp"
 #include "robocache/interpolation/methods.hpp"
 #include "robocache/source/read_rows.hpp"
 
@@ -236,11 +237,6 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
 }
 
 // The rows of an episode that steps use, with the rows around them that their curves read.
-struct RowRange {
-  int64_t begin;
-  int64_t end;
-};
-
 RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked) {
   if (picked.kind == PickKind::kAbsent) return {0, 0};
   const int reach = picked.kind == PickKind::kMix ? reach_of(s.method) : 0;

@@ -36,7 +36,7 @@ class Camera {
     std::shared_ptr<const Dataset> dataset;
     int64_t stream;
     std::shared_ptr<const ResidentStream> files;  // null: the host does not read them
-    std::optional<RowSpan> part = {};             // only these rows are drawn
+    std::optional<RowRange> part = {};            // only these rows are drawn
   };
 
   struct Source {

@@ -125,12 +125,12 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
 
 // With shard_episodes, returns the span of rows from this rank's first episode to its last, with those of all episodes between
 // them, also if this rank does not draw from these. Else none, which means all rows.
-std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) const {
+std::optional<RowRange> LoaderStreams::part_of(size_t source, int64_t stream) const {
   const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
   if (!options_.shard_episodes || episodes.empty()) return {};
   const auto [first, last] = std::minmax_element(episodes.begin(), episodes.end());
   const auto offsets = dataset(source).stream(stream).row_offsets;
-  return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
+  return RowRange{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
 // Returns the tier that the caller wants for a key, and the bytes that it needs, without those of streams in `counted`, to which

@@ -69,7 +69,7 @@ class LoaderStreams {
 
  private:
   const Dataset& dataset(size_t source) const { return *options_.sources[source].dataset; }
-  std::optional<RowSpan> part_of(size_t source, int64_t stream) const;
+  std::optional<RowRange> part_of(size_t source, int64_t stream) const;
   void make_cameras();
   BatchSpec spec_of(size_t source) const;
   std::vector<Residency> decide();

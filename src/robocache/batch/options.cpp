@@ -160,7 +160,7 @@ void share_episodes(const LoaderOptions& options, SourceRequest& source) {
       const Stream* const stream = source.stream_of(request);
       if (stream == nullptr) continue;
       bytes += ResidentStream::bytes(*source.dataset, *source.streams[request],
-                                     RowSpan{stream->first_row(episode), stream->first_row(episode + 1)});
+                                     RowRange{stream->first_row(episode), stream->first_row(episode + 1)});
     }
     return static_cast<double>(bytes);
   };

@@ -64,7 +64,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
 struct DatasetStream {
   std::shared_ptr<const Dataset> dataset;
   int64_t stream;
-  std::optional<RowSpan> part = {};  // none: all rows
+  std::optional<RowRange> part = {};  // none: all rows
 };
 
 // Loads all streams of a key into its tier. If memory does not suffice although the budget did, an automatic key moves to the

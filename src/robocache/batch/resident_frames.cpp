@@ -23,7 +23,7 @@ constexpr int64_t kPieceBytes = int64_t{64} << 20;  // of frames that are loaded
 
 const Stream& stream_of(const FramesWanted& wanted) { return wanted.dataset->stream(wanted.stream); }
 
-RowSpan rows_of(const FramesWanted& wanted) { return wanted.part.value_or(RowSpan{0, stream_of(wanted).rows}); }
+RowRange rows_of(const FramesWanted& wanted) { return wanted.part.value_or(RowRange{0, stream_of(wanted).rows}); }
 
 FrameShape decoded_shape(const FramesWanted& wanted) {
   FrameShape shape = stored_shape(stream_of(wanted));
@@ -205,7 +205,7 @@ std::shared_ptr<const ResidentFrames> ResidentFrames::get(const FramesWanted& wa
 
 int64_t ResidentFrames::bytes(const FramesWanted& wanted) {
   if (wanted.tier != Tier::kDecoded) return ResidentStream::bytes(*wanted.dataset, wanted.stream, wanted.part);
-  const RowSpan rows = rows_of(wanted);
+  const RowRange rows = rows_of(wanted);
   const int64_t frame_bytes = decoded_shape(wanted).bytes() + (is_lazy(wanted) ? int64_t{sizeof(State)} : 0);
   return (rows.end - rows.begin) * frame_bytes;
 }
@@ -225,7 +225,7 @@ int64_t ResidentFrames::bytes_promised() { return promised_bytes(); }
 
 ResidentFrames::ResidentFrames(FramesWanted wanted)
     : wanted_(std::move(wanted)), rows_(rows_of(wanted_)), shape_(decoded_shape(wanted_)) {
-  const auto get_stream = [&](Device device, Tier tier, std::optional<RowSpan> part) {
+  const auto get_stream = [&](Device device, Tier tier, std::optional<RowRange> part) {
     return ResidentStream::get(wanted_.dataset, wanted_.stream, device, tier, part);
   };
   if (wanted_.resized) resize_ = resize_of(wanted_);

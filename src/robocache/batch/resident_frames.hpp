@@ -40,7 +40,7 @@ struct FramesWanted {
   Device device;
   Tier tier;                                // kDecoded; on a CUDA device also kDevice, kPinned for JPEGs and raw frames
   std::optional<FrameResize> resized = {};  // for kDecoded
-  std::optional<RowSpan> part = {};         // only these rows
+  std::optional<RowRange> part = {};        // only these rows
 
   bool operator==(const FramesWanted&) const = default;
 };
@@ -103,7 +103,7 @@ class ResidentFrames {
   void decode_row(int64_t row, uint8_t* to, FrameMemory& memory) const;
 
   FramesWanted wanted_;
-  RowSpan rows_;
+  RowRange rows_;
   FrameShape shape_;
   std::shared_ptr<const ResidentStream> stream_;  // raw frames as they are stored
   std::shared_ptr<const ResidentStream> files_;   // on the CPU

@@ -9,6 +9,7 @@
 
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/row_range.hpp"
 
 namespace robocache::cache {
 
@@ -16,12 +17,6 @@ namespace robocache::cache {
 inline constexpr int64_t kStatistics = 10;  // mean, std, min, max, q01, q10, q50, q90, q99, count
 inline constexpr int64_t kCountRow = kStatistics - 1;
 inline constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
-
-// The rows [begin, end).
-struct RowRange {
-  int64_t begin;
-  int64_t end;
-};
 
 // Returns a view of a table [kStatistics, features]. It is valid as long as the table.
 FeatureStats feature_stats(const double* table, int64_t features);

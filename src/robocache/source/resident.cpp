@@ -115,7 +115,7 @@ Living<ResidentStream>& living_streams() {
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
 
 // Gives equal choices one form: the host reads mapped files for every device, and on the CPU kPinned equals kDevice.
-void canonicalise(Device& device, Tier& tier, std::optional<RowSpan>& part) {
+void canonicalise(Device& device, Tier& tier, std::optional<RowRange>& part) {
   if (tier == Tier::kMapped) {
     device = {};
     part.reset();
@@ -174,7 +174,7 @@ ResidentClock::ResidentClock(std::shared_ptr<const Dataset> dataset, int64_t str
 }
 
 std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                          Device device, Tier tier, std::optional<RowSpan> part) {
+                                                          Device device, Tier tier, std::optional<RowRange> part) {
   canonicalise(device, tier, part);
   const auto matches = [&](const ResidentStream& resident) {
     return resident.matches(*dataset, stream, device, tier, part);
@@ -186,13 +186,13 @@ std::shared_ptr<const ResidentStream> ResidentStream::get(std::shared_ptr<const 
   });
 }
 
-int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowSpan> part) {
+int64_t ResidentStream::bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part) {
   const Stream& from = dataset.stream(stream);
   return first_byte(from, part ? part->end : from.rows) - first_byte(from, part ? part->begin : 0);
 }
 
 int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                                      std::optional<RowSpan> part) {
+                                      std::optional<RowRange> part) {
   canonicalise(device, tier, part);
   const int64_t total = bytes(dataset, stream, part);
   if (tier == Tier::kMapped || total == 0) return 0;
@@ -205,18 +205,18 @@ int64_t ResidentStream::bytes_present(const Dataset& dataset, int64_t stream, De
 }
 
 bool ResidentStream::matches(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                             std::optional<RowSpan> part) const {
+                             std::optional<RowRange> part) const {
   return dataset_.get() == &dataset && stream_ == stream && device_ == device && tier_ == tier && part_ == part;
 }
 
 ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
-                               std::optional<RowSpan> part)
+                               std::optional<RowRange> part)
     : dataset_(std::move(dataset)), stream_(stream), device_(device), tier_(tier), part_(part) {
   clock_ = ResidentClock::get(dataset_, stream, device);
   const Stream& from = dataset_->stream(stream);
   rows_ = {clock_->on_device(), nullptr, from.features, from.dtype};
   const int64_t size = bytes(*dataset_, stream, part);
-  const RowSpan row_span = part.value_or(RowSpan{0, from.rows});
+  const RowRange row_span = part.value_or(RowRange{0, from.rows});
   const int64_t begin = first_byte(from, row_span.begin);  // below, `values` begins this far before the copy
   row_bytes_ = from.features * dtype_size(from.dtype);
   if (from.blob_offsets != nullptr) {

@@ -18,6 +18,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/cache/file.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/core/row_range.hpp"
 #include "robocache/source/host_copy.hpp"
 #include "robocache/source/rows.hpp"
 #include "robocache/source/tier.hpp"
@@ -70,15 +71,15 @@ class ResidentStream {
   // indices; rows() may be read only there. Such a copy is not shared. Throws FileError, DeviceError, and OutOfMemory
   // that names the stream, its bytes and the free bytes: another tier may fit.
   static std::shared_ptr<const ResidentStream> get(std::shared_ptr<const Dataset> dataset, int64_t stream,
-                                                   Device device, Tier tier, std::optional<RowSpan> part = {});
+                                                   Device device, Tier tier, std::optional<RowRange> part = {});
 
   // Returns the bytes that the values take in the tier's memory; kMapped takes them only in the page cache.
-  static int64_t bytes(const Dataset& dataset, int64_t stream, std::optional<RowSpan> part = {});
+  static int64_t bytes(const Dataset& dataset, int64_t stream, std::optional<RowRange> part = {});
 
   // Returns how many of these bytes are in memory already, in this process or shared by ranks of this host. They are
   // not part of the free memory, and get() takes no more for them.
   static int64_t bytes_present(const Dataset& dataset, int64_t stream, Device device, Tier tier,
-                               std::optional<RowSpan> part = {});
+                               std::optional<RowRange> part = {});
 
   Tier tier() const { return tier_; }  // never kPinned on the CPU
   const ResidentClock& clock() const { return *clock_; }
@@ -90,7 +91,7 @@ class ResidentStream {
   StreamRows rows() const { return rows_; }
 
   // Returns the range of a row's bytes among the stream's bytes.
-  RowSpan bytes_of(int64_t row) const {
+  RowRange bytes_of(int64_t row) const {
     if (blob_offsets_.empty()) return {row * row_bytes_, (row + 1) * row_bytes_};
     const auto index = static_cast<size_t>(row - first_blob_);
     return {blob_offsets_[index], blob_offsets_[index + 1]};
@@ -111,14 +112,14 @@ class ResidentStream {
 
  private:
   ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t stream, Device device, Tier tier,
-                 std::optional<RowSpan> part);
-  bool matches(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowSpan> part) const;
+                 std::optional<RowRange> part);
+  bool matches(const Dataset& dataset, int64_t stream, Device device, Tier tier, std::optional<RowRange> part) const;
 
   std::shared_ptr<const Dataset> dataset_;
   int64_t stream_;
   Device device_;
   Tier tier_;
-  std::optional<RowSpan> part_;
+  std::optional<RowRange> part_;
   std::shared_ptr<const ResidentClock> clock_;
   DeviceBuffer device_memory_;
   HostCopy host_memory_;

@@ -30,14 +30,6 @@ struct StreamClock {
   friend bool operator==(const StreamClock&, const StreamClock&) = default;
 };
 
-// Rows [begin, end) of a clock.
-struct RowSpan {
-  int64_t begin;
-  int64_t end;
-
-  friend bool operator==(const RowSpan&, const RowSpan&) = default;
-};
-
 // Rows in a file that is read with pread. If the file was cut short, pread returns fewer bytes; a mapping would end the
 // process.
 struct FileRows {

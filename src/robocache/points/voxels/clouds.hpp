@@ -6,6 +6,7 @@
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/host_device.hpp"
 #include "robocache/core/lengths.hpp"
+#include "robocache/core/row_range.hpp"
 
 namespace robocache {
 
@@ -30,11 +31,6 @@ struct Clouds {
 ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
   return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
 }
-
-struct RowRange {
-  int64_t begin;
-  int64_t end;
-};
 
 // Returns the rows of cloud b that are points, as indices in the cloud; in a ragged batch, in the array. Only the CPU
 // calls this, because lengths and offsets must have been checked.
