@@ -79,11 +79,18 @@ def _failure(array: Any) -> str | None:
 _OLDEST = 80  # compute capability 8.0
 
 
+def lacks_kernels(capability: int) -> str | None:
+    """Returns the reason why a device of this compute capability (80 for 8.0) runs no kernel, or None."""
+    if capability >= _OLDEST:
+        return None
+    version = "{}.{}".format(*divmod(capability, 10))
+    return f'RoboCache has no kernels for compute capability {version}, only for 8.0 (Ampere) or later; use device="cpu"'
+
+
 def _device_failure(index: int, capability: int, torch: Any | None) -> str | None:
-    """Returns the reason why a device does not work, or None. `capability` is 80 for 8.0."""
-    if capability < _OLDEST:
-        version = "{}.{}".format(*divmod(capability, 10))
-        return f'RoboCache has no kernels for compute capability {version}, only for 8.0 (Ampere) or later; use device="cpu"'
+    """Returns the reason why a device does not work, or None."""
+    if reason := lacks_kernels(capability):
+        return reason
     failure = _failure(partial(torch.tensor, device=f"cuda:{index}")) if torch else None
     if failure and "no kernel image" in failure:  # cudaErrorNoKernelImageForDevice, of this package or of torch
         failure += f"; build with ROBOCACHE_CUDA_ARCHITECTURES={capability}-real, and take a torch for this GPU"

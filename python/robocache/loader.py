@@ -26,6 +26,7 @@ from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
 from .former_options import takes_former_options
+from .installation import lacks_kernels
 from .iteration import BatchesInOrder, Position
 from .loader_options import as_window, chosen_by, of_type, open_loader
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
@@ -49,6 +50,8 @@ _memory = _lib.function("batch_memory")
 _array = _lib.function("batch_array")
 _arrays = _lib.function("batch_arrays")
 _cuda_unavailable = _lib.function("cuda_unavailable_reason")
+_cuda_devices = _lib.function("cuda_device_count")
+_compute_capability = _lib.function("cuda_device_compute_capability")
 # _arrays needs the GIL. The others are so short that releasing it would take longer.
 _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
@@ -362,7 +365,9 @@ class Loader(BatchesInOrder):
     def _device_name(self, device: Any) -> str:
         torch = self._torch
         if device is None:
-            device = "cpu" if torch is None or _cuda_unavailable() or not torch.cuda.is_available() else "cuda"
+            if torch is None or _cuda_unavailable() or not torch.cuda.is_available():
+                return "cpu"
+            device = "cpu" if lacks_kernels(_compute_capability(torch.cuda.current_device())) else "cuda"
         # The CPU may have an index in torch: Accelerate sets one on several ranks.
         name = "cpu" if getattr(device, "type", None) == "cpu" else _lib.text("device", str(device))
         if not name.startswith("cuda"):
@@ -373,7 +378,12 @@ class Loader(BatchesInOrder):
             )
         if reason := _cuda_unavailable():
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
-        return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
+        name = f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
+        index = name.removeprefix("cuda:")
+        is_here = index.isdecimal() and int(index) < _cuda_devices()
+        if is_here and (reason := lacks_kernels(_compute_capability(int(index)))):
+            raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
+        return name
 
     def _image_transforms(self, default: Window) -> dict[str, Any]:
         """Returns the `transform` of each camera that has one."""

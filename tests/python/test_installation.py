@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import robocache
@@ -164,6 +165,32 @@ def test_a_device_without_kernels(plugin):
     )
     code, out = info(**environment)
     assert code == 1 and "Fake T4, sm 7.5" in out and "does not work: RoboCache has no kernels" in out
+
+
+# torch as it is where it finds one GPU.
+LOADER = """
+import torch
+torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
+import sys, robocache
+def device_of(device):
+    try:
+        return robocache.Loader(sys.argv[1], batch_size=4, delta_timestamps={"joint": [0.0]}, device=device).device
+    except robocache.errors.DeviceError as error:
+        return str(error)
+print(*map(device_of, (None, "cuda", "cuda:0", "cpu")), sep="\\n")
+"""
+
+
+def test_a_loader_beside_a_device_without_kernels_is_on_the_cpu(plugin, tmp_path):
+    pytest.importorskip("torch")
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("joint", np.arange(10) * 10**7, np.zeros((10, 2), np.float32))
+    environment = {**os.environ, **plugin, "FAKE_GPUS": "1", "FAKE_DRIVER": "13000", "FAKE_CAPABILITY": "75"}
+    environment["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
+    command = [sys.executable, "-c", LOADER, tmp_path / "cache"]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    refusal = f"device: 'cuda:0' cannot be used: {installation.lacks_kernels(75)}"
+    assert output.splitlines() == ["cpu", refusal, refusal, "cpu"]
 
 
 def test_a_device_of_another_architecture(monkeypatch):
