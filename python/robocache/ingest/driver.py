@@ -708,7 +708,7 @@ class Driver:
         facts = samples.facts
         if earlier is None:
             self._writer.stream(name, **facts)  # here and not only in end(), so that the error names the file
-        elif earlier.facts != facts:
+        elif _given(earlier.facts) != _given(facts):
             now_has, had = describe_difference(facts, earlier.facts), describe_difference(earlier.facts, facts)
             raise ArgumentError(
                 f"stream {name!r}: {now_has}, but before it {had}; ingest this recording into a cache of its own, for a list of Sources"
@@ -831,6 +831,11 @@ def _put_in_order(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterato
         for number, ready in order.take(name, samples):
             yield name, number, ready
     yield from order.end()
+
+
+def _given(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts that are not None. Text has no names at all: that numbers are no text is refused when they are written."""
+    return {fact: value for fact, value in facts.items() if value is not None}
 
 
 def describe_difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:

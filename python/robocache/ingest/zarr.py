@@ -244,7 +244,7 @@ def _find_clock(
     """Returns the user's rate; without it `data/timestamp`; without that the rate in the root's attributes."""
     if options.rate_hz is None:
         for array in arrays:
-            if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
+            if array.key == "data/timestamp" and array.dtype.str[1:] == "f8" and array.shape[1:] in ((), (1,)):
                 units = own_units(array.attributes, 1).get("units")
                 if units and not _SECONDS.match(str(units)):
                     hint = "rate_hz (--rate-hz) takes rows at a rate instead"

@@ -176,3 +176,12 @@ def test_rates_that_disagree_are_refused_by_name(tmp_path):
     dataset = robocache.open(tmp_path / "cache")
     assert [dataset.episode(index)["action"][0][1] for index in range(2)] == [33_333_333, 66_666_667]
     assert dataset.provenance["aloha"] == {"rates": {"30 Hz, fps": 1, "15 Hz, fps": 1}}
+
+
+@pytest.mark.parametrize("kinds", [("text", "numbers"), ("numbers", "text")])
+def test_text_and_numbers_of_one_name_are_refused_by_kind(kinds, tmp_path):
+    notes = {"text": np.array([b"grasp"] * 20), "numbers": np.arange(20.0)}
+    for number, kind in enumerate(kinds):
+        write_hdf5(tmp_path / f"s/episode_{number}.hdf5", {"action": np.zeros((20, 7)), "note": notes[kind]})
+    with pytest.raises(robocache.Error, match=f"'note': expected {kinds[0]} as in its first rows, got {kinds[1]}"):
+        robocache.ingest(tmp_path / "s", tmp_path / "cache", format="aloha", rate_hz=50)

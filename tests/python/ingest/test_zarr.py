@@ -19,6 +19,7 @@ from damage import damage
 from outcomes import assert_unread, ingest_and_open
 from soak import rounds
 from yields import Yields, pixels
+from zarr_files import write_zarr
 
 import robocache
 
@@ -172,6 +173,8 @@ def test_timestamps_are_the_clock(tmp_path):
     assert yields[0]["action"][0].tolist() == expected
     assert set(yields.clocks.values()) == {"recorded"} and "timestamp" not in yields[0]
     assert yields.left_out == {"data/timestamp": "the clock, time_ns of every stream"}
+    big_endian = write_zarr(tmp_path / "b", {"action": np.zeros((17, 2)), "timestamp": stamps.astype(">f8")}, ENDS)
+    assert Yields("zarr", big_endian)[0]["action"][0].tolist() == expected
     yields = Yields("zarr", store, rate_hz=10)
     assert set(yields.clocks.values()) == {"nominal"} and yields[0]["timestamp"][1].tolist() == stamps[:3].tolist()
     stamps[5] = np.nan
