@@ -84,7 +84,9 @@ def lacks_kernels(capability: int) -> str | None:
     if capability >= _OLDEST:
         return None
     version = "{}.{}".format(*divmod(capability, 10))
-    return f'RoboCache has no kernels for compute capability {version}, only for 8.0 (Ampere) or later; use device="cpu"'
+    return (
+        f'RoboCache has no kernels for compute capability {version}, only for 8.0 (Ampere) or later; use device="cpu"'
+    )
 
 
 def _device_failure(index: int, capability: int, torch: Any | None) -> str | None:
