@@ -7,6 +7,8 @@
 #include <type_traits>
 #ifdef __x86_64__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "robocache/core/cpu_isa.hpp"
@@ -94,6 +96,11 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
       }
 #endif
     }
+#elif defined(__aarch64__)
+    if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float> && kCount == 4) {
+      y = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
+      return;
+    }
 #endif
     for (int i = 0; i < kCount; ++i) y[i] = to_work<Work>(from[i]);
   }
@@ -147,6 +154,11 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
         return;
       }
 #endif
+    }
+#elif defined(__aarch64__)
+    if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float> && kCount == 4) {
+      vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(y)));
+      return;
     }
 #endif
     for (int i = 0; i < kCount; ++i) to[i] = rounded_once<T, Work>(y[i]);

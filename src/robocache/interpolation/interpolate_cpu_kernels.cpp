@@ -2,6 +2,8 @@
 #include <cstdint>
 #ifdef __F16C__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "robocache/interpolation/interpolate.hpp"
@@ -23,8 +25,8 @@ void mix_row(const T* a, const T* b, Work w, T* out, int64_t n) {
   for (int64_t d = 0; d < n; ++d) out[d] = from_work<T>(lerp(to_work<Work>(a[d]), to_work<Work>(b[d]), w));
 }
 
-#ifdef __F16C__
 // The compiler does not vectorise conversions of float16.
+#ifdef __F16C__
 inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, int64_t n) {
   const __m256 weight = _mm256_set1_ps(w);
   int64_t d = 0;
@@ -33,6 +35,18 @@ inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, i
     const __m256 right = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + d)));
     const __m256 mixed = _mm256_fmadd_ps(weight, _mm256_sub_ps(right, left), left);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + d), _mm256_cvtps_ph(mixed, _MM_FROUND_TO_NEAREST_INT));
+  }
+  for (; d < n; ++d) out[d] = from_work<Float16>(lerp(to_work<float>(a[d]), to_work<float>(b[d]), w));
+}
+#elif defined(__aarch64__)
+inline float32x4_t load_four(const Float16* x) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&x->bits))); }
+inline void store_four(float32x4_t y, Float16* to) { vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(y))); }
+
+inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, int64_t n) {
+  int64_t d = 0;
+  for (; d + 4 <= n; d += 4) {
+    const float32x4_t left = load_four(a + d);
+    store_four(vfmaq_n_f32(left, vsubq_f32(load_four(b + d), left), w), out + d);
   }
   for (; d < n; ++d) out[d] = from_work<Float16>(lerp(to_work<float>(a[d]), to_work<float>(b[d]), w));
 }
@@ -101,6 +115,10 @@ void store_as(const Work* from, int64_t n, void* to, int64_t stride) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(y + d),
                        _mm256_cvtps_ph(_mm256_loadu_ps(from + d), _MM_FROUND_TO_NEAREST_INT));
     }
+  }
+#elif defined(__aarch64__)
+  if constexpr (std::is_same_v<T, Float16> && std::is_same_v<Work, float>) {
+    for (; stride == 1 && d + 4 <= n; d += 4) store_four(vld1q_f32(from + d), y + d);
   }
 #endif
   for (; d < n; ++d) y[d * stride] = rounded_once<T>(from[d]);
