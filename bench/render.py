@@ -555,7 +555,7 @@ def render_shapes(result: dict) -> str:
     return text
 
 
-# ---- docs/formats.md ----
+# ---- docs/start.md ----
 
 
 def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
@@ -570,6 +570,23 @@ def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str
         )
     columns = ["", "on", "CPU time to the first batch", "of an import beyond numpy and tvm_ffi", "installed"]
     return format_table(columns, shown_rows)
+
+
+# ---- docs/benchmarks.md, at its end ----
+
+
+def render_instructions(path: Path = ROOT / "bench/results/instructions/qemu.json") -> str:
+    """Returns the table of the result of bench/instructions.py."""
+    result = json.loads(path.read_text())
+    rows = [
+        [job.replace("_", " "), *(format_number(counts[machine]) for machine in ("aarch64", "x86_64"))]
+        for job, counts in result["instructions_an_element"].items()
+    ]
+    table = format_table(["instructions an element", "aarch64", "x86-64 with AVX2"], rows)
+    return f"`bench/instructions.py`, {result['date']}, commit {result['commit']}, counted by {result['counted_by']}.\n\n{table}"
+
+
+# ---- docs/formats.md ----
 
 
 def render_formats(results: Results) -> str:
@@ -596,6 +613,7 @@ BLOCKS = [
     ("README.md", "three", render_three_numbers),
     ("README.md", "bench", render_readme),
     ("docs/benchmarks.md", "bench", render_benchmarks),
+    ("docs/benchmarks.md", "instructions", lambda _: render_instructions()),
     ("docs/live.md", "sets", render_sets),
     ("docs/images.md", "bench", render_cameras),
     ("docs/formats.md", "bench", render_formats),

@@ -1,9 +1,10 @@
 """64-bit ARM under qemu: the shipped wheel gives the stored results of x86-64; the C++ tests pass; Python's `cache`,
-`ops` and `loader` tests pass.
+`ops` and `loader` tests pass; loops take no more instructions than bench/results/instructions has.
 
 `./dev release` runs these tests, after `./dev wheel`. They take an hour.
 """
 
+import importlib
 import json
 import os
 import re
@@ -111,6 +112,27 @@ def test_cpp(tmp_path):
         assert completed.returncode == 0, f"{program.name}: {completed.stdout[-5000:]}{completed.stderr[-2000:]}"
         passed += int(re.search(r"\[  PASSED  \] (\d+) tests?\.", completed.stdout)[1])
     assert passed >= 360  # of 375; the others need CUDA or another processor
+
+
+def more_instructions(counts, recorded):
+    """Returns the jobs that take a tenth more instructions than recorded. The loader's vary by some hundredths."""
+    return [job for job, count in counts.items() if count > 1.1 * recorded[job]["aarch64"]]
+
+
+def test_loops_take_no_more_instructions(tmp_path, monkeypatch):
+    build = ROOT / "build/dist-aarch64"
+    if not (build / "librobocache.a").exists():
+        pytest.skip("NOT RUN: needs what ./dev wheel built")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    bench = importlib.import_module("instructions")
+    bench.compile_jobs("aarch64", build, tmp_path / "jobs")
+    jobs = bench.list_jobs("aarch64", tmp_path / "jobs")
+    recorded = json.loads((ROOT / "bench/results/instructions/qemu.json").read_text())["instructions_an_element"]
+    assert jobs == sorted(recorded)
+    counts = {job: bench.count("aarch64", tmp_path / "jobs", job) for job in jobs}
+    assert more_instructions(counts, recorded) == []
+    # Before its conversions were vector code, this job took 11.4.
+    assert more_instructions({"resample_linear_float16": 11.4}, recorded) == ["resample_linear_float16"]
 
 
 @pytest.mark.parametrize("room", ["cache", "ops", "loader"])
