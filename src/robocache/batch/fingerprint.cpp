@@ -10,9 +10,8 @@
 namespace robocache {
 namespace {
 
-constexpr int64_t kMostEpisodesWithStamps = 1024;  // the most episodes whose stamps are read
-constexpr int64_t kMostEpisodesWithRow = 4;        // the most episodes of which a row is read
-constexpr size_t kRowBytes = 4096;                 // the most bytes of a row that are read
+constexpr int64_t kMostEpisodesWithRow = 4;  // the most episodes of which a row is read
+constexpr size_t kRowBytes = 4096;           // the most bytes of a row that are read
 
 // Calls visit(i) for at most `count` indices below n: the first, the last, and others evenly spaced between them.
 template <class Visit>
@@ -30,12 +29,13 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
   add(selection_, anchors.period_ns);
   if (anchors.every != 1) add(selection_, anchors.every);
   selection_ = cache::crc32(anchors.table, static_cast<size_t>(anchors.runs) * sizeof(AnchorRun), selection_);
-  visit_some(anchors.runs, kMostEpisodesWithStamps, [&](int64_t run) {
-    const bool is_last = run + 1 == anchors.runs;
-    const int64_t end = is_last ? anchors.anchors : anchors.table[run + 1].first_anchor;
-    add(selection_, anchors.at(anchors.table[run].first_anchor).time_ns);
-    add(selection_, anchors.at(end - 1).time_ns);
-  });
+  // The ticks of a rate follow from the table and the period.
+  for (int64_t run = 0; anchors.tick_ns != nullptr && run < anchors.runs; ++run) {
+    const AnchorRun& entry = anchors.table[run];
+    const int64_t end = run + 1 == anchors.runs ? anchors.anchors : anchors.table[run + 1].first_anchor;
+    const int64_t ticks = std::max<int64_t>(0, (end - entry.first_anchor - 1) * anchors.every + 1);
+    selection_ = cache::crc32(anchors.tick_ns + entry.origin, static_cast<size_t>(ticks) * sizeof(int64_t), selection_);
+  }
   std::vector<char> row;
   for (int64_t stream_index = 0; stream_index < std::ssize(dataset.streams()); ++stream_index) {
     const Stream& stream = dataset.stream(stream_index);

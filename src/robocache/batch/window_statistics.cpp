@@ -194,7 +194,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   }
   const SourceRequest& drawn = mapped_loader.options().sources[0];
   for (const int64_t episode : *drawn.episodes) hash.add(static_cast<uint64_t>(episode));
-  // The fingerprint covers the times of some anchors only, and not the ticks that only goals may have.
+  // The fingerprint does not cover the ticks that only goals may have.
   if (!options.anchor_hz) hash.add(dataset.stream(drawn.anchor).clock_checksum);
   if (window.moment && options.anchor_hz) {
     for (size_t i = 0; i < mapped_loader.options().streams.size(); ++i) hash.add(drawn.stream_of(i)->clock_checksum);

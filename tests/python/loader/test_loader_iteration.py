@@ -427,6 +427,26 @@ def test_rule_36_a_state_of_another_dataset_is_refused(tmp_path, make, recording
             loader.load_state_dict(state)
 
 
+@pytest.mark.parametrize("episode", [0, 700, 1499])
+def test_rule_36_a_state_of_other_stamps_amid_an_episode_is_refused(tmp_path, make, episode):
+    """The number of rows, the first and the last stamp of each episode, and the values are the same."""
+
+    def record(name, moved):
+        times = [np.arange(5) * 1000 + number for number in range(1500)]
+        if moved:
+            times[episode] = times[episode] + [0, 0, 1, 0, 0]
+        return write(tmp_path / name, [{"x": (stamps, np.ones((5, 3)))} for stamps in times])
+
+    before, after = record("before", moved=False), record("after", moved=True)
+    state = make(before).state_dict()
+    make(record("same", moved=False)).load_state_dict(state)
+    with pytest.raises(robocache.ArgumentError, match="though both have 7500 anchors"):
+        make(after).load_state_dict(state)
+    for options in ({"anchors": robocache.Anchors(every=2)}, {"edges": "drop"}):
+        with pytest.raises(robocache.ArgumentError, match="though both have"):
+            make(after, **options).load_state_dict(make(before, **options).state_dict())
+
+
 def test_rule_36_a_state_from_before_an_append(tmp_path, make, recording):
     """The same episodes keep their order; a loader of all episodes now has more."""
     dataset = write(tmp_path / "cache", recording)
