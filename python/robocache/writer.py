@@ -101,7 +101,8 @@ class Writer:
         intrinsics: Any = None,
         resized: Mapping[str, Any] | None = None,
     ) -> None:
-        """Describes a stream. The call is optional, and may come at any time before the end.
+        """Describes a stream. The call is optional, and may come at any time before the end. Once rows are
+        appended, names and attributes that the stream has stay.
 
         Args:
             name: the stream. If nothing is appended to it, it is left out of the cache.
@@ -118,7 +119,8 @@ class Writer:
 
         Raises:
             ArgumentError: the clock is another one, a name is empty, the number of names does not fit the shape, no camera can
-                have the values, or appended frames have others. The message names the stream. The error may be raised when the first frames are appended.
+                have the values, or appended rows have other names or attributes, or frames others. The message names the
+                stream. The error may be raised when the first frames are appended.
             ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or one of
                 their values is not JSON-able.
         """

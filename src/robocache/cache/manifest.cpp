@@ -524,6 +524,10 @@ std::string check_object(std::string_view argument, std::string_view json) {
   return one_line(parse_argument(argument, json));
 }
 
+bool are_equal(std::string_view object, std::string_view other) {
+  return nlohmann::json::parse(object) == nlohmann::json::parse(other);
+}
+
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape) {
   const std::string color_space(name_of(frames.color_space));
   std::vector<DType> dtypes{DType::kUInt8};

@@ -86,6 +86,9 @@ std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64
 // Returns the object in canonical form. Throws ArgumentError that begins with `argument` if it is not a JSON object.
 std::string check_object(std::string_view argument, std::string_view json);
 
+// Returns whether two objects are equal; the order of their keys does not count.
+bool are_equal(std::string_view object, std::string_view other);
+
 // Returns why no decoded frame can have this dtype and shape in this codec, or "".
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape);
 

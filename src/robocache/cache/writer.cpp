@@ -211,9 +211,20 @@ void Writer::describe_stream(std::string_view name, Clock clock, std::vector<std
     if (stream->clock == Clock::kRecorded) clock = Clock::kRecorded;
     if (names != stream->names)
       cache::refuse_stream(name, "expected the names that it has in " + impl_->path + ", or none, got others");
-    if (attributes != stream->attributes_json) {
+    if (!cache::are_equal(attributes, stream->attributes_json)) {
       cache::refuse_stream(name, "expected the attributes that it has in " + impl_->path + ", " +
                                      stream->attributes_json + ", or none, got " + attributes);
+    }
+  } else if (impl_->by_name.contains(name)) {  // the appended rows would get the new description, too
+    const cache::Description earlier = impl_->description_of(name);
+    if (names.empty()) names = earlier.names;
+    if (attributes == "{}") attributes = earlier.attributes_json;
+    if (!earlier.names.empty() && names != earlier.names) {
+      cache::refuse_stream(name, "expected the names that its appended rows have, or none, got others");
+    }
+    if (earlier.attributes_json != "{}" && !cache::are_equal(attributes, earlier.attributes_json)) {
+      cache::refuse_stream(name, "expected the attributes that its appended rows have, " + earlier.attributes_json +
+                                     ", or none, got " + attributes);
     }
   }
   cache::Description description = impl_->description_of(name);

@@ -226,7 +226,6 @@ def test_every_kind_of_stream_keeps_its_attributes(path, rng):
     with robocache.Writer(path) as writer:
         for name in ("x", "cam", "cloud", "text", "never appended to"):
             writer.stream(name, attributes={**attributes, "name": name})
-        writer.stream("late", attributes={"units": "before"})
         with writer.episode() as episode:
             episode.append("x", [0], [[1.0, 2.0]])
             episode.append("cam", [0], np.zeros((1, 8, 8), np.uint8), codec="png")

@@ -265,6 +265,30 @@ def test_metadata_becomes_columns_with_their_types(path):
         assert table[name].to_pylist() == [row.get(name) for row in rows]
 
 
+def test_appended_rows_keep_their_names_and_attributes(path):
+    with robocache.Writer(path) as writer:
+        writer.stream("x", names=["a"], attributes={"units": "m"})
+        writer.stream("x", names=["b"], attributes={"units": "rad", "frame_id": "base"})  # no row has the other ones
+        with writer.episode() as episode:
+            episode.append("x", [0], [[0.0]])
+            episode.append("y", [0], [[0.0]])
+        for options in ({"attributes": {"units": "m"}}, {"attributes": {"units": "rad"}}, {"names": ["a"]}):
+            with pytest.raises(
+                ArgumentError, match=r"stream 'x': expected the (attributes|names) that its appended rows"
+            ):
+                writer.stream("x", **options)
+        writer.stream("x", names=["b"], attributes={"frame_id": "base", "units": "rad"})
+        writer.stream("x", clock="nominal")
+        writer.stream("y", attributes={"units": "s"})
+    streams = robocache.open(path).streams
+    assert (streams["x"].names, streams["x"].clock) == (["b"], "nominal")
+    assert streams["x"].attributes == {"units": "rad", "frame_id": "base"} and streams["y"].attributes == {"units": "s"}
+    with robocache.Writer(path, append=True) as writer:
+        writer.stream("x", attributes={"frame_id": "base", "units": "rad"})
+        with pytest.raises(ArgumentError, match="expected the attributes that it has"):
+            writer.stream("x", attributes={"units": "m"})
+
+
 def test_metadata_of_numpy_paths_and_enums(path):
     class Gripper(enum.IntEnum):
         OPEN = 1
