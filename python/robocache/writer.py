@@ -148,7 +148,8 @@ class Writer:
 
         Args:
             metadata: columns of the episodes table: str, int64, float, bool, None, or lists of str, int64 or float. A column has
-                one type in all episodes, except None; ints beside floats become floats.
+                one type in all episodes, except None; ints beside floats become floats. An int beside floats that float64 does not
+                hold (most beyond 2^53) is refused.
 
         Raises:
             ArgumentError, ArgumentTypeError: a value cannot be stored; the message names the column. Raised at the start of the

@@ -401,6 +401,29 @@ std::string column_type(const std::string& name, const Json& value) {
   return "list<" + item_type + ">";
 }
 
+// Returns a whole number among a value or its items that float64 does not hold.
+std::optional<int64_t> inexact_number(const Json& value) {
+  if (value.is_array()) {
+    for (const Json& item : value) {
+      if (const auto number = inexact_number(item)) return number;
+    }
+    return std::nullopt;
+  }
+  if (!value.is_number_integer()) return std::nullopt;
+  const auto number = value.get<int64_t>();
+  const auto rounded = static_cast<double>(number);
+  const bool is_exact = rounded < 0x1p63 && static_cast<int64_t>(rounded) == number;
+  return is_exact ? std::nullopt : std::optional(number);
+}
+
+void check_exact(const EpisodeColumn& column) {
+  if (column.inexact && column.type.find("float64") != std::string::npos) {
+    throw ArgumentError("episode metadata '", column.name,
+                        "': expected whole numbers that float64 holds, as the column has fractions too, got ",
+                        *column.inexact, "; a str holds its digits");
+  }
+}
+
 }  // namespace
 
 std::string stream_directory(std::string_view name) {
@@ -498,7 +521,8 @@ EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector
     const std::string type = column_type(name, *item);
     const auto column = std::ranges::find(metadata.columns, name, &EpisodeColumn::name);
     if (column == metadata.columns.end()) {
-      metadata.columns.push_back({name, type});
+      metadata.columns.push_back({name, type, inexact_number(*item)});
+      check_exact(metadata.columns.back());
       continue;
     }
     const std::string common = common_type(column->type, type);
@@ -507,8 +531,23 @@ EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector
                           type, " ", one_line(*item).substr(0, 80));
     }
     column->type = common;
+    if (!column->inexact) column->inexact = inexact_number(*item);
+    check_exact(*column);
   }
   return metadata;
+}
+
+void find_inexact(std::string_view episodes_jsonl, std::vector<EpisodeColumn>& columns) {
+  const auto may_be = [](const EpisodeColumn& column) { return column.type.find("int64") != std::string::npos; };
+  const auto first = columns.begin() + std::ssize(automatic_columns());
+  if (std::none_of(first, columns.end(), may_be)) return;
+  for (size_t begin = 0, end = 0; (end = episodes_jsonl.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+    const Json line = Json::parse(episodes_jsonl.substr(begin, end - begin), nullptr, false);
+    for (auto column = first; column != columns.end(); ++column) {
+      const auto value = line.find(column->name);
+      if (!column->inexact && may_be(*column) && value != line.end()) column->inexact = inexact_number(*value);
+    }
+  }
 }
 
 std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64_t>> span_ns,

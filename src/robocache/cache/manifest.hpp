@@ -39,6 +39,7 @@ std::string stream_directory(std::string_view name);
 struct EpisodeColumn {
   std::string name;
   std::string type;  // "bool", "int64", "float64", "string", "null" or "list<TYPE>" with any type except bool
+  std::optional<int64_t> inexact = {};  // a whole number of the column that float64 does not hold; not in the manifest
 
   bool operator==(const EpisodeColumn&) const = default;
 };
@@ -75,8 +76,11 @@ struct EpisodeMetadata {
 };
 
 // Checks the metadata of an episode; `known` are the columns of the earlier ones. Throws ArgumentError if it is not an object of
-// the allowed values, or if a column changes its type.
+// the allowed values, if a column changes its type, or if one of float64 gets a whole number that float64 does not hold.
 EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector<EpisodeColumn>& known);
+
+// Sets `inexact` of the columns that episodes.jsonl has.
+void find_inexact(std::string_view episodes_jsonl, std::vector<EpisodeColumn>& columns);
 
 // Returns a line of episodes.jsonl with its line end. `span_ns` holds the earliest and the latest stamp, if there is
 // one.

@@ -152,9 +152,12 @@ void Writer::Impl::restore_state(bool verify) {
   generation = before->generation + 1;
   provenance = before->provenance_json;
   episodes = before->episodes;
-  episode_columns = before->episode_columns;
   const auto dataset = Dataset::open(home);
-  if (verify) dataset->verify_for_append();  // else new statistics of all rows would hide damage
+  if (verify) {
+    dataset->verify_for_append();  // else new statistics of all rows would hide damage
+    episode_columns = before->episode_columns;
+    cache::find_inexact(dataset->episodes_jsonl(), episode_columns);
+  }
   for (const Stream& stream : dataset->streams()) {
     streams.push_back(std::make_unique<cache::StreamFiles>(stream, home, before->files, behind.get()));
     by_name.emplace(stream.name, streams.back().get());

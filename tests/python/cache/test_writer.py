@@ -265,6 +265,49 @@ def test_metadata_becomes_columns_with_their_types(path):
         assert table[name].to_pylist() == [row.get(name) for row in rows]
 
 
+LARGE = 2**53 + 1  # float64 rounds it
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(LARGE, 0.5), (0.5, -LARGE), ([LARGE, 1], [0.5]), ([0.5], [1, LARGE]), (1, LARGE, None, 0.5), ([LARGE, 0.5],)],
+)
+@pytest.mark.parametrize("route", ["one writer", "appends", "commits"])
+def test_whole_numbers_that_float64_rounds_are_refused_beside_floats(values, route, path):
+    def write_episode(writer, value):
+        with writer.episode(seed=value) as episode:
+            episode.append("x", [0], [0.0])
+
+    message = r"episode metadata 'seed': .*float64 holds.*got -?9007199254740993; a str holds its digits"
+    if route == "appends":
+        for number, value in enumerate(values[:-1]):
+            with robocache.Writer(path, append=number > 0) as writer:
+                write_episode(writer, value)
+        with robocache.Writer(path, append=len(values) > 1) as writer:
+            with pytest.raises(ArgumentError, match=message):
+                write_episode(writer, values[-1])
+            write_episode(writer, None)
+    else:
+        with robocache.Writer(path) as writer:
+            for value in values[:-1]:
+                write_episode(writer, value)
+                if route == "commits":
+                    writer.commit()
+            with pytest.raises(ArgumentError, match=message):
+                write_episode(writer, values[-1])
+            write_episode(writer, None)
+    assert robocache.open(path).episodes["seed"].to_pylist() == [*values[:-1], None]
+
+
+@pytest.mark.parametrize("values", [(2**53, 0.5), (0.5, 2**60), (LARGE, 1), ([2**62], [0.5]), (-(2**63), 0.5)])
+def test_whole_numbers_that_float64_holds_are_kept(values, path):
+    with robocache.Writer(path) as writer:
+        for value in values:
+            with writer.episode(seed=value) as episode:
+                episode.append("x", [0], [0.0])
+    assert robocache.open(path).episodes["seed"].to_pylist() == list(values)
+
+
 def test_appended_rows_keep_their_names_and_attributes(path):
     with robocache.Writer(path) as writer:
         writer.stream("x", names=["a"], attributes={"units": "m"})
