@@ -168,6 +168,11 @@ class Operation:
         except UnicodeEncodeError as error:  # a lone surrogate, from os.fsdecode of a name that is not UTF-8
             name = next(name for name, value in call.items() if _contains(value, error.object))
             raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
+        except errors.Error:
+            raise
+        except (TypeError, BufferError) as error:  # an array refuses its own export, as pyarrow's does with nulls
+            names = ", ".join(name for name, array in self.named_arrays(call) if not isinstance(array, np.ndarray))
+            raise errors.ArgumentTypeError(f"{names}: {error}") from error
         if returned is None:
             return [None if out is False else out for out in results]
         like = call[self._first_array]

@@ -284,6 +284,10 @@ class EpisodeWriter:
         except UnicodeEncodeError:
             _lib.text("stream", stream)  # raises
             raise
+        except errors.Error:
+            raise
+        except (TypeError, BufferError) as error:  # the array refuses its own export, as pyarrow's does with nulls
+            raise errors.ArgumentTypeError(f"stream '{stream}': {error}") from error
 
     def end(self, **metadata: Any) -> None:
         """Ends the episode before the end of the ``with`` block.
@@ -312,14 +316,19 @@ class EpisodeWriter:
             values = np.frombuffer(b"".join(texts), np.uint8)
             offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         values, offsets = _as_array(stream, "values", values), _as_array(stream, "offsets", offsets)
-        _writer_append_ragged(
-            self._writer,
-            stream,
-            _tensor(stream, "time_ns", times),
-            _tensor(stream, "values", values),
-            _tensor(stream, "offsets", offsets),
-            kind,
-        )
+        try:
+            _writer_append_ragged(
+                self._writer,
+                stream,
+                _tensor(stream, "time_ns", times),
+                _tensor(stream, "values", values),
+                _tensor(stream, "offsets", offsets),
+                kind,
+            )
+        except errors.Error:
+            raise
+        except (TypeError, BufferError) as error:
+            raise errors.ArgumentTypeError(f"stream '{stream}': {error}") from error
 
     def _append_frames(
         self, stream: str, times: Any, values: Any, codec: str | None, quality: int, subsampling: str

@@ -143,6 +143,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         ([0, 1], [np.uint64(2**64 - 1), np.int64(-1)], ArgumentTypeError, "values: .*got 18446744073709551615"),
         ([0, 1], [np.uint64([2**63 + 1]), np.int64([-1])], ArgumentTypeError, "values: .*got 9223372036854775809"),
         (np.ma.masked_array([0]), [1.0], ArgumentTypeError, "time_ns: "),
+        (np.arange(2), pa.array([1, None]), ArgumentTypeError, "nulls"),
     ],
 )
 def test_append_refuses_invalid_rows(path, times, values, error, message):

@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from reference.compare import poisoned, to_torch
 
@@ -556,6 +557,13 @@ def test_rule_15_a_masked_array_is_refused(call, argument, array):
     name = {"pose": "T_world_sensor"}.get(argument, argument)
     with pytest.raises(robocache.ArgumentTypeError, match=f"{name}: .*expected an array without a mask"):
         call(**{argument: add_mask(array)})
+
+
+def test_an_array_that_refuses_its_own_export_is_named():
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^values: .*nulls"):
+        resample(values=pa.array([1.0, None, 3.0]))
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^points: .*nulls"):
+        voxelize(points=pa.array([1.0, None, 3.0]))
 
 
 # ---- Forward mode ----
