@@ -1,7 +1,7 @@
 """Measures what an installation costs in a new environment: the CPU time from a wheel or a checkout to the first batch, the size on
 disk, the CPU time of an import. CPU time hardly depends on other programs.
 
-    python3 bench/first_batch.py dist/robocache-*.whl --commit COMMIT --into bench/results/first_batch/wheel-debian-12.json
+    python3 bench/first_batch.py dist/robocache-*x86_64.whl --commit COMMIT --into bench/results/first_batch/wheel-debian-12.json
 
 It needs a Python with venv, and nothing else, so that it also runs in a bare system.
 """

@@ -7,7 +7,11 @@ function(robocache_cuda_architectures variable why)
   set(architectures ${ROBOCACHE_CUDA_ARCHITECTURES})
   set(reason "asked for")
   if(architectures STREQUAL "ALL")
-    set(architectures 80-real 90-real 90-virtual 100-real 120-real)
+    if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+      set(architectures 90-real 90-virtual 100-real 110-real 120-real)  # GH200, GB200, Jetson Thor, DGX Spark
+    else()
+      set(architectures 80-real 90-real 90-virtual 100-real 120-real)
+    endif()
     set(reason "every supported GPU")
   elseif(architectures STREQUAL "AUTO")
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader

@@ -26,7 +26,11 @@ from components import CPU, CUDA
 ROOT = Path(__file__).parents[1]
 NEWEST_GLIBC = (2, 28)
 SYSTEM_LIBRARIES = r"lib(c|m|dl|pthread|rt)\.so\.\d|ld-linux-(x86-64|aarch64)\.so\.\d"
-ARCHITECTURES = {"sm_80", "sm_90", "sm_100", "sm_120", "compute_90"}
+PROCESSORS = {"x86_64": "Advanced Micro Devices X86-64", "aarch64": "AArch64"}  # as readelf names them
+ARCHITECTURES = {
+    "x86_64": {"sm_80", "sm_90", "sm_100", "sm_120", "compute_90"},
+    "aarch64": {"sm_90", "sm_100", "sm_110", "sm_120", "compute_90"},
+}
 MEGABYTES = {"robocache": 20.0, "robocache_cpu": 5.0}
 # The functions that libc must define: results depend on the bits of log, pow and sin, and a linker's memcpy may be slow.
 LIBC_KEEPS = {CPU: {"memcpy", "memset", "log", "pow", "sin"}, CUDA: {"memcpy"}}
@@ -53,6 +57,7 @@ class Wheel:
     def __init__(self, path: Path, folder: Path):
         self.path = path
         self.distribution, self.version, self.tag = re.fullmatch(r"([^-]+)-([^-]+)-(.+)\.whl", path.name).groups()
+        self.machine = "aarch64" if self.tag.endswith("aarch64") else "x86_64"
         with zipfile.ZipFile(path) as archive:
             self.names = [name for name in archive.namelist() if not name.endswith("/")]
             self.files = {name: archive.read(name) for name in self.names}
@@ -99,6 +104,14 @@ def needed(wheel: Wheel) -> Iterator[str]:
         for name in re.findall(r"\(NEEDED\).*\[(.+)\]", wheel.readelf(library, "-d")):
             if not re.fullmatch(SYSTEM_LIBRARIES, name):
                 yield f"{library}: needs {name}, which is not libc's"
+
+
+@gate
+def processor(wheel: Wheel) -> Iterator[str]:
+    for library in wheel.libraries:
+        machine = re.findall(r"^ +Machine: +(.+)$", wheel.readelf(library, "-h"), re.MULTILINE)
+        if machine != [PROCESSORS[wheel.machine]]:
+            yield f"{library}: is for {', '.join(machine)}; the wheel is for {wheel.machine}"
 
 
 @gate
@@ -175,7 +188,7 @@ def architectures(wheel: Wheel) -> Iterator[str]:
     listing = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", library], capture_output=True, text=True).stdout
     architecture_names = set(re.findall(r"\.(sm_\d+)\.cubin", listing))
     architecture_names |= {f"compute_{number}" for number in re.findall(r"\.sm_(\d+)\.ptx", listing)}
-    for name in sorted(ARCHITECTURES - architecture_names):
+    for name in sorted(ARCHITECTURES[wheel.machine] - architecture_names):
         yield f"{CUDA}: has no code for {name}"
 
 

@@ -211,7 +211,7 @@ def links(root: Path) -> Iterator[str]:
 
 add_dev_gate(
     "wheels",
-    "./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, each the same twice.",
+    "./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, this machine's the same twice.",
     *("wheel", "twice"),
 )
 
@@ -245,8 +245,10 @@ def dist(root: Path) -> Iterator[str]:
     """dist/ has the sdist of this tree and the wheels of this version and nothing of another; SHA256SUMS has their hashes."""
     expected = version_of(root)
     paths = sorted(path for path in (root / "dist").glob("*") if path.name != "SHA256SUMS")
-    wheels = ("robocache-{}-*x86_64.whl", "robocache_cpu-{}-*x86_64.whl", "robocache_cpu-{}-*aarch64.whl")
-    for expected_name in (f"robocache-{expected}.tar.gz", *(name.format(expected) for name in wheels)):
+    names = [f"robocache-{expected}.tar.gz"]
+    for machine in ("x86_64", "aarch64"):
+        names += [f"robocache-{expected}-*{machine}.whl", f"robocache_cpu-{expected}-*{machine}.whl"]
+    for expected_name in names:
         if not any(path.match(expected_name) for path in paths):
             yield f"dist/{expected_name}: no such file"
     yield from (f"dist/{path.name}: of another version than {expected}" for path in paths if expected not in path.name)

@@ -1,5 +1,5 @@
-"""64-bit ARM under qemu: the shipped wheel gives the stored results of x86-64; the C++ tests pass; Python's `cache`,
-`ops` and `loader` tests pass; loops take no more instructions than bench/results/instructions has.
+"""64-bit ARM under qemu: the shipped wheel gives the stored results of x86-64; the one with CUDA opens its plugin; the C++
+tests pass; Python's `cache`, `ops` and `loader` tests pass; loops take no more instructions than bench/results/instructions has.
 
 `./dev release` runs these tests, after `./dev wheel`. They take an hour.
 """
@@ -96,6 +96,23 @@ def test_a_changed_result_is_found(python, tmp_path):
     )
 
 
+def test_the_plugin_opens_and_finds_no_driver(python, tmp_path):
+    wheels = sorted((ROOT / "dist").glob("robocache-*_aarch64.whl"), key=os.path.getmtime)
+    if not wheels:
+        pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
+    program, environment = python
+    zipfile.ZipFile(wheels[-1]).extractall(tmp_path)
+    environment = {**environment, "PYTHONPATH": f"{tmp_path}:{environment['PYTHONPATH']}"}
+    environment.pop("ROBOCACHE_CUDA_LIBRARY", None)
+    command = [program, "-m", "robocache", "info", "--json"]
+    completed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    information = json.loads(completed.stdout)
+    assert information["cuda_library"] == str(tmp_path / "robocache/lib/librobocache_cuda.so")
+    assert information["cuda"]["plugin_loaded"] and information["cuda"]["runtime"] == "13.0"
+    assert information["cuda"]["reason"].startswith("no NVIDIA driver; install version 580 or later")
+
+
 def test_cpp(tmp_path):
     """Runs the C++ tests in the build of the wheel."""
     root, build = ROOT / "build/aarch64-root", ROOT / "build/dist-aarch64"
@@ -103,7 +120,7 @@ def test_cpp(tmp_path):
         pytest.skip("NOT RUN: needs what ./dev wheel built")
     googletest = subprocess.run(VERSION_OF_GOOGLETEST, capture_output=True, text=True, check=True).stdout
     subprocess.run([ROOT / "packaging/unpack_arm64", root, googletest], check=True)
-    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-DROBOCACHE_TESTS=ON"], check=True)
+    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-DROBOCACHE_TESTS=ON", "-DROBOCACHE_CUDA=OFF"], check=True)
     subprocess.run(["cmake", "--build", build], check=True)
     passed = 0
     for program in sorted((build / "tests/cpp").glob("robocache_*_test")):

@@ -69,9 +69,9 @@ def library(
     return out.read_bytes()
 
 
-def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
+def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None, machine: str = "x86_64") -> Path:
     """Makes a wheel of this checkout's modules and these libraries with finish_wheel."""
-    built, dist = folder / "robocache-1.2.3-py3-none-linux_x86_64.whl", folder / "dist"
+    built, dist = folder / f"robocache-1.2.3-py3-none-linux_{machine}.whl", folder / "dist"
     readme = index_readme.remove_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
     head += "License-File: LICENSE\nLicense-File: NOTICE\nRequires-Dist: robocache[yaml]; extra == 'euroc'\n"
@@ -79,7 +79,7 @@ def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
     files = {name: (ROOT / "python" / name).read_bytes() for name in gates.list_sources()}
     files |= {f"{info}/licenses/{name}": (ROOT / name).read_bytes() for name in ("LICENSE", "NOTICE")}
     files |= {f"{info}/METADATA": f"{head}\n{readme}".encode(), f"{info}/entry_points.txt": b""}
-    files |= {f"{info}/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n", CPU: cpu}
+    files |= {f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: py3-none-linux_{machine}\n".encode(), CPU: cpu}
     if cuda:
         files[CUDA] = cuda
     finish_wheel.write(built, files, EPOCH)
@@ -102,12 +102,15 @@ def cpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_wheel(folder, library(folder))
 
 
-@pytest.fixture(scope="module")
-def cuda_wheel(tmp_path_factory: pytest.TempPathFactory, toolkit: Path) -> Path:
-    folder = tmp_path_factory.mktemp("cuda")
+def make_cuda_wheel(folder: Path, toolkit: Path, machine: str = "x86_64") -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(components, "find_toolkit", lambda build: toolkit)
-        return make_wheel(folder, library(folder), library(folder, True))
+        return make_wheel(folder, library(folder), library(folder, True), machine)
+
+
+@pytest.fixture(scope="module")
+def cuda_wheel(tmp_path_factory: pytest.TempPathFactory, toolkit: Path) -> Path:
+    return make_cuda_wheel(tmp_path_factory.mktemp("cuda"), toolkit)
 
 
 def copy_wheel(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda files: None) -> Path:
@@ -278,6 +281,14 @@ def test_a_missing_plugin(cuda_wheel: Path, tmp_path: Path) -> None:
     assert faults == {"missing": [f"{CUDA}: missing"]}
 
 
+def test_libraries_of_another_processor(toolkit: Path, tmp_path: Path) -> None:
+    wheel = make_cuda_wheel(tmp_path, toolkit, "aarch64")
+    assert wheel.name == "robocache-1.2.3-py3-none-manylinux_2_28_aarch64.whl"
+    assert faults_but_architectures(wheel) == {
+        "processor": [f"{path}: is for Advanced Micro Devices X86-64; the wheel is for aarch64" for path in (CPU, CUDA)]
+    }
+
+
 def test_a_repeated_file(cpu_wheel: Path, tmp_path: Path) -> None:
     wheel = copy_wheel(cpu_wheel, tmp_path)
     with zipfile.ZipFile(wheel, "a") as archive, warnings.catch_warnings():
@@ -287,20 +298,25 @@ def test_a_repeated_file(cpu_wheel: Path, tmp_path: Path) -> None:
     assert gates.find_faults(wheel) == {"strays": ["robocache/loader.py: is in the wheel 2 times"]}
 
 
-def test_an_sbom_without_zlib(cpu_wheel: Path, tmp_path: Path) -> None:
-    def without_zlib(files: Files) -> None:
-        name = info(files, "sboms/robocache-cpu.cdx.json")
-        bill = json.loads(files[name])
-        bill["components"] = [part for part in bill["components"] if part["name"] != "zlib"]
-        files[name] = json.dumps(bill).encode()
+@pytest.mark.parametrize(
+    "name, component, version", [("robocache-cpu", "zlib", "1.2.13"), ("robocache", "cudart", "13.0")]
+)
+def test_an_sbom_without_a_component(
+    cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path, name: str, component: str, version: str
+) -> None:
+    def remove_component(files: Files) -> None:
+        path = info(files, f"sboms/{name}.cdx.json")
+        bill = json.loads(files[path])
+        bill["components"] = [part for part in bill["components"] if part["name"] != component]
+        files[path] = json.dumps(bill).encode()
 
-    wheel = copy_wheel(cpu_wheel, tmp_path, without_zlib)
+    wheel = copy_wheel(cpu_wheel if name == "robocache-cpu" else cuda_wheel, tmp_path, remove_component)
     files = finish_wheel.read(wheel)
-    wheel.with_suffix(".cdx.json").write_bytes(files[info(files, "sboms/robocache-cpu.cdx.json")])
+    wheel.with_suffix(".cdx.json").write_bytes(files[info(files, f"sboms/{name}.cdx.json")])
     finish_wheel.write_sums(tmp_path)
-    faults = gates.find_faults(wheel)
+    faults = faults_but_architectures(wheel)
     assert list(faults) == ["bill_of_materials"]
-    assert "lists zlib not at all; linked is 1.2.13" in faults["bill_of_materials"][0]
+    assert f"lists {component} not at all; linked is {version}" in faults["bill_of_materials"][0]
 
 
 def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
@@ -347,15 +363,22 @@ def cuobjdump() -> str | None:
 
 
 @pytest.mark.skipif(not cuobjdump() or not shutil.which("nvcc"), reason="NOT RUN: needs nvcc and cuobjdump")
-def test_a_missing_architecture(cuda_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("machine, numbers", [("x86_64", (80, 90, 100, 120)), ("aarch64", (90, 100, 110, 120))])
+def test_a_missing_architecture(
+    toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, numbers: tuple[int, ...]
+) -> None:
     monkeypatch.setenv("CUOBJDUMP", str(cuobjdump()))
     (tmp_path / "kernel.cu").write_text("__global__ void kernel(int* x) { *x = 1; }\n")
-    codes = {f"sm_{n}": f"-gencode=arch=compute_{n},code=sm_{n}" for n in (80, 90, 100, 120)}
+    codes = {f"sm_{n}": f"-gencode=arch=compute_{n},code=sm_{n}" for n in numbers}
     codes["compute_90"] = "-gencode=arch=compute_90,code=compute_90"
     nvcc = ["nvcc", "-shared", "-Xcompiler=-fPIC", "kernel.cu", "-o", "k.so"]
-    for left_out in ([], ["compute_90", "sm_100"]):
+    for folder in ("good", "copy"):
+        (tmp_path / folder).mkdir()
+    good_wheel = make_cuda_wheel(tmp_path / "good", toolkit, machine)
+    for left_out in ([], ["compute_90", f"sm_{numbers[2]}"]):
         options = [option for name, option in codes.items() if name not in left_out]
         subprocess.run([*nvcc, *options], check=True, cwd=tmp_path)
-        wheel = copy_wheel(cuda_wheel, tmp_path, lambda files: files.update({CUDA: (tmp_path / "k.so").read_bytes()}))
+        plugin = (tmp_path / "k.so").read_bytes()
+        wheel = copy_wheel(good_wheel, tmp_path / "copy", lambda files, plugin=plugin: files.update({CUDA: plugin}))
         faults = list(gates.architectures(gates.Wheel(wheel, tmp_path)))
         assert faults == [f"{CUDA}: has no code for {name}" for name in left_out]
