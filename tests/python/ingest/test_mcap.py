@@ -271,6 +271,7 @@ def test_a_json_message_without_its_stamp_is_named(without, tmp_path):
     messages[2] = without | {"x": 1.5}
     readout = read(write_json(tmp_path / "a.mcap", messages, step=MS))
     assert "in 1 of 4 messages; log_time is the clock" in readout.left_out["a.mcap: data: timestamp as the clock"]
+    assert ("data: timestamp" in readout.left_out) == (without.get("timestamp") is not None)
     streams = readout.only
     assert streams["data"].names == ["x"] and streams["data"].time_ns == [START + k * MS for k in range(4)]
     assert np.array(streams["data/timestamp"].rows).tolist() == [*stamps[:2], 0, stamps[3]]

@@ -128,8 +128,9 @@ class _Fields:
                     self._kinds[path] = "float" if before in ("int", "bool") else before
             self._seen += 1
         for stamp in self._kinds.keys() & {*STAMPS}:
-            if any(path.startswith(f"{stamp}.") for path in self._kinds):  # some messages have an object, others a text
-                self._kinds[stamp] = "mixed"
+            is_given = self._kinds[stamp] != "none"
+            if is_given and any(path.startswith(f"{stamp}.") for path in self._kinds):
+                self._kinds[stamp] = "mixed"  # an object in some messages, a text in others
         for path in self._beyond:
             if self._kinds.get(path) in ("float", "floats"):
                 self.left_out[f"{path}: its last digits"] = "of whole numbers beyond 2^53, as float64"
