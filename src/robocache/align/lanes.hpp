@@ -1,6 +1,6 @@
-// The rules of number.hpp, applied to as many neighbouring features as a vector register holds. The loops that use them
-// are built once per instruction set (namespace robocache::ROBOCACHE_ISA). Results have the same bits as one feature at
-// a time, except for NaNs.
+// The rules of number.hpp, applied to as many neighbouring features as a vector register holds; a lane holds one. The
+// loops that use them are built once per instruction set (namespace robocache::ROBOCACHE_ISA). Results have the same
+// bits as those of the scalar rules, except for NaNs.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct LanesOf {
   typedef T type __attribute__((vector_size(kCount * sizeof(T))));
 };
 
-// kCount elements of T, side by side. Pass them by reference: each build passes values in another way.
+// kCount elements of T, side by side. Pass them by reference: the calling convention for vectors depends on the
+// instruction set.
 template <class T, int kCount>
 using Lanes = typename LanesOf<T, kCount>::type;
 
@@ -71,6 +72,7 @@ ROBOCACHE_HD void lerp_lanes(const V& a, const V& b, const V& w, V& y) {
   multiply_add_lanes(w, y, a);
 }
 
+// Loads kCount elements, each as to_work().
 template <int kCount, class Work, class T>
 ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
   if constexpr (std::is_same_v<T, Work>) {
@@ -107,12 +109,13 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
 }
 
 #ifdef __AVX512BW__
-// Returns rounded_once<BFloat16>() of each lane in the upper half of its bits. Compilers do not find these masked
-// instructions by themselves.
+// Rounds each lane by rounded_once<BFloat16>(). The result is in the upper 16 bits of the lane; the lower 16 bits are
+// arbitrary. Compilers do not find these masked instructions by themselves.
 ROBOCACHE_HD __m512i rounded_to_bfloat16(const __m512& y) {
   const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fff0000));
-  const __m512i nan_to_nan = _mm512_set1_epi32(0x11111100);  // the two classes of NaN become the first argument
-  const __m512i bits = _mm512_castps_si512(_mm512_fixupimm_ps(nan, y, nan_to_nan, 0));
+  // 4 bits for each class of number: 0, for both kinds of NaN, selects the first argument; 1 selects the second.
+  const __m512i fixup_table = _mm512_set1_epi32(0x11111100);
+  const __m512i bits = _mm512_castps_si512(_mm512_fixupimm_ps(nan, y, fixup_table, 0));
   const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
   return _mm512_mask_add_epi32(up, _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000)), up, _mm512_set1_epi32(1));
 }
@@ -183,7 +186,7 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
   store_lanes<kCount, Work>(second, to + kCount);
 }
 
-// ---- Vectors of which all lanes, or only the first, are in memory ---------------------------------------------------
+// ---- Vectors with all lanes in memory, or only the first n ----------------------------------------------------------
 
 // Loads and stores all lanes.
 struct AllLanes {
@@ -202,9 +205,9 @@ struct AllLanes {
 };
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-inline constexpr bool kHasParts = true;  // whether the processor loads and stores parts of a vector
+inline constexpr bool kHasMaskedAccess = true;  // whether the processor loads and stores selected lanes only
 
-// Loads the elements of kSize bytes that `mask` selects. The others are 0, and their memory is not touched.
+// Loads the elements of kSize bytes that `mask` selects. The others become 0, and their memory is not touched.
 template <int kSize, class V>
 ROBOCACHE_HD void load_part(const void* from, uint32_t mask, V& y) {
   if constexpr (kSize == 2 && sizeof(V) == 32) {
@@ -218,6 +221,7 @@ ROBOCACHE_HD void load_part(const void* from, uint32_t mask, V& y) {
   }
 }
 
+// Stores the elements of kSize bytes that `mask` selects. The memory of the others is not touched.
 template <int kSize, class V>
 ROBOCACHE_HD void store_part(const V& y, uint32_t mask, void* to) {
   if constexpr (sizeof(V) == 128) {
@@ -242,7 +246,7 @@ ROBOCACHE_HD void store_part(const V& y, uint32_t mask, void* to) {
   }
 }
 
-// Loads and stores only the first n lanes.
+// Loads and stores only the first n lanes; n is less than 32.
 class FirstLanes {
  public:
   ROBOCACHE_HD explicit FirstLanes(int64_t n) : mask_((uint32_t{1} << n) - 1) {}
@@ -274,9 +278,9 @@ class FirstLanes {
   uint32_t mask_;
 };
 #else
-inline constexpr bool kHasParts = false;
+inline constexpr bool kHasMaskedAccess = false;
 
-// Only its name is needed: without kHasParts no code constructs it.
+// Only its name is needed: without kHasMaskedAccess no code constructs it.
 struct FirstLanes : AllLanes {
   explicit FirstLanes(int64_t n);
 };

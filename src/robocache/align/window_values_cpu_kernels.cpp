@@ -104,7 +104,7 @@ void write_columns(const WindowSegment& s, const char* values, const Picks& pick
   };
   for (; d + kCount <= s.features; d += kCount) write(d, AllLanes{});
   if (d == s.features) return;
-  if constexpr (kHasParts) {
+  if constexpr (kHasMaskedAccess) {
     write(d, FirstLanes(s.features - d));
   } else if constexpr (kCount > 1) {
     if (d > 0) return write(s.features - kCount, AllLanes{});

@@ -1,4 +1,5 @@
-// Identifies the order of a loader's draws. A position is valid only for loaders with the same fingerprint.
+// Identifies the order in which a loader draws samples. A saved position is valid only for loaders with the same
+// fingerprint.
 //
 //   OrderFingerprint fingerprint;
 //   fingerprint.add_anchors(dataset, anchors);
@@ -9,25 +10,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "robocache/cache/dataset.hpp"
 #include "robocache/sample/anchors.hpp"
 
 namespace robocache {
 
-// Three checksums let a comparison say what differs. The order of the calls counts. Batch size, ranks, device, keys and
-// their options do not count.
+// It has three checksums, so that a comparison can say what differs. It depends on the order of the calls, but not on
+// the batch size, the ranks, the device, the keys or their options.
 class OrderFingerprint {
  public:
-  // Adds the anchors of a source, whose tables are on the host: the episodes and ticks, the times of all ticks, and some rows
-  // of every stream of numbers in some of these episodes. Rows that are appended to the dataset do not change it. Tables of a
-  // million episodes take milliseconds, times of a hundred million ticks about a second.
+  // Adds the anchors of a source, whose tables are on the host: the table of episodes with their anchors, all stamps of the
+  // anchors' clock between an episode's first and last anchor, and a row of every stream of numbers in some episodes. Rows
+  // that are appended to the dataset change nothing. A million episodes take milliseconds, a hundred million stamps about
+  // a second.
   void add_anchors(const Dataset& dataset, const AnchorIndex& anchors);
 
   // Adds a setting that the order of the draws depends on.
   void add_order(const void* data, size_t size);
   template <class Plain>
   void add_order(const Plain& value) {
+    static_assert(std::has_unique_object_representations_v<Plain> || std::is_floating_point_v<Plain>,
+                  "equal values must have equal bytes");
+    static_assert(!std::is_pointer_v<Plain>, "an address differs in each process");
     add_order(&value, sizeof value);
   }
 

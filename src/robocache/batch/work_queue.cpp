@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -30,7 +31,7 @@ void count_forks() {
 
 struct WorkQueue::State {
   struct Entry {
-    Work work;
+    Job job;
     bool done = false;
     std::exception_ptr error = nullptr;
   };
@@ -49,7 +50,7 @@ struct WorkQueue::State {
     lock.unlock();
     try {
       const Cancellable cancellable(cancelled);
-      entry.work(cancelled);
+      entry.job(cancelled);
     } catch (...) {
       entry.error = std::current_exception();
     }
@@ -75,7 +76,7 @@ WorkQueue::WorkQueue() {
 }
 
 WorkQueue::~WorkQueue() {
-  leave_parent();
+  replace_state_after_fork();
   cancel();
   if (!state_->thread.joinable()) return;
   {
@@ -87,7 +88,7 @@ WorkQueue::~WorkQueue() {
 }
 
 // A forked child never touches the state of its parent, not even to free it, since a lock in it may be held.
-void WorkQueue::leave_parent() {
+void WorkQueue::replace_state_after_fork() {
   if (state_->forks_before == forks) return;
   (void)state_.release();
   state_ = std::make_unique<State>();
@@ -97,23 +98,24 @@ int64_t WorkQueue::pending() const {
   return state_->forks_before == forks ? static_cast<int64_t>(state_->entries.size()) : 0;
 }
 
-void WorkQueue::submit(Work work) {
-  leave_parent();
+void WorkQueue::submit(Job job) {
+  replace_state_after_fork();
   if (!state_->thread.joinable()) {
     try {
       state_->thread = std::thread([state = state_.get()] { state->run(); });
     } catch (const std::system_error&) {
-      // The system gives no thread: take() does the work.
+      // The system gives no thread: take() does the job.
     }
   }
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->entries.push_back({std::move(work)});
+    state_->entries.push_back({std::move(job)});
   }
   state_->wake.notify_one();
 }
 
 void WorkQueue::take(const std::function<void()>& check) {
+  if (pending() == 0) throw std::logic_error("WorkQueue::take(): no job is pending");
   State& state = *state_;
   std::unique_lock<std::mutex> lock(state.mutex);
   State::Entry& oldest = state.entries.front();

@@ -1,4 +1,4 @@
-// One thread that does work ahead of time, in the order of submission.
+// One thread that does jobs ahead of time, in the order of submission.
 //
 //   robocache::WorkQueue queue;
 //   queue.submit([&](const std::atomic<bool>& cancelled) { if (!cancelled) fill(first); });
@@ -14,35 +14,37 @@
 
 namespace robocache {
 
-// One thread at a time may call these functions. The queue owns its thread, which starts with the first work, and each
-// work until it is taken or cancelled. Everything that a work refers to belongs to the caller and must live as long.
+// One thread at a time may call these functions. The queue owns its thread, which starts at the first submit(), and
+// every job until it is taken or cancelled. Everything that a job refers to belongs to the caller and must live as long.
 //
-// A forked child does not have the queue's thread. Its queue is empty, and its next work starts a new thread.
+// A forked child does not have the queue's thread. There the queue is empty, and the next submit() starts a new thread.
 class WorkQueue {
  public:
-  // `cancelled` becomes true when nobody wants the result. The work may then return early; a parallel_for in it does.
-  using Work = std::function<void(const std::atomic<bool>& cancelled)>;
+  // `cancelled` becomes true when nobody wants the result. The job may then return early; a parallel_for in it throws
+  // Cancelled.
+  using Job = std::function<void(const std::atomic<bool>& cancelled)>;
 
   WorkQueue();   // no thread starts
   ~WorkQueue();  // cancels
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  int64_t pending() const;  // the number of works that were submitted and not taken
+  int64_t pending() const;  // the number of jobs that were submitted and not taken
 
-  // Never waits for other work.
-  void submit(Work work);
+  // Never waits for other jobs.
+  void submit(Job job);
 
-  // Waits until the oldest pending work is done, and removes it. Throws what the work threw. Calls `check` every 10 milliseconds
-  // while it waits, to look for signals: an exception of `check` ends the wait and leaves the work pending.
+  // Waits until the oldest pending job is done, and removes it. Throws what the job threw, and std::logic_error if no job
+  // is pending. Calls `check` every 10 milliseconds while it waits, to look for signals: an exception of `check` ends the
+  // wait and leaves the job pending.
   void take(const std::function<void()>& check = {});
 
-  // Removes all work, and waits for work that has begun.
+  // Removes all jobs, and waits for a job that has begun.
   void cancel() noexcept;
 
  private:
   struct State;
-  void leave_parent();
+  void replace_state_after_fork();
 
   std::unique_ptr<State> state_;
 };

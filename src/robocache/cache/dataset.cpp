@@ -240,7 +240,7 @@ void Dataset::Impl::map_stream(const cache::FileDescriptor& directory, Stream& s
 
   std::vector<int64_t> shape{stream.rows};
   shape.insert(shape.end(), stream.shape.begin(), stream.shape.end());
-  if (stream.has_offsets()) {
+  if (stream.has_blob_offsets()) {
     files.blob_offsets = open_growing(cache::kBlobOffsetsFile);
     map_offsets(files, stream);
   } else {

@@ -97,8 +97,9 @@ struct StreamFindings {
   }
 };
 
-// Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN. std
-// divides by count; quantiles are numpy.quantile's. Older writers counted infinities; cache::stream_statistics() does not.
+// Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN.
+// std divides by count; quantiles are numpy.quantile's. Files by older writers include infinities:
+// cache::stream_statistics() then computes them anew without.
 struct FeatureStats {
   std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
 };
@@ -110,7 +111,7 @@ struct Stream {
   std::vector<int64_t> shape;  // of one row's value, or of one element of ragged rows; empty for scalars
   int64_t features = 1;        // the product of shape
   int64_t rows = 0;
-  double rate_hz = 0;  // with the fewest decimals that give findings.period_ns within 1 ns; 0 if that is 0
+  double rate_hz = 0;  // 1e9 / findings.period_ns, with as few decimals as keep the period within 1 ns; 0 without one
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;      // one per feature, or empty
   std::string attributes_json = "{}";  // the other attributes that the writer got: a JSON object
@@ -126,7 +127,7 @@ struct Stream {
   bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
 
   // Whether rows have different sizes.
-  bool has_offsets() const { return is_encoded() || ragged; }
+  bool has_blob_offsets() const { return is_encoded() || ragged; }
 
   // Whether rows are numbers of one shape. Only such streams have statistics.
   bool has_statistics() const { return !frames && !ragged; }
@@ -144,26 +145,28 @@ struct Stream {
   std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
   FeatureStats stats;                    // empty without has_statistics()
 
-  // The number of rows of an episode, and the first of them.
+  // An episode's number of rows, its first row, and a row's episode.
   int64_t rows_of(int64_t episode) const { return first_row(episode + 1) - first_row(episode); }
   int64_t first_row(int64_t episode) const { return row_offsets[static_cast<size_t>(episode)]; }
   int64_t episode_of(int64_t row) const { return std::ranges::upper_bound(row_offsets, row) - row_offsets.begin() - 1; }
 
-  // A checksum of time_ns and row_offsets, from the manifest; the files are not read. Streams with the same clock have
-  // the same checksum. Different clocks have the same one with a probability of 2^-32.
+  // A checksum of time_ns and row_offsets, from the manifest; the files are not read. Streams with the same stamps in
+  // the same episodes have the same checksum. Others have the same one with a probability of 2^-32.
   uint64_t clock_checksum = 0;
 
   // A checksum of the values, likewise from the manifest.
   uint64_t values_checksum = 0;
 };
 
-// A file of a stream, opened for pread. If another program cuts the file short, a read fails; a mapping would end the
-// process (SIGBUS).
+// A file of a stream, opened for pread. If another program cuts the file short, pread fails. Reading the file's mapping
+// beyond the cut would end the process (SIGBUS).
 struct StreamFile {
-  // -1 if the cache was replaced or removed since: no program can then find its files to cut them short.
+  // -1 if the file was replaced or removed since the dataset was opened. Read the mapping then: no program can find the
+  // old file to cut it short.
   cache::FileDescriptor file;
   int64_t offset = 0;  // of the first element, in bytes
-  // Distinguishes the file's content from that of all other files on this host: device, inode, and a checksum of checksums.
+  // Distinguishes the file's content from that of all other files on this host: device, inode, and a checksum of the
+  // file's checksums.
   std::string identity;
 };
 
@@ -179,8 +182,8 @@ class Dataset {
   // `verify` it also checks those two, which reads every byte. Throws FileError "PATH: at byte N: expected ..., got
   // ...".
   //
-  // While a writer replaces the cache, all mapped files belong to the old one or all to the new one. Nothing beyond a
-  // mapping's end is read, unless another program cuts a file short afterwards.
+  // If a writer replaces the cache meanwhile, the mapped files are all of the old cache or all of the new one. If
+  // another program cuts a mapped file short afterwards, reading its lost part ends the process (SIGBUS).
   static std::shared_ptr<const Dataset> open(const std::string& path, bool verify = false);
 
   ~Dataset();
@@ -191,11 +194,10 @@ class Dataset {
   // FileError. Runs on the threads of parallel_for.
   void verify() const;
 
-  // Does the same for the episodes and only these streams, given by index.
+  // Checks only the file of the episodes' metadata and the files of these streams (indices).
   void verify(std::span<const int64_t> streams) const;
 
-  // Does the same for the files that a writer reads again before it appends: the stamps of all streams, and the values
-  // of streams with statistics.
+  // Checks all files except the values of streams without statistics, which a writer that appends does not read again.
   void verify_for_append() const;
 
   const std::string& path() const;

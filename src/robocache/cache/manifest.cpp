@@ -345,7 +345,7 @@ std::set<std::string> files_of(const Manifest& manifest, const Node& root) {
       root["streams"].refuse("one stream of each name", "two '" + stream.name + "'");
     }
     files.insert({directory + kValuesFile, directory + file_in_generation(kRowOffsetsFile, manifest.generation)});
-    if (stream.has_offsets()) files.insert(directory + kBlobOffsetsFile);
+    if (stream.has_blob_offsets()) files.insert(directory + kBlobOffsetsFile);
     if (stream.has_statistics()) files.insert(directory + file_in_generation(kStatsFile, manifest.generation));
   }
   return files;

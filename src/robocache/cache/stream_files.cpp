@@ -85,7 +85,7 @@ StreamFiles::StreamFiles(std::string_view stream_name, const NewRows& first, con
       values_end(values.size()),
       row_offsets(static_cast<size_t>(episode + 1), 0) {
   for (const int64_t extent : shape) features *= extent;
-  if (!has_offsets()) return;
+  if (!has_blob_offsets()) return;
   blob_offsets.emplace(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), behind);
   blob_offsets_begin = blob_offsets->size();
   const int64_t first_blob = 0;
@@ -109,7 +109,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
       times(reopen(directory + "/" + kTimeFile, npy_header(DType::kInt64, 0, {}), finished.rows, kInt64Bytes,
                    record_of(kTimeFile), behind)),
       values(reopen(directory + "/" + kValuesFile, values_header(0),
-                    has_offsets() ? finished.blob_offsets[finished.rows] : finished.rows, value_bytes(),
+                    has_blob_offsets() ? finished.blob_offsets[finished.rows] : finished.rows, value_bytes(),
                     record_of(kValuesFile), behind)),
       times_begin(times.size() - finished.rows * kInt64Bytes),
       values_begin(std::ssize(values_header(0))),
@@ -117,7 +117,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
       rows(finished.rows),
       row_offsets(finished.row_offsets.begin(), finished.row_offsets.end()),
       finished_end_(Ends{values_end, rows}) {
-  if (!has_offsets()) return;
+  if (!has_blob_offsets()) return;
   blob_offsets.emplace(reopen(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), rows + 1,
                               kInt64Bytes, record_of(kBlobOffsetsFile), behind));
   blob_offsets_begin = blob_offsets->size() - (rows + 1) * kInt64Bytes;
@@ -125,7 +125,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
 
 int64_t StreamFiles::value_count() const {
   // A row without features takes no bytes, so the size of the file does not give the number of such rows.
-  return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;
+  return has_blob_offsets() ? (values.size() - values_begin) / value_bytes() : rows;
 }
 
 std::string StreamFiles::values_header(int64_t count) const {
@@ -135,7 +135,7 @@ std::string StreamFiles::values_header(int64_t count) const {
 void StreamFiles::append(const TensorView& times_of_rows, std::span<const int64_t> offsets,
                          const TensorView& values_of_rows) {
   append_rows(times, times_of_rows);
-  if (has_offsets()) {
+  if (has_blob_offsets()) {
     std::vector<int64_t> ends(offsets.begin() + 1, offsets.end());
     for (int64_t& end : ends) end += value_count();
     blob_offsets->append(ends.data(), ends.size() * sizeof(int64_t));

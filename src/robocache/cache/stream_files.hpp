@@ -40,10 +40,10 @@ struct StreamFiles {
               WriteBehind* behind);
 
   bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
-  bool has_offsets() const { return is_encoded() || ragged; }
+  bool has_blob_offsets() const { return is_encoded() || ragged; }
   int64_t episode_rows() const { return rows - row_offsets.back(); }
 
-  // Adds at least one row; the rows must fit the stream. If has_offsets(), `offsets` begins with 0 and has one entry
+  // Adds at least one row; the rows must fit the stream. If has_blob_offsets(), `offsets` begins with 0 and has one entry
   // more than there are rows, and `values_of_rows` holds the elements or bytes of all rows.
   void append(const TensorView& times_of_rows, std::span<const int64_t> offsets, const TensorView& values_of_rows);
 

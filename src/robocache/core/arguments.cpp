@@ -18,7 +18,7 @@ std::string number_text(double number) {
   return {text.data(), end.ptr};
 }
 
-std::string ArgumentsOf::operator()(std::string_view argument) const {
+std::string ArgumentNamer::operator()(std::string_view argument) const {
   if (index < 0) return std::string(argument);
   std::string text = "streams[";
   if (stream.empty()) {
@@ -29,7 +29,7 @@ std::string ArgumentsOf::operator()(std::string_view argument) const {
   return text.append("].").append(argument);
 }
 
-void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& full_name,
+void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentNamer& full_name,
                   std::string_view like) {
   if (tensor.device != device) {
     refuse(full_name(argument), ": expected on ", device_name(device), " like ", like, ", got on ",
@@ -38,14 +38,14 @@ void check_device(const TensorView& tensor, std::string_view argument, Device de
 }
 
 void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
-                 const ArgumentsOf& full_name) {
+                 const ArgumentNamer& full_name) {
   if (tensor.ndim != expected.ndim || tensor.shape != expected.shape) {
     refuse(full_name(argument), ": expected ", shape_string(expected), ", got ", shape_string(tensor));
   }
 }
 
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
-                    const ArgumentsOf& full_name, std::string_view like) {
+                    const ArgumentNamer& full_name, std::string_view like) {
   if (tensor.dtype != expected.dtype) {
     refuse_type(full_name(argument), ": expected ", dtype_name(expected.dtype), ", got ", dtype_name(tensor.dtype));
   }
@@ -53,14 +53,14 @@ void check_expected(const TensorView& tensor, std::string_view argument, const T
   check_shape(tensor, argument, expected, full_name);
 }
 
-void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& full_name) {
+void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentNamer& full_name) {
   if (!tensor.is_contiguous()) {
     refuse(full_name(argument), ": expected a dense array, got ", tensor.describe(), " with gaps or in another order");
   }
 }
 
 void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
-                   const ArgumentsOf& full_name) {
+                   const ArgumentNamer& full_name) {
   if (lengths.dtype != DType::kInt32 && lengths.dtype != DType::kInt64) {
     refuse_type(full_name(argument), ": expected int32 or int64, got ", dtype_name(lengths.dtype));
   }
@@ -94,7 +94,7 @@ void* checked_workspace(const std::optional<TensorView>& workspace, int64_t byte
   return workspace->data;
 }
 
-void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& full_name) {
+void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentNamer& full_name) {
   for (int d = 0; d < out.ndim; ++d) {
     if (out.shape[d] > 1 && out.strides[d] == 0) {
       refuse(full_name(argument), ": expected memory of its own for each element, got stride 0");

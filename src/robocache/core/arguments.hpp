@@ -24,7 +24,7 @@ template <class... Parts>
 
 // Returns the full name of an argument, for errors: "times" in a call with one stream; with several streams
 // "streams['imu'].times" or, without a name, "streams[2].times".
-struct ArgumentsOf {
+struct ArgumentNamer {
   std::string_view stream = {};
   int64_t index = -1;
 
@@ -32,24 +32,24 @@ struct ArgumentsOf {
 };
 
 // Refuses a tensor on another device. `like` names the argument whose device is expected.
-void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& full_name = {},
-                  std::string_view like = "values");
+void check_device(const TensorView& tensor, std::string_view argument, Device device,
+                  const ArgumentNamer& full_name = {}, std::string_view like = "values");
 
 // Refuses another shape than that of `expected`, which needs no memory.
 void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
-                 const ArgumentsOf& full_name = {});
+                 const ArgumentNamer& full_name = {});
 
 // Refuses another dtype, device or shape than `expected` has.
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
-                    const ArgumentsOf& full_name = {}, std::string_view like = "values");
+                    const ArgumentNamer& full_name = {}, std::string_view like = "values");
 
 // Refuses a tensor that is not C-contiguous.
-void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& full_name = {});
+void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentNamer& full_name = {});
 
 // Checks lengths: [B] int32 or int64 in [0, most]. On CUDA it does not read the values, because that would wait for the
 // device.
 void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
-                   const ArgumentsOf& full_name = {});
+                   const ArgumentNamer& full_name = {});
 
 // Whether the address ranges of two tensors overlap; false if one of them is empty.
 bool overlaps(const TensorView& a, const TensorView& b);
@@ -59,6 +59,6 @@ bool overlaps(const TensorView& a, const TensorView& b);
 void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, int64_t alignment, Device device);
 
 // Refuses an output whose elements share memory.
-void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& full_name = {});
+void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentNamer& full_name = {});
 
 }  // namespace robocache

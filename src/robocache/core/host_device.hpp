@@ -1,8 +1,8 @@
-// Marks the scalar rules that the CPU loops and the CUDA kernels share.
+// Marks functions that host and device code share, or that files compiled for different instruction sets share.
 #pragma once
 
-// The rules are always inlined. Otherwise a file compiled for a newer instruction set could provide the copy that other
-// files call.
+// Such a function is always inlined. Otherwise the linker could keep one copy for all files, compiled for an instruction
+// set that the processor lacks.
 #ifdef __CUDACC__
 #define ROBOCACHE_HD __host__ __device__ __forceinline__
 #else

@@ -9,8 +9,8 @@
 
 namespace robocache {
 
-// Returns the number of threads of parallel_for, including the caller's: ROBOCACHE_NUM_THREADS if set, else the number
-// of cores that this process may use.
+// Returns the number of threads of parallel_for, including the caller's: the number given to set_num_threads(), else
+// ROBOCACHE_NUM_THREADS if set, else the number of cores that this process may use.
 int num_threads();
 
 // Throws ArgumentError unless 1 <= n <= 4096. Do not call it while a parallel_for runs in another thread.

@@ -100,7 +100,7 @@ class Reader {
         streams.resize(static_cast<size_t>(count));
         for (size_t i = 0; i < streams.size(); ++i) {
           const auto with_stream = [&](const char* text) {  // `text` begins with the argument's name
-            return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}(text);
+            return ArgumentNamer{streams[i].name, static_cast<int64_t>(i)}(text);
           };
           try {
             (*this)(field.name, part(streams[i]).*field.member);

@@ -208,7 +208,7 @@ ROBOCACHE_FFI(fuse_multimodal, args, result) {
     const DType dtype = outputs.out[i].dtype;
     const TensorView& out_array = out.emplace_back(results.next(outputs.out[i]).value());
     if (out_array.dtype != dtype) {
-      const ArgumentsOf argument_name{streams[i].name, outputs.out.size() > 1 ? static_cast<int64_t>(i) : -1};
+      const ArgumentNamer argument_name{streams[i].name, outputs.out.size() > 1 ? static_cast<int64_t>(i) : -1};
       refuse_type(argument_name("out"), ": expected ", dtype_name(dtype), ", got ", dtype_name(out_array.dtype),
                   "; dtype= changes it");
     }

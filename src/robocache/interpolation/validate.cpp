@@ -10,7 +10,7 @@
 namespace robocache {
 
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
-                 const ArgumentsOf& full_name) {
+                 const ArgumentNamer& full_name) {
   if (clock.dtype != DType::kFloat32 && clock.dtype != DType::kFloat64 && clock.dtype != DType::kInt64) {
     refuse_type(full_name(argument), ": expected float32, float64 (seconds) or int64 (nanoseconds), got ",
                 dtype_name(clock.dtype));
@@ -28,7 +28,7 @@ void check_clock(const TensorView& clock, std::string_view argument, const char*
 }
 
 void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
-                  double& seconds, uint64_t& ns, const ArgumentsOf& full_name) {
+                  double& seconds, uint64_t& ns, const ArgumentNamer& full_name) {
   has = duration.has_value();
   if (!has) return;
   const bool is_whole = std::holds_alternative<int64_t>(*duration);
@@ -47,7 +47,7 @@ void set_duration(const std::optional<Duration>& duration, std::string_view argu
   }
 }
 
-StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& full_name) {
+StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentNamer& full_name) {
   if (values.ndim != 2 && values.ndim != 3) {
     refuse(full_name("values"), ": expected [B, S, D] or [S, D], got ", shape_string(values));
   }
@@ -64,7 +64,7 @@ StreamShape stream_shape(const TensorView& values, const TensorView& times, cons
 }
 
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
-                        int64_t targets, int64_t last, const ArgumentsOf& full_name) {
+                        int64_t targets, int64_t last, const ArgumentNamer& full_name) {
   check_shape(tensor, argument,
               batched ? TensorView::contiguous(nullptr, tensor.dtype, {batch, targets, last})
                       : TensorView::contiguous(nullptr, tensor.dtype, {targets, last}),
@@ -80,7 +80,7 @@ std::string duration_text(const Duration& duration) {
 
 // Checks the options that fit only some methods.
 void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
-                  const ArgumentsOf& full_name) {
+                  const ArgumentNamer& full_name) {
   const bool is_step_method = is_step(method);
   const auto name = [&] { return "'" + std::string(name_of(method)) + "'"; };
   if (!is_step_method && !is_floating(values)) {
@@ -106,7 +106,8 @@ bool has_one_method(const InterpolationOptions& options) {
          options.method != InterpolationMethod::kPose;
 }
 
-std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& options, const ArgumentsOf& full_name) {
+std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& options,
+                                  const ArgumentNamer& full_name) {
   try {
     return feature_blocks(features, options.method, options.methods);
   } catch (const ArgumentError& error) {  // its text begins with the argument's name
@@ -114,7 +115,8 @@ std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& 
   }
 }
 
-void check_methods(int64_t features, DType values, const InterpolationOptions& options, const ArgumentsOf& full_name) {
+void check_methods(int64_t features, DType values, const InterpolationOptions& options,
+                   const ArgumentNamer& full_name) {
   if (has_one_method(options)) {
     check_method(options.method, values, options, full_name);
   } else {
@@ -129,7 +131,7 @@ void check_methods(int64_t features, DType values, const InterpolationOptions& o
   }
 }
 
-int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentsOf& full_name,
+int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& options, const ArgumentNamer& full_name,
                     int64_t (*bytes_of)(const Segment&, int64_t batch)) {
   const bool has_cubic = options.method == InterpolationMethod::kCubic || !options.methods.empty();
   if (!has_cubic || options.causal || values.ndim < 2) return 0;
@@ -148,17 +150,17 @@ int64_t cubic_bytes(const TensorView& values, const InterpolationOptions& option
 }  // namespace
 
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
-                               const ArgumentsOf& full_name) {
+                               const ArgumentNamer& full_name) {
   return cubic_bytes(values, options, full_name, spline_workspace_bytes);
 }
 
 int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
-                                        const ArgumentsOf& full_name) {
+                                        const ArgumentNamer& full_name) {
   return cubic_bytes(values, options, full_name, spline_gradient_bytes);
 }
 
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
-                       const InterpolationOptions& options, const ArgumentsOf& full_name) {
+                       const InterpolationOptions& options, const ArgumentNamer& full_name) {
   const StreamShape shape = stream_shape(values, times, full_name);
   check_device(times, "times", values.device, full_name);
   check_methods(shape.features, values.dtype, options, full_name);
@@ -238,7 +240,7 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
 }
 
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments,
-                    const ArgumentsOf& full_name) {
+                    const ArgumentNamer& full_name) {
   if (options.boundary == Boundary::kNotAKnot) return;  // the default: the caller may not have set it
   const auto uses_boundary = [&](const Segment& s) {
     return s.method == InterpolationMethod::kCubic && s.boundary == options.boundary;
@@ -267,7 +269,7 @@ Interpolation call_on(const TensorView& target_times, const std::optional<Tensor
 namespace {
 
 void check_gradient(const TensorView& gradient, std::string_view argument, DType dtype, Device device,
-                    std::initializer_list<int64_t> shape, const ArgumentsOf& full_name) {
+                    std::initializer_list<int64_t> shape, const ArgumentNamer& full_name) {
   check_expected(gradient, argument, TensorView::contiguous(nullptr, dtype, shape, device), full_name);
   check_dense(gradient, argument, full_name);
 }
@@ -275,7 +277,7 @@ void check_gradient(const TensorView& gradient, std::string_view argument, DType
 }  // namespace
 
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
-                      int64_t features, Device device, const ArgumentsOf& full_name) {
+                      int64_t features, Device device, const ArgumentNamer& full_name) {
   if (!is_floating(s.value_dtype)) {
     refuse_type(full_name(argument), ": values of ", dtype_name(s.value_dtype), " have no gradient");
   }
@@ -285,7 +287,7 @@ void* values_gradient(const TensorView& gradient, std::string_view argument, con
 }
 
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
-                       int64_t batch, const ArgumentsOf& full_name) {
+                       int64_t batch, const ArgumentNamer& full_name) {
   if (!gradient) return nullptr;
   if (clock.dtype == DType::kInt64) refuse_type(full_name(argument), ": an int64 clock has no gradient");
   check_gradient(*gradient, argument, DType::kFloat64, clock.device, {batch, clock.shape[clock.ndim - 1]}, full_name);

@@ -1,5 +1,5 @@
-// The checks that operations on streams share, beyond those of core/arguments.hpp. They turn a stream's arguments into
-// a Segment.
+// Checks that operations on streams share, beyond those of core/arguments.hpp, and the functions that turn a stream's
+// arguments into Segments. `full_name` gives an argument's name in errors.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,14 @@ struct InterpolationOptions {
   }
 };
 
-// Refuses a clock that is neither [N], for all rows, nor [B, N]; `length` is the letter that errors use for N.
+// Refuses a clock that is neither [N], shared by the batch, nor [B, N], and another dtype than float32, float64 or int64.
+// `length` is the letter that errors use for N. If not `batched`, only [N] is accepted.
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
-                 const ArgumentsOf& full_name = {});
+                 const ArgumentNamer& full_name = {});
 
-// Sets `seconds`, and for an int64 clock also `ns`. `has` is false without a duration.
+// Sets `has` to whether there is a duration, and if so `seconds` and, for an int64 clock, `ns` to it.
 void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
-                  double& seconds, uint64_t& ns, const ArgumentsOf& full_name = {});
+                  double& seconds, uint64_t& ns, const ArgumentNamer& full_name = {});
 
 // The sizes of a stream and its times: values are [B, S, D] or, if not `batched`, [S, D].
 struct StreamShape {
@@ -52,48 +53,48 @@ struct StreamShape {
   int64_t samples;
   int64_t features;
 };
-StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& full_name = {});
+StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentNamer& full_name = {});
 
 // Returns the bytes for the slopes of the stream's cubic features: see make_splines in spline.hpp. It is 0 without
 // cubic features.
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
-                               const ArgumentsOf& full_name = {});
+                               const ArgumentNamer& full_name = {});
 
-// Returns the bytes for the gradient of these slopes: see interpolate_backward.hpp.
+// Returns the bytes for the gradient of the slopes of the stream's cubic features: see interpolate_backward.hpp.
 int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
-                                        const ArgumentsOf& full_name = {});
+                                        const ArgumentNamer& full_name = {});
 
 // Refuses anything except [B, T, last] or, if not `batched`, [T, last].
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
-                        int64_t targets, int64_t last, const ArgumentsOf& full_name = {});
+                        int64_t targets, int64_t last, const ArgumentNamer& full_name = {});
 
-// Checks the arguments and returns a segment of all samples and features of the stream. Its methods and its output are
-// set later.
+// Checks the arguments and returns a segment of all samples and features of the stream, still without method and output:
+// see append_segments() and place_out().
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
-                       const InterpolationOptions& options, const ArgumentsOf& full_name = {});
+                       const InterpolationOptions& options, const ArgumentNamer& full_name = {});
 
 // Sets the stream's output to the features of `out`, [B, T, D] or [T, D], from `first` on.
 void place_out(Segment& stream, const TensorView& out, int64_t first);
 
-// Appends a segment for each run of features with one method. The first segment writes `valid` and `age`.
+// Appends a segment for each run of neighbouring features with one method. Only the first of them writes `valid` and
+// `age`.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
-// Refuses a bc_type other than the default if no cubic segment of the call uses it. For several streams, one of them
-// must use it.
+// Refuses a bc_type other than the default unless a cubic segment of the call, of any stream, uses it.
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments,
-                    const ArgumentsOf& full_name = {});
+                    const ArgumentNamer& full_name = {});
 
-// Returns a call on these targets, which the caller has checked. The segments are added later.
+// Returns a call on these targets, which the caller has checked. The caller adds the segments.
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
 
 // Checks the array for the gradient of a segment's values, and returns its memory. The array is [batch, samples,
 // features], dense, of the work type.
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
-                      int64_t features, Device device, const ArgumentsOf& full_name = {});
+                      int64_t features, Device device, const ArgumentNamer& full_name = {});
 
-// Checks the array for the gradient of a clock, and returns its memory, or null if there is none. The array is dense
-// float64 [batch, N], also for a clock that all rows share. int64 clocks have no gradient.
+// Checks the array for the gradient of a clock, and returns its memory, or null without an array. The array is dense
+// float64 [batch, N], also for a clock that the batch shares. An int64 clock has no gradient: it refuses an array.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
-                       int64_t batch, const ArgumentsOf& full_name = {});
+                       int64_t batch, const ArgumentNamer& full_name = {});
 
 }  // namespace robocache

@@ -173,6 +173,11 @@ TEST(WorkQueue, IsEmptyInAForkedChild) {
   queue->submit([&](const std::atomic<bool>&) { done = 1; });
   const auto queue_works = [&] {
     if (queue->pending() != 0) return 1;
+    try {
+      queue->take();
+      return 3;
+    } catch (const std::logic_error&) {
+    }
     queue->submit([&](const std::atomic<bool>&) { done = 7; });
     queue->take();
     return done == 7 ? 0 : 2;

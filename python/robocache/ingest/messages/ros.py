@@ -28,14 +28,14 @@ _NUMBERS = {
     name: np.dtype(name)
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 } | {"octet": np.dtype(np.uint8), "char": np.dtype(np.uint8), "byte": np.dtype(np.uint8)}
-# The field that ROS 2 gives a message without fields.
+# ROS 2 gives a message without fields this one field.
 EMPTY = "structure_needs_at_least_one_member"
 # Messages of up to this many bytes are copied whole into one array. From larger messages only the fields that are read are copied.
 _SMALL = 4096
-# The most layouts that are remembered for messages of one length.
+# At most this many layouts are remembered for messages of one length.
 _REMEMBERED = 32
 
-# The fields of each type, by the type's name, in the form that rosbags gives them.
+# Maps the name of each type to its fields, in the form that rosbags gives them.
 Definitions = dict[str, Any]
 
 
@@ -532,9 +532,9 @@ class _Known:
 
 
 class RosDecoder:
-    """Decodes messages of one type.
+    """Decodes messages of one type, see :class:`Decoder`.
 
-    leaves: the type, from :func:`leaves_of`.
+    leaves: the fields of the type, from :func:`leaves_of`.
     cdr: whether messages are CDR, as in ROS 2, or serialised as in ROS 1.
     """
 
@@ -553,7 +553,7 @@ class RosDecoder:
         if (stack := self._stack_same_size(payloads)) is not None:
             self._group(*stack, np.arange(len(payloads)), payloads, groups, bad)
         else:
-            by_size: dict[tuple[int, bytes], list[int]] = {}  # all large payloads have the size -1
+            by_size: dict[tuple[int, bytes], list[int]] = {}  # indices of payloads, by the key of `_group`
             heads = [bytes(payload[:2]) for payload in payloads] if self._cdr else [b""] * len(payloads)
             for index, key in enumerate(zip(map(len, payloads), heads, strict=True)):
                 by_size.setdefault(key if key[0] <= _SMALL else (-1, key[1]), []).append(index)

@@ -12,17 +12,17 @@
 namespace robocache {
 namespace {
 
-ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t index) {
+ArgumentNamer namer_of(std::span<const FuseStream> streams, size_t index) {
   return {streams[index].name, static_cast<int64_t>(index)};
 }
 
-void check_out_dtype(DType values, DType out, const ArgumentsOf& full_name) {
+void check_out_dtype(DType values, DType out, const ArgumentNamer& full_name) {
   if (out == values || is_floating(out)) return;
   refuse_type(full_name("values"), ": expected an output of ", is_floating(values) ? "" : dtype_name(values),
               is_floating(values) ? "a float dtype" : " or a float dtype", ", got ", dtype_name(out));
 }
 
-void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentsOf& full_name) {
+void set_offset(Segment& s, const std::optional<Duration>& offset, const ArgumentNamer& full_name) {
   bool has_offset = false;
   uint64_t ns = 0;
   set_duration(offset, "offset", s.clock_dtype, has_offset, s.offset, ns, full_name);
@@ -31,8 +31,8 @@ void set_offset(Segment& s, const std::optional<Duration>& offset, const Argumen
 
 // Sets the scale or the shift of a segment.
 void set_numbers(const std::optional<FeatureNumbers>& numbers, double default_number, const Segment& s,
-                 const TensorView& values, std::string_view argument, const ArgumentsOf& full_name, PerFeature& result,
-                 bool& per_feature) {
+                 const TensorView& values, std::string_view argument, const ArgumentNamer& full_name,
+                 PerFeature& result, bool& per_feature) {
   per_feature = numbers && std::holds_alternative<TensorView>(*numbers);
   if (!per_feature) {
     result.all = numbers ? std::get<double>(*numbers) : default_number;
@@ -52,7 +52,7 @@ void set_numbers(const std::optional<FeatureNumbers>& numbers, double default_nu
   result.array = array.data;
 }
 
-void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf& full_name) {
+void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentNamer& full_name) {
   s.scaled = stream.scale || stream.shift;
   if (!s.scaled) return;
   if (!is_floating(s.out_dtype)) {
@@ -64,7 +64,7 @@ void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf
 }
 
 // Refuses an output that overlaps an input or whose own elements overlap.
-void check_memory(const TensorView& out, std::string_view argument, const ArgumentsOf& full_name,
+void check_memory(const TensorView& out, std::string_view argument, const ArgumentNamer& full_name,
                   std::span<const FuseStream> streams, const TensorView& target_times,
                   const std::optional<TensorView>& target_lengths) {
   if (out.numel() == 0) return;  // without elements, no memory is touched
@@ -74,7 +74,7 @@ void check_memory(const TensorView& out, std::string_view argument, const Argume
   for (size_t i = 0; i < streams.size(); ++i) {
     const FuseStream& stream = streams[i];
     const auto check = [&](const TensorView& input, const char* name) {
-      if (overlaps(out, input)) refuse(full_name(argument), ": overlaps ", arguments_of(streams, i)(name));
+      if (overlaps(out, input)) refuse(full_name(argument), ": overlaps ", namer_of(streams, i)(name));
     };
     const auto check_numbers = [&](const std::optional<FeatureNumbers>& numbers, const char* name) {
       if (numbers && std::holds_alternative<TensorView>(*numbers)) check(std::get<TensorView>(*numbers), name);
@@ -98,14 +98,14 @@ FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& targ
   if (streams.empty()) refuse("streams: expected at least one, got none");
   FuseShape shape{};
   for (size_t i = 0; i < streams.size(); ++i) {
-    const StreamShape stream_size = stream_shape(streams[i].values, streams[i].times, arguments_of(streams, i));
+    const StreamShape stream_size = stream_shape(streams[i].values, streams[i].times, namer_of(streams, i));
     if (i == 0) {
       shape.batched = stream_size.batched;
       shape.batch = stream_size.batch;
     } else if (stream_size.batched != shape.batched || stream_size.batch != shape.batch) {
-      refuse(arguments_of(streams, i)("values"), ": expected ",
+      refuse(namer_of(streams, i)("values"), ": expected ",
              shape.batched ? "[" + std::to_string(shape.batch) + ", S, D]" : "[S, D]", " like ",
-             arguments_of(streams, 0)("values"), ", got ", shape_string(streams[i].values));
+             namer_of(streams, 0)("values"), ", got ", shape_string(streams[i].values));
     }
     shape.features += stream_size.features;
   }
@@ -120,9 +120,9 @@ DType common_dtype(std::span<const FuseStream> streams) {
   for (size_t i = 1; i < streams.size(); ++i) {
     const DType other = streams[i].values.dtype;
     if (other != first) {
-      refuse_type("dtype: expected one dtype, or an explicit dtype, got streams that differ: ",
-                  arguments_of(streams, 0)("values"), " is ", dtype_name(first), ", ",
-                  arguments_of(streams, i)("values"), " is ", dtype_name(other));
+      refuse_type(
+          "dtype: expected one dtype, or an explicit dtype, got streams that differ: ", namer_of(streams, 0)("values"),
+          " is ", dtype_name(first), ", ", namer_of(streams, i)("values"), " is ", dtype_name(other));
     }
   }
   return first;
@@ -168,9 +168,9 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
   const FuseShape& shape = call.shape = fuse_shape(streams, target_times);
   const Device device = streams[0].values.device;
   const auto count = static_cast<int64_t>(streams.size());
-  const auto first_values_name = [&] { return arguments_of(streams, 0)("values"); };
+  const auto first_values_name = [&] { return namer_of(streams, 0)("values"); };
   const auto check_same_device = [&](const TensorView& tensor, std::string_view argument,
-                                     const ArgumentsOf& full_name = {}) {
+                                     const ArgumentNamer& full_name = {}) {
     if (tensor.device != device) check_device(tensor, argument, device, full_name, first_values_name());
   };
   check_same_device(target_times, "target_times");
@@ -183,7 +183,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
            std::to_string(out.size()));
   }
   const bool is_concatenated = out.size() == 1;
-  const auto out_of = [&](size_t i) { return is_concatenated ? ArgumentsOf{} : arguments_of(streams, i); };
+  const auto out_of = [&](size_t i) { return is_concatenated ? ArgumentNamer{} : namer_of(streams, i); };
   for (size_t i = 0; i < out.size(); ++i) {
     check_same_device(out[i], out_name, out_of(i));
     const int64_t features = is_concatenated ? shape.features : streams[i].values.shape[streams[i].values.ndim - 1];
@@ -208,7 +208,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
   int64_t column = 0;
   for (size_t i = 0; i < streams.size(); ++i) {
     const FuseStream& from = streams[i];
-    const ArgumentsOf full_name = arguments_of(streams, i);
+    const ArgumentNamer full_name = namer_of(streams, i);
     check_same_device(from.values, "values", full_name);
     Segment s = stream_segment(from.values, from.times, from.lengths, from.options, full_name);
     const TensorView& to = is_concatenated ? out[0] : out[i];
@@ -231,7 +231,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     append_segments(s, from.options, segments);
     call.stream_of.resize(segments.size(), i);
   }
-  for (size_t i = 0; i < streams.size(); ++i) check_boundary(streams[i].options, segments, arguments_of(streams, i));
+  for (size_t i = 0; i < streams.size(); ++i) check_boundary(streams[i].options, segments, namer_of(streams, i));
   if (segments.size() > kMaxSegments) {
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));
@@ -249,7 +249,7 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
                      const std::optional<TensorView>& age, const std::optional<TensorView>& workspace) {
   FuseCall call;
   prepare(streams, target_times, out, "out", target_lengths, valid, age, call);
-  const auto out_of = [&](size_t i) { return out.size() == 1 ? ArgumentsOf{} : arguments_of(streams, i); };
+  const auto out_of = [&](size_t i) { return out.size() == 1 ? ArgumentNamer{} : namer_of(streams, i); };
   for (size_t i = 0; i < out.size(); ++i) {
     check_memory(out[i], "out", out_of(i), streams, target_times, target_lengths);
     for (size_t j = 0; j < i; ++j) {
@@ -279,7 +279,7 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
     const Segment& s = call.segments[i];
     const size_t index = call.stream_of[i];
     const FuseStream& from = streams[index];
-    const ArgumentsOf full_name = arguments_of(streams, index);
+    const ArgumentNamer full_name = namer_of(streams, index);
     const int64_t features = from.values.shape[from.values.ndim - 1];
     if (i == 0 || call.stream_of[i - 1] != index) feature = 0;
     SegmentGradient g{};

@@ -13,37 +13,37 @@
 namespace robocache {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // lookups of rows that are worth waking a thread
+constexpr int64_t kGrain = 16384;  // the least rows for which waking a thread pays
 constexpr uint32_t kFreeSlot = UINT32_MAX;
 
-// Returns the rows of cloud b that are points, as indices into the arrays that have an entry for each row.
+// Returns the valid rows of cloud b, numbered over all clouds. Rows after the cloud's length are not valid.
 RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
   const auto [begin, end] = points_of_cloud(clouds, b);
   const int64_t first = clouds.offsets != nullptr ? 0 : b * clouds.rows;
   return {first + begin, first + end};
 }
 
-// The arrays in call.numbering: for each row the voxel's index in the order of insertion, or -1, and for each voxel its
-// first row.
+// Lays out the memory at call.numbering.
 struct Numbering {
   explicit Numbering(const SparseCall& call)
       : sizes(static_cast<SparseSizes*>(call.numbering)),
-        number(reinterpret_cast<int32_t*>(sizes + 1)),
-        first_row(number + row_count(call.clouds)) {}
+        voxel_of_row(reinterpret_cast<int32_t*>(sizes + 1)),
+        first_row_of_voxel(voxel_of_row + row_count(call.clouds)) {}
 
   SparseSizes* sizes;
-  int32_t* number;
-  int32_t* first_row;
+  int32_t* voxel_of_row;  // [rows] the voxel's index in the order of insertion, or -1. Until number_voxels_cpu has
+                          // finished, the memory holds its first_in_cell
+  int32_t* first_row_of_voxel;  // [voxels]
 };
 
-// A hash table of cells, which holds the first row of each cell.
+// A hash table from cells to the first row in each.
 class FirstRows {
  public:
   FirstRows() : slots_(1024, kFreeSlot) {}
 
   void prefetch(const RowCell& cell) const { __builtin_prefetch(&slots_[cell.hash & (slots_.size() - 1)]); }
 
-  // Returns the first row in the cell; if the cell is new, this is the given row.
+  // Returns the first row in the cell. If the cell is new, adds it; its first row is then cell.row.
   int32_t operator()(const SparseCall& call, const RowCell& cell) {
     uint64_t slot = cell.hash & (slots_.size() - 1);
     for (; slots_[slot] != kFreeSlot; slot = (slot + 1) & (slots_.size() - 1)) {
@@ -72,14 +72,16 @@ class FirstRows {
 
 constexpr int64_t kBlock = 16384;             // rows whose cells fit in a core's cache
 constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are in memory at a time
-constexpr uint32_t kAhead = 16;               // rows between a prefetch and its use
-constexpr int32_t kSameCell = -2;             // the row is in the same cell as the previous row
+constexpr int64_t kPartRows = 16384;          // the most rows of an average part, as long as kMostPartBits allows
+constexpr int kMostPartBits = 8;
+constexpr uint32_t kAhead = 16;    // rows between a prefetch and its use
+constexpr int32_t kSameCell = -2;  // in first_in_cell: the row is in the same cell as the previous row
 
-// The cells of rows, divided into parts by their hashes. Each block holds one part after another, with the rows of a
-// part in order.
+// The cells of rows, divided into parts by their hashes: a cell is always in the same part. Each block of rows holds its
+// parts one after another, and the rows of a part in order.
 struct Parts {
   explicit Parts(int64_t rows)
-      : bits(std::clamp<int>(std::bit_width(static_cast<uint64_t>(rows / 16384)), 0, 8)),
+      : bits(std::min<int>(std::bit_width(static_cast<uint64_t>(rows / kPartRows)), kMostPartBits)),
         cells(std::make_unique_for_overwrite<RowCell[]>(static_cast<size_t>(std::min(rows, kRound)))),
         begins(static_cast<size_t>((kRound / kBlock) * (count() + 1))) {}
 
@@ -91,8 +93,9 @@ struct Parts {
   std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
 };
 
-// Divides the rows [first, last), which are one block. Sets `number` to kSameCell or -1 for rows that go to no part.
-void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
+// Divides the rows [first, last), which are one block. For rows that go to no part, sets first_in_cell to kSameCell, or
+// to -1 if they are in no cell.
+void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* first_in_cell, Parts& parts) {
   const auto block_cells = std::make_unique_for_overwrite<RowCell[]>(static_cast<size_t>(last - first));
   int64_t count = 0;
   int64_t b = 0;  // the first cloud that ends after `first`
@@ -114,7 +117,7 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
   const int64_t block = first % kRound / kBlock;
   uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1);
   std::fill_n(begins, parts.count() + 1, 0u);
-  std::fill(number + first, number + last, -1);
+  std::fill(first_in_cell + first, first_in_cell + last, -1);
   // A row in the same cell as the previous row goes to no part. In scan order this is frequent.
   const auto new_cells = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
   int64_t new_cell_count = 0;
@@ -124,7 +127,7 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
     const bool has_cell = current.row >= 0;
     bool is_repeat = has_cell & (current.row == previous.row + 1) & (current.cell == previous.cell);
     if (call.wide) is_repeat = is_repeat && same_cell(call, current.cell, current.row, previous.cell, previous.row);
-    if (has_cell) number[current.row] = is_repeat ? kSameCell : -1;
+    if (has_cell) first_in_cell[current.row] = is_repeat ? kSameCell : -1;
     new_cells[static_cast<size_t>(new_cell_count)] = static_cast<uint16_t>(i);
     new_cell_count += has_cell & !is_repeat;
     begins[parts.part_of(current)] += has_cell & !is_repeat;
@@ -136,20 +139,20 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
     const RowCell& cell = block_cells[new_cells[static_cast<size_t>(i)]];
     cells[begins[parts.part_of(cell)]++] = cell;
   }
-  // Each begin has moved to the end of its part, which is the begin of the next part.
+  // Each entry of begins is now the end of its part, which is where the next part begins.
   std::copy_backward(begins, begins + parts.count(), begins + parts.count() + 1);
   begins[0] = 0;
 }
 
-// Whether a row has a cell in int64 but not in int32. Rows that already have a voxel in `number` have a cell in int32.
-bool has_cell_beyond(const SparseCall& call, const int32_t* number) {
+// Whether a row has a cell in int64 but not in int32. Rows with a voxel have a cell in int32.
+bool has_cell_beyond(const SparseCall& call, const int32_t* voxel_of_row) {
   std::atomic<bool> beyond = false;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const RowRange rows = rows_of_cloud(call.clouds, b);
     parallel_for(rows.end - rows.begin, kGrain, [&](int64_t begin, int64_t end) {
       int64_t cell[3];
       for (int64_t row = rows.begin + begin; row < rows.begin + end; ++row) {
-        if (number[row] >= 0) continue;
+        if (voxel_of_row[row] >= 0) continue;
         SparseCell by_int32;
         if (wide_cell_of_row(call, row, cell) && !cell_of_row(call, row, by_int32)) beyond = true;
       }
@@ -164,17 +167,20 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
   return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-// Different parts have different cells, so one thread can find the first rows of a part's cells. Voxels are numbered in
-// the order of their first rows.
+// Different parts have different cells, so each part is one thread's work: to find the first row in the cell of each
+// row. Voxels are then numbered in the order of their first rows.
 void number_voxels_cpu(const SparseCall& call) {
   const Numbering numbering(call);
+  // [rows] the first row in the cell of each row, kSameCell, or -1 for rows in no cell. The last loop replaces it by the
+  // voxel in the same memory.
+  int32_t* const first_in_cell = numbering.voxel_of_row;
   const int64_t row_total = row_count(call.clouds);
   Parts parts(row_total);
   std::vector<FirstRows> first_rows(static_cast<size_t>(parts.count()));
   for (int64_t from = 0; from < row_total; from += kRound) {
     const int64_t rows = std::min(kRound, row_total - from);
     parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
-      divide_block(call, from + begin, from + end, numbering.number, parts);
+      divide_block(call, from + begin, from + end, first_in_cell, parts);
     });
     parallel_for(parts.count(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
@@ -184,42 +190,43 @@ void number_voxels_cpu(const SparseCall& call) {
           const RowCell* const cells = parts.cells.get() + block * kBlock;
           for (uint32_t i = begins[0]; i < begins[1]; ++i) {
             if (i + kAhead < begins[1]) table.prefetch(cells[i + kAhead]);
-            numbering.number[cells[i].row] = table(call, cells[i]);
+            first_in_cell[cells[i].row] = table(call, cells[i]);
           }
         }
       }
     });
   }
 
-  // The voxel of each first row.
-  const auto voxel_of_row = std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(row_total));
+  // [rows] the voxel of each row that is the first in its cell; -1 for other rows and beyond max_voxels.
+  const auto voxel_of_first = std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(row_total));
   int64_t voxels = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);
     const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : voxels + call.max_voxels;
     for (int64_t row = begin; row < end; ++row) {
-      const bool kept = (numbering.number[row] == row) & (voxels < most);
-      voxel_of_row[static_cast<size_t>(row)] = kept ? static_cast<int32_t>(voxels) : -1;
-      numbering.first_row[voxels] = static_cast<int32_t>(row);
+      const bool kept = (first_in_cell[row] == row) & (voxels < most);
+      voxel_of_first[static_cast<size_t>(row)] = kept ? static_cast<int32_t>(voxels) : -1;
+      numbering.first_row_of_voxel[voxels] = static_cast<int32_t>(row);
       voxels += kept;
     }
   }
   parallel_for(row_total, kBlock, [&](int64_t begin, int64_t end) {
-    int32_t voxel = -1;
+    int32_t voxel = -1;  // the first row of a block is never kSameCell
     for (int64_t row = begin; row < end; ++row) {
-      const int32_t first = numbering.number[row];
-      if (first != kSameCell) voxel = first < 0 ? -1 : voxel_of_row[static_cast<size_t>(first)];
-      numbering.number[row] = voxel;
+      const int32_t first = first_in_cell[row];
+      if (first != kSameCell) voxel = first < 0 ? -1 : voxel_of_first[static_cast<size_t>(first)];
+      numbering.voxel_of_row[row] = voxel;
     }
   });
   int64_t largest = 0;
   if (call.largest_count) {
     std::vector<int64_t> counts(static_cast<size_t>(voxels));
     for (int64_t row = 0; row < row_total; ++row) {
-      if (numbering.number[row] >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(numbering.number[row])]);
+      const int32_t voxel = numbering.voxel_of_row[row];
+      if (voxel >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(voxel)]);
     }
   }
-  *numbering.sizes = {voxels, largest, !call.bounded && !call.wide && has_cell_beyond(call, numbering.number)};
+  *numbering.sizes = {voxels, largest, !call.bounded && !call.wide && has_cell_beyond(call, numbering.voxel_of_row)};
 }
 
 SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
@@ -231,7 +238,7 @@ std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numberi
   std::vector<SparseCell> cells(static_cast<size_t>(voxels));
   int64_t b = 0;  // voxels are ordered by cloud
   for (int64_t v = 0; v < voxels; ++v) {
-    const int32_t row = numbering.first_row[v];
+    const int32_t row = numbering.first_row_of_voxel[v];
     while (rows_of_cloud(call.clouds, b).end <= row) ++b;
     SparseCell& cell = cells[static_cast<size_t>(v)];
     cell.cloud = static_cast<int32_t>(b);
@@ -240,7 +247,8 @@ std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numberi
   return cells;
 }
 
-// Returns the indices of `voxels` voxels in the order of insertion, sorted in the order that the call requests.
+// Sorts voxels in the order that the call requests: returns for each its index in the order of insertion. `cells` has
+// their cells in the order of insertion.
 std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
   struct Keyed {
     SparseKey key;
@@ -256,7 +264,7 @@ std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, c
   return insertions;
 }
 
-// Keeps the first P rows of each voxel.
+// Keeps the first P rows of each voxel, of those in call.point_to_voxel.
 void keep_first_rows(const SparseCall& call) {
   const int64_t most = call.points_per_voxel;
   std::vector<int32_t> counts(static_cast<size_t>(call.voxels), 0);
@@ -277,6 +285,7 @@ void keep_first_rows(const SparseCall& call) {
   if (call.counts != nullptr) std::copy(counts.begin(), counts.end(), call.counts);
 }
 
+// Keeps one row of each voxel, that with the least priority.
 void keep_random_rows(const SparseCall& call) {
   std::vector<uint64_t> least(static_cast<size_t>(call.voxels), UINT64_MAX);
   for (int64_t row = 0; row < row_count(call.clouds); ++row) {
@@ -317,7 +326,7 @@ void assign_points_cpu(const SparseCall& call) {
     parallel_for(end - begin, kGrain, [&](int64_t first, int64_t last) {
       int64_t dropped_rows = 0;
       for (int64_t row = from + first; row < from + last; ++row) {
-        int32_t voxel = numbering.number[row];
+        int32_t voxel = numbering.voxel_of_row[row];
         if (voxel >= voxels) voxel = -1;
         if (voxel >= 0 && !voxel_of_insertion.empty()) voxel = voxel_of_insertion[static_cast<size_t>(voxel)];
         call.point_to_voxel[row] = voxel;
