@@ -1,4 +1,5 @@
-"""The self-test in a new environment of each Python, with the oldest allowed packages or the newest.
+"""The self-test in a new environment of each Python, and torch's tests with the oldest torch and the newest, with the oldest allowed
+packages or the newest.
 
 `./dev release` runs it: each environment takes a minute and needs PyPI. The library is the same for all Pythons.
 """
@@ -36,6 +37,14 @@ def oldest(requirement):
     return re.sub(r">=(\d+)(\.[\d.]+)?(,<[\d.]+)?", lambda v: f"=={v[1]}{v[2] or ''}.*", requirement)
 
 
+def with_this_package(folder):
+    """Returns the environment variables with which another Python finds this package, in `folder`/robocache-alone."""
+    (folder / "robocache-alone").mkdir()  # the package's own folder may have packages for another Python beside it
+    (folder / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
+    library = robocache.check_installation()["library"]
+    return {**os.environ, "PYTHONPATH": str(folder / "robocache-alone"), "ROBOCACHE_LIBRARY": library}
+
+
 @pytest.mark.parametrize("version, packages", [("3.10", "oldest"), ("3.12", "newest"), ("3.13", "newest")])
 def test_self_test(version, packages, tmp_path):
     python = tmp_path / "bin/python"
@@ -44,14 +53,7 @@ def test_self_test(version, packages, tmp_path):
     # The pip of the environment is necessary: Debian 12's does not run in Python 3.12.
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "-q", "--upgrade", *requirements], check=True)
-    installation = robocache.check_installation()
-    (tmp_path / "robocache-alone").mkdir()  # the package's own folder may have packages for another Python beside it
-    (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path / "robocache-alone"),
-        "ROBOCACHE_LIBRARY": installation["library"],
-    }
+    environment = with_this_package(tmp_path)
 
     def run(*command):
         arguments = [python, "-m", "robocache", *command, "--json"]
@@ -76,6 +78,34 @@ def test_self_test(version, packages, tmp_path):
         assert completed.returncode != 0 and "loader.py" in completed.stderr and "SyntaxError" in completed.stderr, (
             completed.stderr
         )
+
+
+TORCH_TESTS = [f"tests/python/ops/test_{name}.py" for name in ("frameworks", "torch_compile")]
+
+
+# torch's wheels for x86_64 need 3 GB of CUDA's libraries.
+@pytest.mark.parametrize("torch, tvm_ffi", [("torch==2.10.*", "0.1.9"), ("torch", "0.1.*")], ids=["oldest", "newest"])
+def test_torch(torch, tvm_ffi, tmp_path):
+    python = tmp_path / "bin/python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    packages = [torch, f"apache-tvm-ffi=={tvm_ffi}", *REQUIREMENTS, "hypothesis", "ml_dtypes", "pytest", "scipy"]
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile"]
+    subprocess.run([*pip, *packages], check=True)
+    environment = with_this_package(tmp_path)
+
+    def run_tests():
+        command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TORCH_TESTS]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    completed = run_tests()
+    assert completed.returncode == 0, completed.stdout[-5000:] + completed.stderr[-2000:]
+    assert int(re.search(r"(\d+) passed", completed.stdout)[1]) > 50
+    (tmp_path / "robocache-alone/robocache").unlink()
+    shutil.copytree(Path(robocache.__file__).parent, tmp_path / "robocache-alone/robocache")
+    with (tmp_path / "robocache-alone/robocache/__init__.py").open("a") as module:
+        module.write("\nimport torch.of_another_release\n")
+    completed = run_tests()
+    assert completed.returncode != 0 and "torch.of_another_release" in completed.stdout + completed.stderr
 
 
 def test_self_test_with_the_next_debians_python(tmp_path):
