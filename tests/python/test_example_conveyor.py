@@ -19,7 +19,7 @@ from PIL import Image  # noqa: E402
 
 CHECKOUT = Path(__file__).parents[2]
 IS_SOAK = rounds(1) > 1
-EPISODES = 40 if IS_SOAK else 6
+EPISODES = 40 if IS_SOAK else 3
 
 
 @pytest.fixture(scope="module")
