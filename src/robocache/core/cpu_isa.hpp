@@ -20,13 +20,22 @@ constexpr int kRegisterBytes = 16;
 
 }  // namespace robocache
 
-// Selects baseline::f, v3::f or v4::f. Processors other than x86-64 have only baseline, compiled with the processor's
-// fma instruction.
-#ifdef __x86_64__
+// How many of the builds the library has. Processors other than x86-64 have only baseline, compiled with the processor's
+// fma instruction. CMake leaves out others for a sanitizer.
+#ifndef __x86_64__
+#define ROBOCACHE_ISA_COUNT 1
+#elif !defined(ROBOCACHE_ISA_COUNT)
+#define ROBOCACHE_ISA_COUNT 3
+#endif
+
+// Selects baseline::f, v3::f or v4::f.
+#if ROBOCACHE_ISA_COUNT == 1
+#define ROBOCACHE_SELECT_ISA(f) (baseline::f)
+#elif ROBOCACHE_ISA_COUNT == 2
+#define ROBOCACHE_SELECT_ISA(f) (::robocache::cpu_isa() == ::robocache::CpuIsa::kBaseline ? baseline::f : v3::f)
+#else
 #define ROBOCACHE_SELECT_ISA(f)                                 \
   (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   ? v4::f \
    : ::robocache::cpu_isa() == ::robocache::CpuIsa::kV3 ? v3::f \
                                                         : baseline::f)
-#else
-#define ROBOCACHE_SELECT_ISA(f) (baseline::f)
 #endif

@@ -14,6 +14,7 @@
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_math.hpp"
 #include "robocache/align/window_plan.hpp"
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/mixture.hpp"
@@ -33,8 +34,10 @@ struct Build {
 // The builds of the kernel for this processor besides the baseline, to be compared with the baseline.
 std::vector<Build> vector_builds() {
   std::vector<Build> all;
-#ifdef __x86_64__
+#if ROBOCACHE_ISA_COUNT >= 2
   if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::window_samples});
+#endif
+#if ROBOCACHE_ISA_COUNT >= 3
   if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::window_samples});
 #endif
   return all;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/image/image_batch.hpp"
 #include "robocache/image/transform_cpu.hpp"
 #include "tests/cpp/device_array.hpp"
@@ -44,8 +45,10 @@ struct Build {
 
 std::vector<Build> vector_builds() {
   std::vector<Build> all;
-#ifdef __x86_64__
+#if ROBOCACHE_ISA_COUNT >= 2
   if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::transform_frame});
+#endif
+#if ROBOCACHE_ISA_COUNT >= 3
   if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::transform_frame});
 #endif
   return all;

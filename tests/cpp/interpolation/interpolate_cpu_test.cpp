@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "tests/cpp/random_data.hpp"
@@ -26,8 +27,10 @@ struct Build {
 // The builds of the kernel for this processor besides the baseline, to be compared with the baseline.
 std::vector<Build> vector_builds() {
   std::vector<Build> all;
-#ifdef __x86_64__
+#if ROBOCACHE_ISA_COUNT >= 2
   if (__builtin_cpu_supports("x86-64-v3")) all.push_back({"v3", v3::interpolate_entries});
+#endif
+#if ROBOCACHE_ISA_COUNT >= 3
   if (__builtin_cpu_supports("x86-64-v4")) all.push_back({"v4", v4::interpolate_entries});
 #endif
   return all;
