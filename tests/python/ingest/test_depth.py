@@ -121,6 +121,27 @@ def test_8_bits_with_a_declared_unit_become_metres(write, unit, metres, tmp_path
     assert color_space == "depth" and (depth_m[:, 0, 0] == 0).all()
 
 
+@pytest.mark.parametrize(("dtype", "metres"), [(np.uint16, 1.5), (np.uint8, 0.15)])
+@pytest.mark.parametrize(
+    ("unit", "factor"),
+    [
+        ({"on_dataset": {"depth_scale": 0.001}}, 1),
+        ({"on_dataset": {"units": "mm"}}, 1),
+        ({"on_dataset": {"depth_scale": 0.001}, "on_group": {"depth_scale": 0.01}}, 1),
+        ({"on_group": {"depth_scale": 0.01}}, 10),
+        ({"on_file": {"depth_scale": 0.01}}, 10),
+    ],
+)
+def test_files_in_a_dataset_have_its_unit(dtype, metres, unit, factor, tmp_path):
+    pixels = np.where(depth_pixels() == STORED, 1000 * metres, 0).astype(dtype)
+    files = [np.frombuffer(bytes(frames.encode(image[None], codec="png").data), np.uint8) for image in pixels]
+    source, stream, options = write_hdf5(tmp_path, np.stack(files), **unit)
+    robocache.ingest(source, tmp_path / "cache", **options)
+    depth_m = read_metres(tmp_path / "cache", stream)
+    np.testing.assert_allclose(depth_m[:, 1:], factor * metres, rtol=1e-6)
+    assert (depth_m[:, 0, 0] == 0).all()
+
+
 def test_a_mapping_gives_the_unit_of_8_bits(tmp_path):
     source, stream, _ = write_hdf5(tmp_path, np.full((ROWS, 32, 32), 150, np.uint8))
     mapping = {"streams": {stream: {"units": "cm"}}}

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from ...feature_names import own_units
 from ...frames import says_depth
-from ..declared import Depth, features_of, say_colors, say_unapplied, unpacked
+from ..declared import Depth, features_of, say_colors, say_unapplied, unpacked, with_unit
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -304,8 +305,13 @@ class Column:
         say_unapplied(self.stream, self.dataset.attributes, "image files", self.notes)
         images = Images(self.stream, self.what, self.where, time_ns, self.clock.kind, _Blobs(self.dataset).read)
         frames = images.stored(options, kinds, self.notes)
-        if frames is not None:
-            yield self.stream, replace(frames, attributes=self.clock.attributes)
+        if frames is None:
+            return
+        own = self.dataset.attributes
+        units = own_units(own, 1) if says_depth(self.stream) else {}
+        for attributes in (own | {"depth_units": units["units"]} if units else own, *self.dataset.above):
+            frames = with_unit(self.stream, frames, attributes, self.notes)
+        yield self.stream, replace(frames, attributes=self.clock.attributes)
 
     def _frames(self, is_depth: bool, channels_first: bool, options: CameraOptions, kinds: Kinds) -> Frames | None:
         """Returns the frames in their stored form; None if no frame can be read."""
