@@ -72,7 +72,7 @@ ROBOCACHE_HD void lerp_lanes(const V& a, const V& b, const V& w, V& y) {
   multiply_add_lanes(w, y, a);
 }
 
-// Loads kCount elements, each as to_work().
+// Loads kCount elements and converts each by to_work().
 template <int kCount, class Work, class T>
 ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
   if constexpr (std::is_same_v<T, Work>) {
@@ -93,6 +93,8 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
       }
 #ifdef __AVX512F__
       if constexpr (kCount == 16) {
+        // The mask selects all lanes. It is here and below since GCC warns of an undefined register in the intrinsics
+        // without a mask.
         y = _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
         return;
       }
@@ -170,7 +172,7 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
 
 // Stores two vectors, one after the other.
 template <int kCount, class Work, class T>
-ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<Work, kCount>& second, T* to) {
+ROBOCACHE_HD void store_two_vectors(const Lanes<Work, kCount>& first, const Lanes<Work, kCount>& second, T* to) {
 #ifdef __AVX512BW__
   if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Work, float> && kCount == 16) {
     alignas(64) static constexpr uint16_t kUpperHalves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,

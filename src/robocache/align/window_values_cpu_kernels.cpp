@@ -79,7 +79,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
       }
     }
     if constexpr (kColumns % 2 == 0) {
-      for (int c = 0; c < kColumns; c += 2) store_two_lanes<kCount, Work>(y[c], y[c + 1], to + c * kCount);
+      for (int c = 0; c < kColumns; c += 2) store_two_vectors<kCount, Work>(y[c], y[c + 1], to + c * kCount);
     } else {
       for (int c = 0; c < kColumns; ++c) part.template store<kCount, Work>(y[c], to + c * kCount);
     }

@@ -14,8 +14,9 @@
 
 namespace robocache {
 
-// One thread at a time may call these functions. The queue owns its thread, which starts at the first submit(), and
-// every job until it is taken or cancelled. Everything that a job refers to belongs to the caller and must live as long.
+// One thread at a time may call these functions. The queue owns every job until it is taken or cancelled, and its
+// thread, which starts at the first submit(). Everything that a job refers to belongs to the caller and must live as
+// long.
 //
 // A forked child does not have the queue's thread. There the queue is empty, and the next submit() starts a new thread.
 class WorkQueue {

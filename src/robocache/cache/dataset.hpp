@@ -99,7 +99,7 @@ struct StreamFindings {
 
 // Statistics per feature of the finite numbers in all rows; float64 [features] each. If count is 0, the others are NaN.
 // std divides by count; quantiles are numpy.quantile's. Files by older writers include infinities:
-// cache::stream_statistics() then computes them anew without.
+// cache::stream_statistics() then computes them anew without the infinities.
 struct FeatureStats {
   std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
 };
@@ -111,7 +111,8 @@ struct Stream {
   std::vector<int64_t> shape;  // of one row's value, or of one element of ragged rows; empty for scalars
   int64_t features = 1;        // the product of shape
   int64_t rows = 0;
-  double rate_hz = 0;  // 1e9 / findings.period_ns, with as few decimals as keep the period within 1 ns; 0 without one
+  // 1e9 / findings.period_ns, rounded to as few decimals as give that period back within 1 ns; 0 if there is no period.
+  double rate_hz = 0;
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;      // one per feature, or empty
   std::string attributes_json = "{}";  // the other attributes that the writer got: a JSON object
@@ -151,7 +152,8 @@ struct Stream {
   int64_t episode_of(int64_t row) const { return std::ranges::upper_bound(row_offsets, row) - row_offsets.begin() - 1; }
 
   // A checksum of time_ns and row_offsets, from the manifest; the files are not read. Streams with the same stamps in
-  // the same episodes have the same checksum. Others have the same one with a probability of 2^-32.
+  // the same episodes have the same checksum. Others have the same one with a probability of up to 2^-32,
+  // since it is made of 32-bit checksums.
   uint64_t clock_checksum = 0;
 
   // A checksum of the values, likewise from the manifest.

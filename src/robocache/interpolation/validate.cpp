@@ -250,7 +250,8 @@ void check_boundary(const InterpolationOptions& options, std::span<const Segment
          name_of(options.method), "'");
 }
 
-Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch) {
+Interpolation make_interpolation(const TensorView& target_times, const std::optional<TensorView>& target_lengths,
+                                 int64_t batch) {
   Interpolation call{};
   call.batch = batch;
   call.targets_count = target_times.shape[target_times.ndim - 1];

@@ -1,4 +1,4 @@
-// Checks that operations on streams share, beyond those of core/arguments.hpp, and the functions that turn a stream's
+// The checks common to operations on streams, besides those of core/arguments.hpp, and functions that turn a stream's
 // arguments into Segments. `full_name` gives an argument's name in errors.
 #pragma once
 
@@ -37,12 +37,12 @@ struct InterpolationOptions {
   }
 };
 
-// Refuses a clock that is neither [N], shared by the batch, nor [B, N], and another dtype than float32, float64 or int64.
+// Refuses a clock unless its shape is [N], shared by the batch, or [B, N], and its dtype float32, float64 or int64.
 // `length` is the letter that errors use for N. If not `batched`, only [N] is accepted.
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
                  const ArgumentNamer& full_name = {});
 
-// Sets `has` to whether there is a duration, and if so `seconds` and, for an int64 clock, `ns` to it.
+// Sets `has` to whether a duration is given. If it is, sets `seconds` to it, and for an int64 clock also `ns`.
 void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
                   double& seconds, uint64_t& ns, const ArgumentNamer& full_name = {});
 
@@ -84,8 +84,9 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments,
                     const ArgumentNamer& full_name = {});
 
-// Returns a call on these targets, which the caller has checked. The caller adds the segments.
-Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
+// Returns an interpolation at these targets, which the caller has checked. The caller adds the segments.
+Interpolation make_interpolation(const TensorView& target_times, const std::optional<TensorView>& target_lengths,
+                                 int64_t batch);
 
 // Checks the array for the gradient of a segment's values, and returns its memory. The array is [batch, samples,
 // features], dense, of the work type.
@@ -93,7 +94,8 @@ void* values_gradient(const TensorView& gradient, std::string_view argument, con
                       int64_t features, Device device, const ArgumentNamer& full_name = {});
 
 // Checks the array for the gradient of a clock, and returns its memory, or null without an array. The array is dense
-// float64 [batch, N], also for a clock that the batch shares. An int64 clock has no gradient: it refuses an array.
+// float64 [batch, N], also for a clock that the batch shares. An int64 clock has no gradient; an array for it is
+// refused.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
                        int64_t batch, const ArgumentNamer& full_name = {});
 

@@ -236,7 +236,7 @@ void prepare(std::span<const FuseStream> streams, const TensorView& target_times
     refuse("streams: expected at most ", std::to_string(kMaxSegments), " runs of features of one method, got ",
            std::to_string(segments.size()));
   }
-  call.interpolation = call_on(target_times, target_lengths, shape.batch);
+  call.interpolation = make_interpolation(target_times, target_lengths, shape.batch);
   call.interpolation.segments = segments.data();
   call.interpolation.segment_count = static_cast<int32_t>(segments.size());
 }

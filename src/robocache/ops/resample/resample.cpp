@@ -73,7 +73,7 @@ void prepare(const ResampleCall& call, const TensorView& out, const char* out_na
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
            std::to_string(prepared.segments.size()));
   }
-  prepared.interpolation = call_on(call.target_times, call.target_lengths, shape.batch);
+  prepared.interpolation = make_interpolation(call.target_times, call.target_lengths, shape.batch);
   prepared.interpolation.segments = prepared.segments.data();
   prepared.interpolation.segment_count = static_cast<int32_t>(prepared.segments.size());
 }

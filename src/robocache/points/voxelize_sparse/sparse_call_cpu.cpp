@@ -44,7 +44,7 @@ class FirstRows {
   void prefetch(const RowCell& cell) const { __builtin_prefetch(&slots_[cell.hash & (slots_.size() - 1)]); }
 
   // Returns the first row in the cell. If the cell is new, adds it; its first row is then cell.row.
-  int32_t operator()(const SparseCall& call, const RowCell& cell) {
+  int32_t find_or_add(const SparseCall& call, const RowCell& cell) {
     uint64_t slot = cell.hash & (slots_.size() - 1);
     for (; slots_[slot] != kFreeSlot; slot = (slot + 1) & (slots_.size() - 1)) {
       const RowCell& first = firsts_[slots_[slot]];
@@ -72,7 +72,8 @@ class FirstRows {
 
 constexpr int64_t kBlock = 16384;             // rows whose cells fit in a core's cache
 constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are in memory at a time
-constexpr int64_t kPartRows = 16384;          // the most rows of an average part, as long as kMostPartBits allows
+// A part has fewer rows than this on average, unless there would be more than 2^kMostPartBits parts.
+constexpr int64_t kPartRows = 16384;
 constexpr int kMostPartBits = 8;
 constexpr uint32_t kAhead = 16;    // rows between a prefetch and its use
 constexpr int32_t kSameCell = -2;  // in first_in_cell: the row is in the same cell as the previous row
@@ -119,6 +120,7 @@ void divide_block(const SparseCall& call, int64_t first, int64_t last, int32_t* 
   std::fill_n(begins, parts.count() + 1, 0u);
   std::fill(first_in_cell + first, first_in_cell + last, -1);
   // A row in the same cell as the previous row goes to no part. In scan order this is frequent.
+  static_assert(kBlock <= UINT16_MAX + 1, "new_cells holds indices in a block");
   const auto new_cells = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
   int64_t new_cell_count = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -171,8 +173,8 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
 // row. Voxels are then numbered in the order of their first rows.
 void number_voxels_cpu(const SparseCall& call) {
   const Numbering numbering(call);
-  // [rows] the first row in the cell of each row, kSameCell, or -1 for rows in no cell. The last loop replaces it by the
-  // voxel in the same memory.
+  // [rows] the first row in the cell of each row, kSameCell, or -1 for rows in no cell. The loop that writes
+  // numbering.voxel_of_row replaces each entry by the row's voxel, in the same memory.
   int32_t* const first_in_cell = numbering.voxel_of_row;
   const int64_t row_total = row_count(call.clouds);
   Parts parts(row_total);
@@ -190,7 +192,7 @@ void number_voxels_cpu(const SparseCall& call) {
           const RowCell* const cells = parts.cells.get() + block * kBlock;
           for (uint32_t i = begins[0]; i < begins[1]; ++i) {
             if (i + kAhead < begins[1]) table.prefetch(cells[i + kAhead]);
-            first_in_cell[cells[i].row] = table(call, cells[i]);
+            first_in_cell[cells[i].row] = table.find_or_add(call, cells[i]);
           }
         }
       }
@@ -249,22 +251,22 @@ std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numberi
 
 // Sorts voxels in the order that the call requests: returns for each its index in the order of insertion. `cells` has
 // their cells in the order of insertion.
-std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
+std::vector<int32_t> sorted_indices(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
   struct Keyed {
     SparseKey key;
-    int32_t insertion;
+    int32_t insertion_index;
   };
   std::vector<Keyed> keyed(static_cast<size_t>(voxels));
   for (size_t i = 0; i < keyed.size(); ++i) keyed[i] = {sort_key(call.order, cells[i]), static_cast<int32_t>(i)};
   std::sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
     return a.key.high != b.key.high ? a.key.high < b.key.high : a.key.low < b.key.low;
   });
-  std::vector<int32_t> insertions(keyed.size());
-  for (size_t i = 0; i < keyed.size(); ++i) insertions[i] = keyed[i].insertion;
-  return insertions;
+  std::vector<int32_t> insertion_indices(keyed.size());
+  for (size_t i = 0; i < keyed.size(); ++i) insertion_indices[i] = keyed[i].insertion_index;
+  return insertion_indices;
 }
 
-// Keeps the first P rows of each voxel, of those in call.point_to_voxel.
+// Keeps of each voxel the first call.points_per_voxel rows. call.point_to_voxel gives the voxel of each row.
 void keep_first_rows(const SparseCall& call) {
   const int64_t most = call.points_per_voxel;
   std::vector<int32_t> counts(static_cast<size_t>(call.voxels), 0);
@@ -294,6 +296,7 @@ void keep_random_rows(const SparseCall& call) {
     least_of_voxel = std::min(least_of_voxel, sample_priority(call.seed, row));
   }
   for (size_t voxel = 0; voxel < least.size(); ++voxel) {
+    // The lower half of a priority is its row.
     call.rows_of_voxel[voxel] = static_cast<int32_t>(least[voxel] & UINT32_MAX);
   }
 }
@@ -305,14 +308,15 @@ void assign_points_cpu(const SparseCall& call) {
   const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
   const bool needs_cells = call.coords != nullptr || call.order != VoxelOrder::kFirst;
   const std::vector<SparseCell> cells = cells_by_insertion(call, numbering, needs_cells ? voxels : 0);
-  std::vector<int32_t> insertions;
-  std::vector<int32_t> voxel_of_insertion(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
-  if (call.order != VoxelOrder::kFirst) insertions = sorted_insertions(call, voxels, cells);
+  std::vector<int32_t> insertion_indices;
+  std::vector<int32_t> voxel_of_insertion_index(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
+  if (call.order != VoxelOrder::kFirst) insertion_indices = sorted_indices(call, voxels, cells);
   for (int64_t v = 0; v < std::ssize(cells); ++v) {
-    const auto insertion =
-        insertions.empty() ? static_cast<size_t>(v) : static_cast<size_t>(insertions[static_cast<size_t>(v)]);
-    write_coords(call, v, cells[insertion]);
-    if (!insertions.empty()) voxel_of_insertion[insertion] = static_cast<int32_t>(v);
+    const auto insertion_index = insertion_indices.empty()
+                                     ? static_cast<size_t>(v)
+                                     : static_cast<size_t>(insertion_indices[static_cast<size_t>(v)]);
+    write_coords(call, v, cells[insertion_index]);
+    if (!insertion_indices.empty()) voxel_of_insertion_index[insertion_index] = static_cast<int32_t>(v);
   }
   for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
 
@@ -328,7 +332,8 @@ void assign_points_cpu(const SparseCall& call) {
       for (int64_t row = from + first; row < from + last; ++row) {
         int32_t voxel = numbering.voxel_of_row[row];
         if (voxel >= voxels) voxel = -1;
-        if (voxel >= 0 && !voxel_of_insertion.empty()) voxel = voxel_of_insertion[static_cast<size_t>(voxel)];
+        if (voxel >= 0 && !voxel_of_insertion_index.empty())
+          voxel = voxel_of_insertion_index[static_cast<size_t>(voxel)];
         call.point_to_voxel[row] = voxel;
         dropped_rows += voxel < 0;
       }
