@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import cpu_timer, endless, graph_timer, median_us
+from measure import call_timer, endless, graph_timer, median_us
 from record import Report, arguments, temporary_folder
 from scipy.spatial.transform import Rotation
 
@@ -179,7 +179,7 @@ def run_cost(
         for loader_conversions in (conversions, None)
     )
     check(converted, KEYS[-1], Samples(state, action, 16, transform))
-    timer_of = graph_timer if options.device == "cuda" else cpu_timer
+    timer_of = graph_timer if options.device == "cuda" else call_timer
     timers = {
         label: timer_of([partial(next, endless(loader))])
         for label, loader in (("converted", converted), ("unconverted", unconverted))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
-from measure import copy_timers, cpu_timer, graph_timer, host_timer, launch_us, median_us, shortest, wall_timer
+from measure import call_timer, copy_timers, graph_timer, launch_us, median_us, queueing_timer, shortest, wall_timer
 
 OURS = "robocache"
 # A measure takes at most this many rounds, and after five rounds at most this many seconds.
@@ -53,12 +53,12 @@ def contest(
         measures = {
             "gpu_us": partial(graph_timer, least_calls=least_calls),
             "wall_us": partial(wall_timer, count=count),
-            "host_us": partial(host_timer, count=count),
+            "host_us": partial(queueing_timer, count=count),
         }
         main = "wall_us" if OURS in waiting else "gpu_us"
         copy_of = partial(copy_timers, device=device, least_calls=least_calls)
     else:
-        measures = {"wall_us": lambda calls: cpu_timer(calls[:1]), "cold_us": cpu_timer}
+        measures = {"wall_us": lambda calls: call_timer(calls[:1]), "cold_us": call_timer}
         main, copy_of = "wall_us", partial(copy_timers, device=device, sets=1)
     copies = copy_of(case["bytes"])
     for measure, timer_of in measures.items():
@@ -116,7 +116,7 @@ def overhead(calls: dict[str, Callable[[], object]], quick: bool, case: dict) ->
     """Fills in a case with the host time of a call that queues work, and for ours the part beyond the launch itself."""
     rounds, count = (3, 10) if quick else (201, 100)
     case["contenders"], case["failures"] = {}, {}
-    timers = {name: host_timer([call], count) for name, call in calls.items()}
+    timers = {name: queueing_timer([call], count) for name, call in calls.items()}
     case["contenders"] = {name: {"host_us": us} for name, us in median_us(timers, rounds, apart=not quick).items()}
     if torch.cuda.is_available():
         try:

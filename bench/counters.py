@@ -1,6 +1,6 @@
 """Makes calls for Nsight Compute (ncu) to profile. Each call is made twice, and the second time counts.
 
-ncu --clock-control none -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
+ncu --clock-control none --kernel-name-base demangled -k 'regex:KERNELS' --csv --page raw --metrics ... --log-file counters.csv python bench/counters.py
 python bench/counters.py --read counters.csv
 
 --command prints the whole command of ncu. --only selects calls by a part of their names; give it to both programs. --read
@@ -64,8 +64,8 @@ CALLS = {
     **{case.name: partial(call_voxelize, case) for case in voxelize.CASES["cuda"] if case.cloud in CLOUDS},
 }
 
-# A regular expression; each name of a RoboCache kernel contains one of the words.
-KERNELS = "tile|curve|interpolate|partition|clear|count|crowd|merged|chunks|settle|write_sums|mark_cells|occupied"
+# A regular expression for the demangled names of kernels: it matches RoboCache's, which are in this namespace.
+KERNELS = "robocache::"
 METRICS = [
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__time_duration.sum",
@@ -84,8 +84,9 @@ METRICS = [
 
 def ncu_command(only: str | None) -> str:
     return (
-        f"ncu --clock-control none -k 'regex:{KERNELS}' --csv --page raw --metrics {','.join(METRICS)} "
-        "--log-file counters.csv python bench/counters.py" + (f" --only {shlex.quote(only)}" if only else "")
+        f"ncu --clock-control none --kernel-name-base demangled -k 'regex:{KERNELS}' --csv --page raw "
+        f"--metrics {','.join(METRICS)} --log-file counters.csv python bench/counters.py"
+        + (f" --only {shlex.quote(only)}" if only else "")
     )
 
 
@@ -102,8 +103,8 @@ def read_calls(path: Path) -> Iterator[list[dict]]:
         count = next((n for n in lengths if names[index : index + n] == names[index + n : index + 2 * n]), 0)
         if count == 0:
             raise SystemExit(
-                f"{path}: expected the kernels of each call twice, got {names[index]!r} (row {index + 1} of {len(rows)}) and the "
-                "rows after it once; run ncu again"
+                f"{path}: expected the kernels of each call twice; from row {index + 1} of {len(rows)}, {names[index]!r}, no "
+                "sequence of kernels comes twice; run ncu again"
             )
         yield rows[index + count : index + 2 * count]
         index += 2 * count
@@ -122,7 +123,7 @@ def read(options: argparse.Namespace) -> None:
     for call, rows in zip(chosen, calls, strict=True):
         for row in rows:
             # Removes the parameters, the return type and the namespaces from the demangled name.
-            kernel = re.sub(r"(robocache|<?unnamed>|void)(::)? ?", "", row["Kernel Name"].split("(")[0])
+            kernel = re.sub(r"void |\w+::|<?unnamed>::", "", row["Kernel Name"].split("(")[0])
             counters = {metric: float(row[metric].replace(",", "")) for metric in METRICS}
             name = call if len(rows) == 1 else f"{call}: {kernel.split('<')[0]}"
             cases.append({"name": name, "kernel": kernel, "grid": row["Grid Size"], "counters": counters})

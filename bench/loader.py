@@ -19,13 +19,13 @@ from contest import compare_with_copies, fail, make_timers
 from inputs import ROW_JITTER, write_cache
 from measure import (
     batch_us,
+    call_timer,
     copy_timers,
-    cpu_timer,
     endless,
     graph_timer,
-    host_timer,
     input_sets,
     median_us,
+    queueing_timer,
     wall_timer,
 )
 from peers import loader_numpy, loader_torch
@@ -169,11 +169,11 @@ def run_case(
         graph_batches = 8 if quick else max(8, input_sets(case["bytes"], device, most=128))
         measures = {
             "wall_us": partial(wall_timer, count=10 if quick else 200),
-            "host_us": partial(host_timer, count=10 if quick else 200),
+            "host_us": partial(queueing_timer, count=10 if quick else 200),
             "gpu_us": partial(graph_timer, least_calls=graph_batches),
         }
     else:
-        measures = {"wall_us": cpu_timer}
+        measures = {"wall_us": call_timer}
     for measure, timer_of in measures.items():
         names = ["robocache", MIXED] if measure == "host_us" else calls
         timers = make_timers(case, measure, timer_of, {name: calls[name] for name in names})

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from contest import compare_with_copies
-from measure import copy_timers, cpu_timer, endless, median_us
+from measure import call_timer, copy_timers, endless, median_us
 from peers.loader_gather import GatheredWindows
 from record import Report, arguments, temporary_folder
 
@@ -66,8 +66,8 @@ def run_case(dataset: robocache.Dataset, batch_size: int, rows: int, quick: bool
         for _ in range(3):
             batch = next(batches)
             verify(batch, windows, rows)
-        timers[name] = cpu_timer([partial(next, batches)])
-    timers["torch gather"] = cpu_timer([lambda: windows.gather(windows.draw(batch_size))])
+        timers[name] = call_timer([partial(next, batches)])
+    timers["torch gather"] = call_timer([lambda: windows.gather(windows.draw(batch_size))])
     rounds = 5 if quick else 1001
     times_us = median_us(timers, rounds, apart=not quick)
     case["contenders"] = {

@@ -1,7 +1,8 @@
 """Measures time: medians, on CUDA by graph replay, over inputs that are mostly not in the last cache (see COLD below).
 
-The contenders of a case take turns, so that a slow moment of the machine affects all of them: on a GPU after each round, on
-the CPU after many rounds, since their threads would disturb each other. Each case has a floor: a plain copy of the same
+The contenders of a case take turns, so that a slow moment of the machine affects all of them. On a GPU a contender runs once,
+then the next one. On the CPU it runs many times before the next one does, since the contenders' threads would disturb each
+other (see `apart` in median_us). Each case has a floor: a plain copy of the same
 number of bytes in the same run.
 """
 
@@ -20,7 +21,7 @@ import torch
 
 # Calls use sets of inputs in turn. Together the sets have COLD times LAST_CACHE_BYTES, so that a set is no longer cached when
 # its turn comes again. Inputs stay cached if the processor's last cache is much larger than that, or if the calls are so small
-# that the most sets (see input_sets) have fewer bytes.
+# that even `most` sets (see input_sets) have fewer bytes than the cache.
 COLD = 4
 LAST_CACHE_BYTES = {"cuda": 60 << 20, "cpu": 64 << 20}  # an H200's L2 cache; a CPU's L3 cache
 TURNS = 5  # the turns of each contender if they are timed apart
@@ -38,11 +39,12 @@ def median_us(
     """Returns the median microseconds of each contender. A contender's timer runs its work once and returns the microseconds of
     one call.
 
-    In a round each contender runs once. After `rounds` rounds, or after `seconds` and five rounds, measuring ends.
+    Each contender runs `rounds` times; they take turns, one run each. After `seconds` measuring ends, but not before each has
+    run five times.
 
-    With `apart` a contender runs a fifth of its rounds in a row, after a rest and a warm-up, then the next contender does, until
-    each has had five such turns. `seconds` is then the limit of each contender, not of all together: a turn ends after a fifth
-    of it, but not before one round is done. On the CPU the threads of a contender's runtime spin for a while and would take a
+    With `apart` a contender runs a fifth of its `rounds` times in a row, after a rest and a warm-up, then the next contender
+    does, until each has had five such turns. `seconds` is then the limit of each contender, not of all together: a turn ends
+    after a fifth of it, but not before the contender has run once. On the CPU the threads of a contender's runtime spin for a while and would take a
     core from the next contender, hence the rest; after a rest a core is slow at first, hence the warm-up. There are five turns,
     since other programs on the host may slow down a whole turn.
     """
@@ -70,7 +72,7 @@ def median_us(
     return {name: statistics.median(times) for name, times in times_us.items()}
 
 
-def cpu_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
+def call_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
     """Returns a timer of the wall time of one call. It makes the next of the calls each time it runs."""
     turns = itertools.cycle(calls)
 
@@ -92,7 +94,7 @@ def graph_timer(calls: Sequence[Callable[[], object]], least_calls: int = 40) ->
     """
     torch.cuda.synchronize()
     side_stream = torch.cuda.Stream()
-    with torch.cuda.stream(side_stream):
+    with torch.cuda.stream(side_stream):  # a warm-up on another stream, which must precede a capture
         for call in calls[:2]:
             call()
     side_stream.synchronize()
@@ -122,8 +124,8 @@ def wall_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Calla
     return _loop_timer(calls, count, wait=True)
 
 
-def host_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
-    """Returns a timer of the CPU time of one call that only queues work: many calls in a row, without the wait for the
+def queueing_timer(calls: Sequence[Callable[[], object]], count: int = 100) -> Callable[[], float]:
+    """Returns a timer of the wall time that the CPU takes to queue one call: many calls in a row, without the wait for the
     device."""
     return _loop_timer(calls, count, wait=False)
 
@@ -152,8 +154,8 @@ _EMPTY_KERNEL = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry
 
 
 def launch_us(rounds: int, count: int) -> float:
-    """Returns the microseconds of CPU time of one bare launch: of the driver's call for an empty kernel, minus those of the same
-    call with an empty grid, which is refused. Both are timed directly after each other, since the time of a call drifts by more
+    """Returns the CPU's time for one bare launch in microseconds: the time of the driver's call for an empty kernel, less that of
+    the same call with an empty grid, which the driver refuses. Both are timed directly after each other, since the time of a call drifts by more
     than a launch takes."""
     torch.cuda.synchronize()
     driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
@@ -170,7 +172,7 @@ def launch_us(rounds: int, count: int) -> float:
         call = partial(launch, kernel, blocks, 1, 1, 32, 1, 1, 0, torch.cuda.current_stream().cuda_stream, None, None)
         if (call() == 0) != (blocks > 0):
             raise RuntimeError(f"a launch of {blocks} blocks was {'refused' if blocks else 'accepted'}")
-        timers.append(host_timer([call], count))
+        timers.append(queueing_timer([call], count))
     launched, refused = timers
     return statistics.median(launched() - refused() for _ in range(rounds))
 
@@ -187,7 +189,7 @@ def copy_timers(
         pairs.append((source, torch.zeros_like(source)))
     if device == "cpu":
         arrays = [(source.numpy(), target.numpy()) for source, target in pairs]  # numpy copies on one thread
-        return {"copy by memcpy": cpu_timer([partial(np.copyto, target, source) for source, target in arrays])}
+        return {"copy by memcpy": call_timer([partial(np.copyto, target, source) for source, target in arrays])}
     kinds = {"copy by memcpy": lambda source, target: target.copy_(source), "copy by elementwise": _copy_elementwise}
     return _copy_timers(kinds | _triton_copies("copy"), pairs, partial(graph_timer, least_calls=least_calls))
 
@@ -221,7 +223,7 @@ def _copy_timers(
 
 
 def queued_timer(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
-    """Returns a timer of the device time of one call, without a graph: for calls that take far longer than to queue them."""
+    """Returns a timer of the device time of one call, without a graph: for calls that run far longer than it takes to queue them."""
     for call in calls:
         call()
 

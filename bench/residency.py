@@ -32,13 +32,13 @@ from measure import (
     COLD,
     LAST_CACHE_BYTES,
     batch_us,
+    call_timer,
     copy_timers,
-    cpu_timer,
     endless,
     graph_timer,
-    host_timer,
     link_timers,
     median_us,
+    queueing_timer,
     shortest,
     wall_timer,
 )
@@ -235,7 +235,7 @@ def run_wide(files: Files, tier: str, window: str, quick: bool, case: dict) -> N
     ours = {
         "gpu_us": times_us.pop(OURS),
         "wall_us": median_us({OURS: wall_timer(calls, count)}, rounds)[OURS],
-        "host_us": median_us({OURS: host_timer(calls, count)}, rounds)[OURS],
+        "host_us": median_us({OURS: queueing_timer(calls, count)}, rounds)[OURS],
     }
     ours |= {"samples_per_s": BATCH_SIZE / ours["wall_us"] * 1e6, "read_bytes_per_s": bytes_read / ours["gpu_us"] * 1e6}
     case["contenders"], case["failures"], case["faster_than"] = {OURS: ours}, {}, {}
@@ -324,7 +324,7 @@ class Step:
         x = make(FILES_BATCH_SIZE, STEPS, 768)
         for _ in range(20):  # until the GPU's clock is steady
             self(x)
-        timer = cpu_timer([lambda: (self(x), torch.cuda.synchronize())])
+        timer = call_timer([lambda: (self(x), torch.cuda.synchronize())])
         self.products = max(1, round(self.products * ms * 1e3 / statistics.median(timer() for _ in range(9))))
 
     def __call__(self, x: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ import voxelize
 from contest import largest_error_over_bound
 from fuse import fused_bytes
 from inputs import JITTERS, count_moved_bytes, make_clock, make_targets, write_cache
-from measure import cpu_timer, graph_timer, input_sets, median_us
+from measure import call_timer, graph_timer, input_sets, median_us
 from peers import fuse_torch, loader_numpy, loader_torch, resample_torch
 from record import Report, arguments, temporary_folder
 from sweep import time_of_copies
@@ -117,7 +117,7 @@ def run_shape(operation: str, shape: Shape, device: str, with_peer: bool, copy_u
         largest_error_over_bound(ours(*inputs[0]), compiled(*inputs[0]), largest)
         calls[COMPILED] = [partial(compiled, *x) for x in inputs]
     least_calls = max(4, min(16, math.ceil(2e9 / moved_bytes)))
-    timer_of = partial(graph_timer, least_calls=least_calls) if device == "cuda" else cpu_timer
+    timer_of = partial(graph_timer, least_calls=least_calls) if device == "cuda" else call_timer
     times_us = median_us({name: timer_of(calls_of_contender) for name, calls_of_contender in calls.items()}, 7)
     us = times_us["robocache"]
     result = {"bytes": moved_bytes, "us": us, "times_the_copy": us / copy_us(moved_bytes)}

@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 import torch
 from inputs import count_moved_bytes, make_clock, make_targets
-from measure import copy_timers, cpu_timer, graph_timer, input_sets, median_us
+from measure import call_timer, copy_timers, graph_timer, input_sets, median_us
 from record import Report, arguments
 
 import robocache
@@ -105,7 +105,7 @@ def time_of_copies(device: str, quick: bool) -> Callable[[int], float]:
 def measure_us(case: dict, device: str, sets: list[tuple[torch.Tensor, ...]], size: int) -> float:
     resample = partial(robocache.resample_trajectories, method=case["method"])
     calls = [partial(resample, *x) for x in sets]
-    timer = graph_timer(calls, max(4, min(16, math.ceil(2e9 / size)))) if device == "cuda" else cpu_timer(calls)
+    timer = graph_timer(calls, max(4, min(16, math.ceil(2e9 / size)))) if device == "cuda" else call_timer(calls)
     return median_us({"": timer}, 7 if device == "cuda" else 15)[""]
 
 

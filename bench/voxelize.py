@@ -305,7 +305,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
         compiled = torch.compile(reduce_by_modes, dynamic=False)
         calls["torch.compile"] = lambda cloud: compiled(cloud.points, cloud.features, cloud.grid)
     if case.modes == ("count",):
-        calls[GIVEN_CELLS] = lambda cloud: voxelize_torch.count(cloud.cell, case.size)
+        calls[GIVEN_CELLS] = lambda cloud: voxelize_torch.count_points(cloud.cell, case.size)
     if device == "cpu":
         calls |= {name: partial(run_numpy, case, reduce) for name, reduce in NUMPY.get(case.mode, {}).items()}
     return calls
@@ -313,7 +313,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
 
 # For each mode: (cells, features, grid's size) -> grid.
 TORCH = {
-    "count": lambda cell, features, size: voxelize_torch.count(cell, size),
+    "count": lambda cell, features, size: voxelize_torch.count_points(cell, size),
     "occupancy": lambda cell, features, size: voxelize_torch.fill_occupancy(cell, size),
     "mean": voxelize_torch.compute_mean,
     "max": voxelize_torch.compute_maximum,

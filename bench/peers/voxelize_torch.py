@@ -23,14 +23,15 @@ def make_grid(points: torch.Tensor, grid_min: tuple, voxel_size: tuple, grid_siz
 
 
 def compute_cells(points: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """Returns the index of each point's voxel, int64 [N]; the number of voxels for a point outside the grid."""
+    """Returns the index of each point's voxel, int64 [N]. A point outside the grid gets the index behind the last voxel,
+    nx * ny * nz."""
     x, y, z = torch.floor((points[:, :3] - grid.minimum) / grid.voxel_size).unbind(1)
     nx, ny, nz = grid.shape
     is_inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
     return ((x.long() * ny + y.long()) * nz + z.long()).masked_fill_(~is_inside, nx * ny * nz)
 
 
-def count(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
+def count_points(cell: torch.Tensor, grid_size: tuple) -> torch.Tensor:
     grid = torch.zeros(math.prod(grid_size) + 1, dtype=torch.int32, device=cell.device)
     increment = torch.ones((), dtype=torch.int32, device=cell.device)
     return grid.scatter_add_(0, cell, increment.expand(len(cell)))[:-1].view(grid_size)
@@ -45,7 +46,7 @@ def compute_mean(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -
     """Returns [X, Y, Z, F], 0 in voxels without points."""
     grid = features.new_zeros(math.prod(grid_size) + 1, features.shape[1])
     sums = grid.index_add_(0, cell, features)[:-1].view(*grid_size, -1)
-    return sums / count(cell, grid_size).clamp(min=1)[..., None]
+    return sums / count_points(cell, grid_size).clamp(min=1)[..., None]
 
 
 def compute_maximum(cell: torch.Tensor, features: torch.Tensor, grid_size: tuple) -> torch.Tensor:

@@ -67,10 +67,10 @@ def _torch_with_cuda() -> Any | None:
     return torch if torch.cuda.is_available() else None
 
 
-def _failure(array: Any) -> str | None:
-    """Runs an operation on arrays created by `array`; returns the reason why it fails, or None if it works."""
+def _failure(make_array: Any) -> str | None:
+    """Runs an operation on arrays that `make_array` makes; returns the reason why it fails, or None if it works."""
     try:
-        out = float(resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
+        out = float(resample_trajectories(make_array([[0.0], [8.0]]), make_array([0.0, 1.0]), make_array([0.25]))[0, 0])
     except RuntimeError as error:  # raised by this package or torch if the GPU is not supported or its memory is full
         return str(error)
     return None if out == 2.0 else f"resample_trajectories gave {out}, expected 2.0"
@@ -133,8 +133,8 @@ def check_installation() -> dict[str, Any]:
         - ``ok``: whether the CPU works and no device fails.
 
         Each of ``devices`` has ``index``, ``name``, ``compute_capability``, ``memory_total`` and ``memory_free`` in bytes;
-        ``works``, which is None if torch cannot use CUDA, since torch makes the arrays of the test; and ``failure``, the reason if
-        it does not work, else None.
+        ``works``, which is False for a device without kernels, else None if torch cannot use CUDA, since torch makes the arrays of
+        the test; and ``failure``, the reason if it does not work, else None.
     """
     function = _lib.function
     plugin = _plugin()

@@ -18,7 +18,8 @@ Position = tuple[int, int, int, int, Any]  # seed, epoch, samples, buffer_set, w
 
 
 class BatchesInOrder(abc.ABC):
-    """Iterates over batches of a drawn order. A subclass makes the batch at a position, and checks fingerprints.
+    """Iterates over batches of samples, in an order that the seed and the epoch determine. A subclass makes the batch at a position, and
+    checks fingerprints.
 
     Attributes:
         batch_size: the samples in a batch of each rank.
@@ -58,7 +59,8 @@ class BatchesInOrder(abc.ABC):
         return batch
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
-        """Returns the weights of a state, by which the order is drawn. If this raises an error, nothing has changed."""
+        """Returns the weights of a state, by which the order is drawn. A subclass that raises an error must not have changed
+        anything."""
         return None
 
     @abc.abstractmethod
@@ -147,14 +149,16 @@ class BatchesInOrder(abc.ABC):
     def set_epoch(self, epoch: int) -> None:
         """Moves to the beginning of an epoch, as torch's DistributedSampler does. If a state of this epoch was just loaded, its
         position stays."""
-        current = self._current()
-        if not (epoch == current.epoch and current.loaded):
-            self.load_state_dict({"seed": current.seed, "epoch": epoch, "samples": 0})
+        with self._lock:
+            current = self._current()
+            if not (epoch == current.epoch and current.loaded):
+                self.load_state_dict({"seed": current.seed, "epoch": epoch, "samples": 0})
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON values. After :meth:`load_state_dict` of this state, the next batch is the one after the last
-        batch returned; the batch size and the number of ranks may differ. With nested loops it is the state of the outermost
-        loop that still runs; if none runs, of the loop that began last. `fingerprint` identifies the dataset and the order."""
+        batch returned. The batch size may differ; so may the number of ranks, unless each rank has its own episodes
+        (``shard_episodes``). With nested loops it is the state of the outermost loop that still runs; if none runs, of the loop
+        that began last. `fingerprint` identifies the dataset and the order."""
         with self._lock:
             current = self._current()
             position = {"seed": current.seed, "epoch": current.epoch, "samples": current.samples}
@@ -182,7 +186,7 @@ class BatchesInOrder(abc.ABC):
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {position[key]}")
         if self._shards_episodes and position["samples"] % self.world_size:
             raise errors.ArgumentError(
-                f"samples: expected a multiple of the {self.world_size} ranks that have their own episodes, "
+                f"samples: expected a multiple of {self.world_size}, the number of ranks, since each has its own episodes; "
                 f"got {position['samples']}"
             )
         with self._lock:

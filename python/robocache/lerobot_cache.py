@@ -74,7 +74,11 @@ def find_or_make_cache(
     check_source(source)
     source = source.resolve()
     if not os.path.lexists(source / "meta" / "info.json"):
-        hint = "; of a cache: robocache.Loader(robocache.open(path), ...)" if is_cache(source) else ""
+        hint = (
+            "; this folder is a cache, which robocache.Loader(robocache.open(path), ...) reads"
+            if is_cache(source)
+            else ""
+        )
         raise errors.FileError(f"{source}: expected the folder of a LeRobot dataset, which has meta/info.json{hint}")
     if frames not in (None, "by-time", "by-index"):
         raise errors.ArgumentError(f"frames: expected 'by-time', 'by-index' or None, got {frames!r}")
@@ -190,7 +194,7 @@ def _make_cache(
     except SourceError as error:
         if on_error == "skip":
             raise
-        raise errors.FileError(f"{error}; on_error='skip' leaves out by name what cannot be read") from error
+        raise errors.FileError(f"{error}; on_error='skip' leaves out what cannot be read and lists it") from error
     return open_dataset(cache_path)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,19 @@ def test_every_benchmark_runs_by_its_name_and_has_a_title(monkeypatch):
     assert set(importlib.import_module("bench.__main__").BENCHES) == programs
 
 
+def test_the_counters_are_of_all_kernels(monkeypatch):
+    """ncu compares the names with their namespaces."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    counters = importlib.import_module("counters")
+    for path in (ROOT / "src").rglob("*.cu"):
+        text = path.read_text()
+        if "__global__" in text:
+            namespaces = re.findall(r"^namespace ([\w:]+) {", text, re.MULTILINE)
+            assert namespaces and all(re.search(counters.KERNELS, f"{name}::kernel") for name in namespaces), path
+    assert not re.search(counters.KERNELS, "void at::native::vectorized_elementwise_kernel<4>")
+    assert "--kernel-name-base demangled" in counters.ncu_command(None)
+
+
 def test_the_rows_of_a_counters_file_are_those_of_each_calls_second_time(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     counters = importlib.import_module("counters")
@@ -48,6 +62,6 @@ def test_the_rows_of_a_counters_file_are_those_of_each_calls_second_time(monkeyp
 
     assert read("ABABCC") == [["A2", "B3"], ["C5"]]
     with pytest.raises(
-        SystemExit, match=r"counters\.csv: expected the kernels of each call twice, got 'C' \(row 5 of 5\)"
+        SystemExit, match=r"counters\.csv: expected the kernels of each call twice; from row 5 of 5, 'C', no sequence"
     ):
         read("ABABC")

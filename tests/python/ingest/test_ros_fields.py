@@ -293,6 +293,23 @@ def test_a_deeply_nested_definition_is_left_out(tmp_path):
     assert "more than 20000 nested messages" in read(path).left_out["data"]
 
 
+@pytest.mark.parametrize(
+    ("text", "payload", "reason"),
+    [
+        ("string word\n", "00010000 63000000 61626364", "12 bytes, but the length at byte 4 is 99"),
+        ("uint8 a\nfloat64[] b\n", "00010000 01000000 02000000 00000000", "16 bytes, but the length at byte 8 is 2"),
+        ("int32[4] a\n", "00010000 01000000 02000000 00000000", "16 bytes, but a field of its type ends at byte 20"),
+        ("uint8 a\n", "00010000 01000000 02000000 00000000", "16 bytes, but its type ends at byte 5"),
+    ],
+    ids=["text", "sequence", "array", "longer"],
+)
+def test_the_error_for_a_message_of_another_type_has_the_byte(text, payload, reason, tmp_path):
+    payloads = [(START, bytes.fromhex(payload))]
+    path = write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/A", "ros2msg", text.encode()), payloads)
+    with pytest.raises(SourceError, match=f"message 0: pkg/msg/A: the message has {reason}$"):
+        read(path)
+
+
 # ---- several subjects on one topic ----
 
 

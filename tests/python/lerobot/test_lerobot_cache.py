@@ -216,7 +216,9 @@ def test_one_error_has_all_differences_of_an_existing_cache(source, tmp_path):
 def test_an_unreadable_file_is_an_error_with_the_option_to_skip_it(source):
     (source / "data/chunk-000/file-001.parquet").write_bytes(b"damaged")
     for make in (open_cache, robocache.LeRobotDataset):
-        with pytest.raises(robocache.FileError, match=r"file-001\.parquet.*; on_error='skip' leaves out by name"):
+        with pytest.raises(
+            robocache.FileError, match=r"file-001\.parquet.*; on_error='skip' leaves out what cannot be read"
+        ):
             make(source)
 
 

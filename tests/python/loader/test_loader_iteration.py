@@ -226,6 +226,24 @@ def test_rule_36_a_jump_ends_every_loop(make, numbers_of, jump):
 # ---- next(loader) and for ----
 
 
+def test_no_batch_is_taken_while_set_epoch_moves(make, monkeypatch):
+    """A batch taken after set_epoch has looked at the position would be lost."""
+    loader, taken = make(), []
+    load = loader.load_state_dict
+    thread = threading.Thread(target=lambda: taken.append(next(loader)))
+
+    def load_beside_a_thread(state):
+        thread.start()
+        thread.join(0.2)
+        assert not taken
+        load(state)
+
+    monkeypatch.setattr(loader, "load_state_dict", load_beside_a_thread)
+    loader.set_epoch(3)
+    thread.join()
+    assert position_of(loader) == {"seed": 0, "epoch": 3, "samples": BATCH}
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_rule_36_a_loop_after_the_last_next_is_the_next_epoch(make, numbers_of, drop_last):
     loader = make(drop_last=drop_last)

@@ -17,18 +17,18 @@ from ...feature_words import words_of
 from ..methods import MOST_SUBJECTS, NO_SUBJECT
 from .batches import Batch, Leaf
 
-# Matches where the last word of a name begins: before the "n" of "dof_names", "dofNames", "DOFNames" and "motor1names", but nowhere in
-# "filenames". Without a sign of a new word it matches only after some nouns, as in "jointnames".
+# Matches where a word of a name begins: before "dof" and before "names" in "dof_names", "dofNames", "DOFNames", "dofnames" and "dof1names",
+# but not before the "names" of "filenames". Without a sign of a new word it matches only after some nouns, as in "jointnames".
 _WORD_BEGIN = (
     r"(?:^|_|(?<=\d)|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
     r"|(?i:(?<=joint)|(?<=dof)|(?<=motor)|(?<=servo)|(?<=actuator)|(?<=link)|(?<=body)|(?<=marker)|(?<=object)|(?<=tag)))"
 )
-# Match the last word of a field's name if it may name elements: _NAMES of a list of texts, "dof_names"; _IDS of a list of whole numbers,
-# "motorIds".
-_NAMES = re.compile(rf"{_WORD_BEGIN}(?i:names?|joints)$")
-_IDS = re.compile(rf"{_WORD_BEGIN}(?i:ids?)$")
+# Match the last word of a field's name if it may name elements: _NAMES_WORD of a list of texts, "dof_names"; _IDS_WORD of a list of whole
+# numbers, "motorIds".
+_NAMES_WORD = re.compile(rf"{_WORD_BEGIN}(?i:names?|joints)$")
+_IDS_WORD = re.compile(rf"{_WORD_BEGIN}(?i:ids?)$")
 # Matches the whole path of a field, inside the messages of an array, that names its message: "motor_name" in "motors[0].motor_name".
-_NAME = re.compile(rf"\w*?{_WORD_BEGIN}(?i:name|joint|id)|(?i:header\.frame_id)")
+_NAMING_PATH = re.compile(rf"\w*?{_WORD_BEGIN}(?i:name|joint|id)|(?i:header\.frame_id)")
 # Matches the path of one element of an array, "joints[0]"; its group is the array's path, "joints".
 _IN_LIST = re.compile(r"(.*)\[\d+\]")
 
@@ -40,9 +40,9 @@ class ElementNames:
     path: the field with the names: "dof_names", "motors[].motor_name".
     names: the leaves of that field: a list, or a single text or number for each element.
     arrays: the arrays whose elements have these names, mostly of numbers: each is one leaf, or a leaf for each element.
-    records: lists of messages, texts or bytes with an item for each name. The items are put in order like the elements of arrays. Such a
+    other_lists: lists of messages, texts or bytes with an item for each name. The items are put in order like the elements of arrays. Such a
         list alone does not always show that the names belong to elements, see `has_named_elements`.
-    unfit: arrays whose length differs from the number of names in some message, or that have several lists of names beside them.
+    unfit: arrays that in some message are not empty and have another length than the names, or that have several lists of names beside them.
     are_joints: whether the names are a message's joints. :class:`Topic` puts these in order; any number of different sets is allowed.
     split_subjects: whether messages with another set of names are about another subject, which gets its own streams. Ids do not split
         subjects, since they may number many objects.
@@ -55,7 +55,7 @@ class ElementNames:
     path: str
     names: tuple[Leaf, ...]
     arrays: list[tuple[Leaf, ...]]
-    records: list[Leaf] = field(default_factory=list)
+    other_lists: list[Leaf] = field(default_factory=list)
     unfit: list[tuple[Leaf, ...]] = field(default_factory=list)
     are_joints: bool = False
     split_subjects: bool = False
@@ -103,10 +103,10 @@ class ElementNames:
             if not fits:
                 self.arrays.remove(array)
                 self.unfit.append(array)
-        for leaf in list(self.records):
+        for leaf in list(self.other_lists):
             counts = _counts(batch, leaf)
             if not ((counts == lengths) | (counts == 0)).all():
-                self.records.remove(leaf)
+                self.other_lists.remove(leaf)
                 if leaf.kind == "records":
                     self.unfit.append((leaf,))
 
@@ -114,7 +114,9 @@ class ElementNames:
     def has_named_elements(self) -> bool:
         """Whether some array has an element for each name. Names that split subjects need such an array in `arrays`; for other names a list
         of messages is enough."""
-        return bool(self.arrays or (not self.split_subjects and any(leaf.kind == "records" for leaf in self.records)))
+        return bool(
+            self.arrays or (not self.split_subjects and any(leaf.kind == "records" for leaf in self.other_lists))
+        )
 
     def has_array(self, leaf: Leaf) -> bool:
         """Whether the elements of the array `leaf` have these names."""
@@ -126,7 +128,7 @@ class ElementNames:
             return []
         if self.is_sure:
             return [leaf for array in self.unfit for leaf in array]
-        records = [leaf for leaf in self.records if leaf.kind == "records"]
+        records = [leaf for leaf in self.other_lists if leaf.kind == "records"]
         return [leaf for array in self.unfit + self.arrays for leaf in array] + records
 
 
@@ -156,12 +158,12 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[ElementNames]:
     for leaf in leaves:
         match = _IN_LIST.fullmatch(leaf.path)
         path = match[1] if match else leaf.path
-        if leaf.kind == ("text" if match else "texts") and _NAMES.search(_last(path)):
+        if leaf.kind == ("text" if match else "texts") and _NAMES_WORD.search(_last(path)):
             lists.setdefault(path, []).append(leaf)
     parents = {_parent(path) for path in lists}
     for leaf in leaves:
-        has_ids = _may_be_ids(leaf) and (leaf.kind == "numbers" or (leaf.kind == "number" and leaf.count))
-        if has_ids and _parent(leaf.path) not in parents and _is_id(_last(leaf.path)):
+        has_ids = _has_id_dtype(leaf) and (leaf.kind == "numbers" or (leaf.kind == "number" and leaf.count))
+        if has_ids and _parent(leaf.path) not in parents and _has_id_name(_last(leaf.path)):
             lists[leaf.path] = [leaf]
     by_path = {
         path: ElementNames(path, tuple(names), [], split_subjects=_parent(path) in parents)
@@ -174,7 +176,7 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[ElementNames]:
             continue
         beside = [path for path in lists if _parent(path) == _parent(leaf.path)]
         same_stem = [
-            path for path in beside if (stem := _NAMES.sub("", _last(path))) and _last(leaf.path).startswith(stem)
+            path for path in beside if (stem := _NAMES_WORD.sub("", _last(path))) and _last(leaf.path).startswith(stem)
         ]
         if len(same_stem) == 1 or len(beside) == 1:
             named = by_path[(same_stem if len(same_stem) == 1 else beside)[0]]
@@ -184,21 +186,21 @@ def _find_lists_of_names(leaves: Sequence[Leaf]) -> Iterator[ElementNames]:
                 # Messages with lists inside, such as a trajectory's points, are not one for each name.
                 named.unfit.append((leaf,))
             else:
-                named.records.append(leaf)
+                named.other_lists.append(leaf)
         else:
             for path in beside if is_array or leaf.kind == "records" else ():
                 by_path[path].unfit.append((leaf,))
     for named in by_path.values():
         named.split_subjects &= bool(named.arrays)
-        if named.arrays or named.records or named.unfit:
+        if named.arrays or named.other_lists or named.unfit:
             yield named
 
 
 def _names_a_message(path: str, leaf: Leaf) -> bool:
     """Whether a field inside the messages of an array, such as "motor_name", may name the message that has it."""
-    is_name = leaf.kind == "text" or (leaf.kind == "number" and _may_be_ids(leaf) and leaf.count is None)
+    is_name = leaf.kind == "text" or (leaf.kind == "number" and _has_id_dtype(leaf) and leaf.count is None)
     is_frame = path.lower() == "header.frame_id"
-    return is_name and _NAME.fullmatch(path) is not None and (is_frame or not _names_no_subject(path))
+    return is_name and _NAMING_PATH.fullmatch(path) is not None and (is_frame or not _names_no_subject(path))
 
 
 def is_flat(leaf: Leaf) -> bool:
@@ -213,9 +215,9 @@ def _counts(batch: Batch, leaf: Leaf) -> np.ndarray:
     return batch.counts(leaf)
 
 
-def _is_id(name: str) -> bool:
+def _has_id_name(name: str) -> bool:
     """Whether a list of whole numbers with this name may have the ids of elements."""
-    return _IDS.search(name) is not None and not _names_no_subject(name)
+    return _IDS_WORD.search(name) is not None and not _names_no_subject(name)
 
 
 def _names_no_subject(name: str) -> bool:
@@ -223,7 +225,7 @@ def _names_no_subject(name: str) -> bool:
     return any(map(NO_SUBJECT.fullmatch, words_of(name)))
 
 
-def _may_be_ids(leaf: Leaf) -> bool:
+def _has_id_dtype(leaf: Leaf) -> bool:
     """Whether the type is one of ids: whole numbers, but not bools."""
     return leaf.is_whole and (leaf.dtype is None or leaf.dtype.kind != "b")
 
@@ -314,7 +316,8 @@ def in_order(batch: Batch, all_names: Sequence[ElementNames], firsts: Mapping[st
             continue
         by_names = {names: [names.index(name) for name in first] for names in set(lists)}
         indices = np.array([by_names[names] for names in lists], np.int64).reshape(len(lists), len(first))
+        # The names of joints stay as they are in each message: Topic puts the joints' sequences in order by them.
         for array in named.arrays if named.are_joints else [*named.arrays, named.names]:
             orders |= {leaf.path: (array, index, indices) for index, leaf in enumerate(array)}
-        orders |= {leaf.path: ((leaf,), 0, indices) for leaf in named.records}
+        orders |= {leaf.path: ((leaf,), 0, indices) for leaf in named.other_lists}
     return Ordered(batch, orders) if orders else batch

@@ -30,7 +30,8 @@ _NUMBERS = {
 } | {"octet": np.dtype(np.uint8), "char": np.dtype(np.uint8), "byte": np.dtype(np.uint8)}
 # ROS 2 gives a message without fields this one field.
 EMPTY = "structure_needs_at_least_one_member"
-# Messages of up to this many bytes are copied whole into one array. From larger messages only the fields that are read are copied.
+# Messages of up to this many bytes are copied whole into one array. From larger messages only the fields that are read are copied. A
+# sequence of more bytes may be a message's large sequence, see _LargeSequence.
 _SMALL = 4096
 # At most this many layouts are remembered for messages of one length.
 _REMEMBERED = 32
@@ -164,9 +165,9 @@ def _make_leaf(path: str, name: str, ros: int) -> Leaf:
 
 @dataclass
 class _Layout:
-    """The offsets in the payload of the fields of a message, or of a record in it.
+    """Where the fields of a message, or of a record in a message, lie in the payload.
 
-    extents: for each number, numbers or text, the offset of its first byte, and the count of its numbers or of its bytes.
+    extents: for each leaf of the kind number, numbers or text: the offset of its first byte, and the count of its numbers or of its bytes.
     lists: for each list of texts, the offset and the size in bytes of each text.
     runs: for each list of records, its runs of equally spaced records: (count, bytes from one record to the next, layout of the first).
     """
@@ -177,7 +178,7 @@ class _Layout:
 
 
 @dataclass(frozen=True)
-class _Large:
+class _LargeSequence:
     """The last large sequence of a message, such as an image's bytes. Its length may differ in other messages of the same layout.
 
     path: the field.
@@ -218,7 +219,7 @@ class _Walk:
         self._length = struct.Struct(f"{self.order}I")
         self.offset = self._start
         self.lengths: dict[int, int] = {}
-        self.large: _Large | None = None
+        self.large: _LargeSequence | None = None
 
     def _align(self, size: int) -> None:
         """Skips the padding before a number of `size` bytes. Only CDR has padding."""
@@ -230,16 +231,21 @@ class _Walk:
         start = self.offset
         self.offset += size
         if self.offset > len(self._payload):
-            raise ValueError(f"{len(self._payload)} bytes, but a field that ends at {self.offset}")
+            raise ValueError(
+                f"the message has {len(self._payload)} bytes, but a field of its type ends at byte {self.offset}"
+            )
         return start
 
     def _read_count(self, least_size: int) -> int:
         """Reads and returns the length of a sequence or text whose elements have at least `least_size` bytes each."""
         self._align(4)
-        (count,) = self._length.unpack_from(self._payload, self._skip(4))
+        length_offset = self._skip(4)
+        (count,) = self._length.unpack_from(self._payload, length_offset)
         if count * least_size > len(self._payload) - self.offset:
-            raise ValueError(f"{len(self._payload)} bytes, but at {self.offset} a length of {count}")
-        self.lengths[self.offset - 4] = count
+            raise ValueError(
+                f"the message has {len(self._payload)} bytes, but the length at byte {length_offset} is {count}"
+            )
+        self.lengths[length_offset] = count
         return int(count)
 
     def _locate_text(self) -> tuple[int, int]:
@@ -261,7 +267,7 @@ class _Walk:
                     self._align(size)
                 layout.extents[leaf.path] = self._skip(count * size), count
                 if is_whole and leaf.kind == "numbers" and count * size > _SMALL:
-                    self.large = _Large(leaf.path, list(self.lengths)[-1], self.offset, count, size)
+                    self.large = _LargeSequence(leaf.path, list(self.lengths)[-1], self.offset, count, size)
             elif leaf.kind == "text":
                 layout.extents[leaf.path] = self._locate_text()
             elif leaf.kind == "texts":
@@ -277,7 +283,7 @@ class _Walk:
 
     def _locate_records(self, leaf: Leaf, count: int) -> list[tuple[int, int, _Layout]]:
         """Returns the runs of records. Records that have only numbers are equally spaced and form one run; but the first may be a run of its
-        own, since its fields may be aligned differently. Each other record is a run of its own."""
+        own, since its fields may be aligned differently. A record that has more than numbers is a run of its own."""
         has_only_numbers = all(inner.kind == "number" for inner in leaf.fields)
         runs: list[tuple[int, int, _Layout]] = []
         for index in range(count):
@@ -302,7 +308,7 @@ class _Walk:
         """
         rest = len(self._payload) - self.offset
         if rest > (3 if self._cdr else 8):
-            raise ValueError(f"{len(self._payload)} bytes, but its type ends at {self.offset}")
+            raise ValueError(f"the message has {len(self._payload)} bytes, but its type ends at byte {self.offset}")
         return 0 if self._cdr else rest
 
 
@@ -373,7 +379,7 @@ class _Group:
     rows: np.ndarray | None
     times: int = 1
     step: int = 0
-    large: _Large | None = None
+    large: _LargeSequence | None = None
 
     def count(self, path: str) -> Any:
         """Returns the number of elements of a sequence: one number if it is the same in all rows, else an array with a number for each
@@ -511,7 +517,7 @@ def _stack(payloads: Sequence[Payload], size: int) -> np.ndarray:
 
 
 @dataclass
-class _Known:
+class _KnownLayout:
     """The layout of a payload, and the lengths from which it follows. Payloads with the same lengths at the same offsets share it.
 
     order: the byte order, "<" or ">".
@@ -528,7 +534,7 @@ class _Known:
     pairs: list[tuple[int, int]]
     length_format: struct.Struct
     size: int
-    large: _Large | None
+    large: _LargeSequence | None
 
 
 class RosDecoder:
@@ -544,12 +550,12 @@ class RosDecoder:
         self.leaves = leaves
         self.left_out: dict[str, str] = {}
         self._cdr = cdr
-        self._known: dict[tuple[int, bytes], list[_Known]] = {}
+        self._known: dict[tuple[int, bytes], list[_KnownLayout]] = {}
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[_Messages, dict[int, str]]:
         """Implements :class:`Decoder`."""
         bad: dict[int, str] = {}
-        groups: list[tuple[_Known, _Payloads, np.ndarray]] = []
+        groups: list[tuple[_KnownLayout, _Payloads, np.ndarray]] = []
         if (stack := self._stack_same_size(payloads)) is not None:
             self._group(*stack, np.arange(len(payloads)), payloads, groups, bad)
         else:
@@ -596,7 +602,7 @@ class RosDecoder:
         stacked: np.ndarray | None,
         indices: np.ndarray,
         payloads: Sequence[Payload],
-        groups: list[tuple[_Known, _Payloads, np.ndarray]],
+        groups: list[tuple[_KnownLayout, _Payloads, np.ndarray]],
         bad: dict[int, str],
     ) -> None:
         """Groups payloads of one length, or large ones, by their layouts.
@@ -650,19 +656,19 @@ class RosDecoder:
             payloads, indices = list(compress(payloads, ~fits)), indices[~fits]
             stacked = None if stacked is None else stacked[~fits]
 
-    def _walk(self, payload: Payload) -> _Known:
+    def _walk(self, payload: Payload) -> _KnownLayout:
         walk = _Walk(payload, self._cdr)
         layout = walk.locate(self.leaves, is_whole=True)
         if count := walk.undescribed_bytes():
             self.left_out["bytes after its end"] = f"{count} bytes that its type does not describe"
         offsets, lengths = np.array(list(walk.lengths), np.int64), np.array(list(walk.lengths.values()), np.int64)
         length_format = struct.Struct(f"{walk.order}I")
-        return _Known(
+        return _KnownLayout(
             walk.order, layout, offsets, lengths, list(walk.lengths.items()), length_format, len(payload), walk.large
         )
 
     def _compare(
-        self, known: _Known, payloads: Sequence[Payload], stacked: np.ndarray | None
+        self, known: _KnownLayout, payloads: Sequence[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
         """Returns which payloads fit the layout: they have its lengths at its offsets, except for the length of the large sequence. Also
         returns how many bytes longer than `known.size` each of these is, negative if shorter; None if all have that size."""

@@ -84,7 +84,7 @@ class Topic:
             leaf.path
             for named in find_names(self._leaves)
             if named.path not in ("name", "joint_names")
-            for leaf in [*named.names, *chain(*named.arrays), *named.records]
+            for leaf in [*named.names, *chain(*named.arrays), *named.other_lists]
         }
         self.form = self._find_form()
         self.clock.look(self._leaves, self.form == "transforms")

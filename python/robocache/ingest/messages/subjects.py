@@ -239,7 +239,7 @@ class Subjects:
             if joints is not None and named.path in ("name", "joint_names"):
                 # Topic puts the sequences of joints in order.
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
-                named.records = []
+                named.other_lists = []
                 named.unfit = [array for array in named.unfit if array[0].path not in IN_ORDER]
                 named.are_joints = True
             named.split_subjects &= joints is None
