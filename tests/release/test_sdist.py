@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-# What other tests, ./dev and a compiler cache set.
+# Variables that other tests, ./dev and a compiler cache set; a user has none of them.
 OF_OTHER_BUILDS = ("PYTHONPATH", "CMAKE_", "CUDA", "ROBOCACHE_")
 
 

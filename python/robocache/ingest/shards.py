@@ -54,7 +54,7 @@ PLAN = "plan.json"
 _SHARDS_PER_WORKER = 4
 _MOST_SHARDS = 100_000
 _BYTES_AT_ONCE = 16 << 20
-# What reads a source whose shards differ.
+# Errors name this command, since one process reads a source whose shards differ.
 _ALONE = "robocache ingest without --workers reads such a source in one process"
 
 
