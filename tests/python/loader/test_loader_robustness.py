@@ -110,50 +110,53 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path, threads):
     poses = np.concatenate([np.ones((400, 4)), np.zeros((400, 3))], axis=1) + np.linspace(0, 1, 400)[:, None]
     dataset = write(tmp_path / "cache", [{"pose": (times, poses)}])
 
-    def slow_loader(prefetch):
+    def slow_loader(prefetch, batch_size):
         windows = {"pose": robocache.Window(np.linspace(0, 1, 8000), method="pose")}
-        options = {"batch_size": 200, "prefetch": prefetch, "device": "cpu", "framework": "numpy"}
+        options = {"batch_size": batch_size, "prefetch": prefetch, "device": "cpu", "framework": "numpy"}
         return loader_by_keywords(dataset, delta_timestamps=windows, **options)
 
-    without_prefetch = slow_loader(0)
-    next(without_prefetch)
-    expected = next(without_prefetch)
-    loader = slow_loader(1)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupted = 0
-    try:
-        for _ in range(20):
-            loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 0})
-            next(loader)  # the loader also begins to make the next batch
-            state = loader.state_dict()
-            signal_times = []
+    def wait_and_rest_s(batch_size):
+        """Interrupts the wait for the second batch: seconds from the signal to the exception, and then to the batch.
 
-            def send_ctrl_c(signal_times=signal_times):
-                signal_times.append(time.perf_counter())
-                os.kill(os.getpid(), signal.SIGINT)
+        None where the signal comes when the batch is there.
+        """
+        without_prefetch = slow_loader(0, batch_size)
+        next(without_prefetch)
+        expected = next(without_prefetch)
+        loader = slow_loader(1, batch_size)
+        next(loader)  # the loader also begins to make the next batch
+        state = loader.state_dict()
+        signal_times = []
 
-            batch = None
-            timer = threading.Timer(0.05, send_ctrl_c)
-            timer.start()
-            try:
+        def send_ctrl_c():
+            signal_times.append(time.perf_counter())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        batch = None
+        timer = threading.Timer(0.05, send_ctrl_c)
+        timer.start()
+        try:
+            batch = next(loader)
+            timer.join()
+            time.sleep(0.1)  # if the signal comes too late
+        except KeyboardInterrupt:
+            interrupted_at = time.perf_counter()
+            if loader.state_dict() == state:
                 batch = next(loader)
-                timer.join()
-                time.sleep(0.1)  # if the signal comes too late
-            except KeyboardInterrupt:
-                wait_s = time.perf_counter() - signal_times[0]
-                if loader.state_dict() == state:
-                    start = time.perf_counter()
-                    batch = next(loader)
-                    # The wait ended long before the batch. Once is enough: other programs use the processor too.
-                    interrupted += wait_s < time.perf_counter() - start
-                elif batch is None:
-                    continue  # the signal came between the wait and the assignment
+                seconds = interrupted_at - signal_times[0], time.perf_counter() - interrupted_at
+                assert_same_batches([batch], [expected])
+                return seconds
+        if batch is not None:  # None: the signal came between the wait and the assignment
             assert_same_batches([batch], [expected])
-            if interrupted:
-                break
+        return None
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        # Other programs may delay the wait's end, but not by as much as a larger batch takes.
+        attempts = (wait_and_rest_s(batch_size) for batch_size in (200, 400, 800, 1600, 3200))
+        assert any(attempt is not None and attempt[0] < attempt[1] for attempt in attempts)
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert interrupted
 
 
 # ---- Forks and other processes ----

@@ -96,5 +96,5 @@ def test_a_rank_without_anchors_is_refused(rng, tmp_path):
 
 def test_a_state_of_another_number_of_ranks_is_refused(rng, tmp_path):
     loader = ranks_of(write(tmp_path / "cache", recording_of(rng, (40, 30, 50))), 2, device="cpu")[0]
-    with pytest.raises(robocache.ArgumentError, match="samples: expected a multiple of the 2 ranks"):
+    with pytest.raises(robocache.ArgumentError, match="samples: expected a multiple of 2, the number of ranks"):
         loader.load_state_dict({"seed": 0, "epoch": 0, "samples": 15})
