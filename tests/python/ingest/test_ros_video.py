@@ -13,7 +13,7 @@ from robocache.ingest.messages import cameras, videos
 from ros_files import ROS2, START, header, message, write_mcap
 from rosbags.typesys import get_types_from_msg
 from soak import rounds
-from video_files import number_of, picture
+from video_files import number_of, picture, restored_scheduling
 from yields import Yields, pixels
 
 import robocache
@@ -34,6 +34,7 @@ string frame_id
 """
 
 
+@restored_scheduling()
 def encode(numbers, codec="libx264", gop=8, size=(48, 64), options=None):
     """Pictures of these numbers as packets of one frame, in decoding order."""
     context = av.CodecContext.create(codec, "w")

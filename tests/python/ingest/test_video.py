@@ -30,7 +30,16 @@ import robocache
 av = pytest.importorskip("av", reason="no PyAV: pip install av")
 
 from robocache.ingest import driver, video  # noqa: E402
-from video_files import HEIGHT, WIDTH, image_bytes, number_of, picture, read_video, write_video  # noqa: E402
+from video_files import (  # noqa: E402
+    HEIGHT,
+    WIDTH,
+    image_bytes,
+    number_of,
+    picture,
+    read_video,
+    restored_scheduling,
+    write_video,
+)
 
 TOP = "observation.images.top"
 
@@ -1135,7 +1144,7 @@ def test_colours_follow_the_videos_matrix_and_range(codec, full_range, matrix, r
     if codec not in av.codecs_available:
         pytest.skip(f"PyAV has no {codec}")
     path = tmp_path / "a.mp4"
-    with av.open(str(path), "w") as container:
+    with restored_scheduling(), av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=30, width=64, height=64, pix_fmt="yuv420p", options={"crf": "5"})
         stream.codec_context.color_range, stream.codec_context.colorspace = 2 if full_range else 1, matrix
         frame = av.VideoFrame(64, 64, "yuv420p")

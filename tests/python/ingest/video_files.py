@@ -1,6 +1,8 @@
 """Writes videos whose frames show a number, and reads them with PyAV."""
 
 import io
+import os
+from contextlib import contextmanager
 from fractions import Fraction
 
 import av
@@ -26,6 +28,17 @@ def number_of(image):
     return int(sum(int(bit) << index for index, bit in enumerate((cells > 125).ravel())))
 
 
+@contextmanager
+def restored_scheduling():
+    """SVT-AV1 makes the calling thread a real-time one where it may, and such a thread leaves other processes no time."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+
+
+@restored_scheduling()
 def write_video(
     path, numbers, fps=30, codec="mpeg4", times=None, size=(HEIGHT, WIDTH), options=None, gop=12, pixels="yuv420p"
 ):
