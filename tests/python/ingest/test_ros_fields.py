@@ -192,7 +192,16 @@ def test_a_single_field_has_the_topics_name(tmp_path):
     assert readout.only["/say"].rows == ["open", "", "zu"]
     assert readout.only["/count"].rows[0].tolist() == [2**62 + 1]
     np.testing.assert_array_equal(readout.only["/command"].rows, [[0, 2], [1, 2], [2, 2]])
-    assert "/command: layout" in readout.left_out
+    assert "/command: layout" in readout.left_out and "/command: layout.data_offset" not in readout.left_out
+
+
+def test_padding_before_an_array_is_named(tmp_path):
+    name = "std_msgs/msg/Float64MultiArray"
+    layout = message("std_msgs/msg/MultiArrayLayout", dim=[], data_offset=1)
+    messages = [(START, message(name, data=[0.0, 2.0])), (START + 1, message(name, layout=layout, data=[-1.0, 2.0]))]
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/command": (name, messages)}))
+    np.testing.assert_array_equal(readout.only["/command"].rows, [[0, 2], [-1, 2]])
+    assert readout.left_out["/command: layout.data_offset"].startswith("not applied")
 
 
 # ---- joints and transforms ----

@@ -353,6 +353,10 @@ class Topic:
         attributes = self._attributes()
         if self.form == "array":
             self._notes.leave_out(f"{self.name}: layout", "the shape that the array was meant to have")
+            if batch.numbers(self._by_path["layout.data_offset"]).any():
+                self._notes.leave_out(
+                    f"{self.name}: layout.data_offset", "not applied: each row begins with so many elements of padding"
+                )
         if not self._value_leaves():
             self._notes.leave_out(self.name, "its messages are empty")
         absent = self._find_absent(batch)
