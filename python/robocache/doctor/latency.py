@@ -7,13 +7,13 @@ all lags, piece by piece. The lag at the peak is reported if the peak is clear a
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..dataset import Stream
+from ..feature_words import words_of
 from ..findings import Finding
 from .episodes import SHIFT_SHARE, SHIFTS, share_of_equal_rows
 from .streams import Clock, Survey
@@ -34,8 +34,15 @@ _RATE_LEAST_HZ = 4.0
 _GRID_S, _BASE_S = 0.005, 0.1  # the finest grid; the time over which a rate of change is computed
 _ROWS_LEAST = 16  # rows of a piece
 _MOTION = 0.2  # the least sum, over all features, of the share of motion
-# Names of derivatives. They are not compared with their quantities, which move alike, but a quarter of a period apart.
-_DERIVED = re.compile(r"(?i)vel|speed|twist|acc|eff|torque|force|wrench|current|temp|load|volt|duty|diff|delta|rel")
+# Words in names of derivatives. They are not compared with their quantities, which move alike, but a quarter of a period apart.
+_DERIVED = {
+    *("vel", "vels", "velocity", "velocities", "qvel", "xvel", "speed", "speeds", "twist", "twists", "rel", "relative"),
+    *("acc", "accel", "acceleration", "accelerations", "qacc", "diff", "diffs", "delta", "deltas", "eff", "effort"),
+    *("linvel", "angvel", "jointvel"),
+    *("efforts", "torque", "torques", "force", "forces", "wrench", "wrenches", "current", "currents", "temp", "duty"),
+    *("temperature", "temperatures", "load", "loads", "volt", "volts", "voltage", "voltages"),
+}
+_COMMANDS = {"action", "actions", "command", "commands", "cmd", "target", "targets", "goal", "goals", "desired"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ def _may_move(stream: Stream, clock: Clock) -> bool:
 
 def _common_features(stream: Stream, reference: Stream) -> list[tuple[int, int]]:
     """Returns pairs of features to compare: with the same name, or with the same index if a stream has no names."""
-    if bool(_DERIVED.search(stream.name)) != bool(_DERIVED.search(reference.name)):
+    if _DERIVED.isdisjoint(words_of(stream.name)) != _DERIVED.isdisjoint(words_of(reference.name)):
         return []
     if stream.names and reference.names and list(stream.names) != list(reference.names):
         indices = {name: index for index, name in enumerate(reference.names)}
@@ -238,9 +245,7 @@ def _report(
 
 
 def _is_command(stream: Stream) -> bool:
-    return (
-        re.search(r"(?i)(^|[^a-z])(actions?|commands?|cmd|targets?|goals?|desired)([^a-z]|$)", stream.name) is not None
-    )
+    return not _COMMANDS.isdisjoint(words_of(stream.name))
 
 
 def _is_copy(survey: Survey, stream: Stream, reference: Stream) -> bool:

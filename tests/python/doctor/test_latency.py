@@ -102,6 +102,12 @@ def test_unrelated_streams_have_no_lag(tmp_path_factory, seed):
     assert latencies(tmp_path_factory.mktemp("pair") / "cache", recordings) == []
 
 
+@pytest.mark.parametrize("name", ["end_effector", "velodyne_pose", "release_level", "attempt/pose"])
+def test_words_that_hold_a_derivatives_word_name_none(name, rng, tmp_path):
+    (finding,) = latencies(tmp_path / "cache", make_pair(rng, 0.08, names=("action", name)))
+    assert finding.value == pytest.approx(80, abs=20)
+
+
 def test_similar_streams_without_a_latency(rng, tmp_path):
     """None of these has a latency: a velocity and its position under any name, periodic motion, rest with noise, only three of
     eight joints, a lag that changes."""
@@ -110,6 +116,7 @@ def test_similar_streams_without_a_latency(rng, tmp_path):
         time, values = recording["a"]
         recording["b"] = (time, np.gradient(values, axis=0))
     assert latencies(tmp_path / "derived", positions) == []
+    assert latencies(tmp_path / "named", make_pair(rng, 0.08, names=("base_velocity", "base_pose"))) == []
     swinging = make_pair(rng, 0.0)
     for recording in swinging:
         for name, delay_s in (("action", 0), ("observation.state", 0.1)):

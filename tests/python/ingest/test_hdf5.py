@@ -124,6 +124,14 @@ def test_pixels_are_kept(dtype, shape, name, codec, is_channels_first, rng, tmp_
     np.testing.assert_array_equal(pixels.reshape(expected.shape), expected)
 
 
+def test_confidence_beside_depth_is_no_depth(rng, tmp_path):
+    values = rng.random((4, 32, 40), np.float32)
+    path = write_one_demo(tmp_path, lambda demo: demo.create_dataset("obs/depth/confidence", data=values))
+    stream = ingest_and_open(path, tmp_path / "cache")[0].streams["obs/depth/confidence"]
+    assert stream.frames is None
+    np.testing.assert_array_equal(np.asarray(stream.values[:]).reshape(values.shape), values)
+
+
 def test_colour_becomes_jpeg_and_is_resized_on_request(rng, tmp_path):
     smooth = np.asarray(Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8)).resize((40, 32), Image.BICUBIC))
     path = write_one_demo(tmp_path, lambda demo: demo.create_dataset("obs/image", data=np.stack([smooth] * 4)))

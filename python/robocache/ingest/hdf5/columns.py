@@ -386,7 +386,8 @@ def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str)
     if channels != 1:
         return None
     if dtype.kind == "f":
-        return (True, channels_first) if "depth" in stream.lower() else None
+        is_depth = "depth" in stream.lower() and says_depth(stream) is not False  # not depth/confidence
+        return (True, channels_first) if is_depth else None
     if dtype not in (np.uint16, np.int16) or (dtype == np.int16 and len(shape) == 2):
         return None
     # ManiSkill's depth and masks have these types. Other small arrays are numbers, such as those of a tactile sensor.
