@@ -43,6 +43,37 @@ def test_demos_become_episodes(rng, tmp_path):
     assert (facts["rate_hz"], facts["rate_from"], facts["total"]) == (20, "env_args.env_kwargs.control_freq", 27)
 
 
+def test_next_obs_without_obs_is_named(rng, tmp_path):
+    demo = make_demo(rng, 5)
+    demo |= {
+        "obs/camera/depth": demo["states"],
+        "next_obs/camera/mask": demo["states"],
+        "next_obs/touch": demo["states"],
+    }
+    dataset, report = ingest_and_open(write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}), tmp_path / "cache")
+    left_out = reasons(report.left_out)
+    assert left_out["next_obs/touch"] == "not read, and obs/touch does not exist"
+    assert left_out["next_obs/camera/mask"] == "not read, and obs/camera/mask does not exist"
+    assert {name for name in left_out if name.startswith("next_obs")} == {
+        *("next_obs", "next_obs/camera/mask", "next_obs/touch")
+    }
+    assert not any(name.startswith("next_obs") for name in dataset.streams)
+
+
+@pytest.mark.parametrize("obs", ["none", "a dataset", "a broken link"])
+def test_next_obs_beside_no_group_obs_is_named(obs, rng, tmp_path):
+    path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": {"actions": rng.normal(size=(5, 2))}})
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0/next_obs/touch"] = np.zeros((5, 2))
+        if obs == "a dataset":
+            file["data/demo_0/obs"] = np.zeros((5, 2))
+        elif obs == "a broken link":
+            file["data/demo_0/obs"] = h5py.SoftLink("/nothing")
+    report = robocache.ingest(path, tmp_path / "cache", on_error="skip")
+    assert reasons(report.left_out)["next_obs/touch"] == "not read, and obs/touch does not exist"
+    assert report.episodes == 1
+
+
 def test_files_with_the_same_demos_are_named(rng, tmp_path):
     demos = {f"demo_{number}": make_demo(rng, 5 + number) for number in range(2)}
     low = {name: {key: demo[key] for key in ("actions", "states")} for name, demo in demos.items()}

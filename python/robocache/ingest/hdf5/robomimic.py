@@ -46,7 +46,8 @@ from .episodes import tell_files
 
 finish = tell_files
 
-_LEFT_OUT = {"next_obs": "the next row's obs, which is a row of obs too, except after the last row"}
+_NEXT = "next_obs"
+_LEFT_OUT = {_NEXT: "its keys that obs has are the next row's obs, a row of obs too, except after the last row"}
 # Lists of any length that MimicGen writes for a whole episode.
 _LISTS = ("src_demo_inds",)
 # The most demos of a file; each becomes an episode.
@@ -106,6 +107,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     if task and not any(metadata.get(key) for key in NAMES):  # an attribute of the demo has priority
                         metadata["task"] = task
                     tree = walk(path, group, what, notes, _LEFT_OUT)
+                    for key in _find_without_obs(group, tree):
+                        notes.leave_out(key, f"not read, and obs{key.removeprefix(_NEXT)} does not exist")
                     if (
                         demo == demos[0]
                         and (earlier := by_actions.setdefault(_hash_actions(tree) or name, name)) != name
@@ -271,6 +274,26 @@ def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None
         if isinstance(text, list) and all(isinstance(part, str) for part in text):  # a list of words, or of letters
             text = (" " if any(len(part) > 1 for part in text) else "").join(text)
         return as_utf8(text.strip().strip('"')) or None if isinstance(text, str) else None
+
+
+def _find_without_obs(demo: h5py.Group, tree: Tree, below: str = "") -> Iterator[str]:
+    """Yields the paths in next_obs that obs does not have.
+
+    below: the path of a group in both, such as "/camera".
+    """
+    names: list[dict[str, Any]] = []
+    for start in (_NEXT, "obs"):
+        node: Any = demo
+        for part in f"{start}{below}".split("/"):
+            with suppress(SourceError):  # a link that leads nowhere has no names
+                node = child(node, part) if isinstance(node, h5py.Group) and part in links(node) else None
+        names.append(links(node) if isinstance(node, h5py.Group) else {})
+    for name in names[0]:
+        path = f"{below}/{name}"
+        if name not in names[1]:
+            yield escaped(f"{_NEXT}{path}")
+        elif any(key.startswith(f"obs{path}/") for key in tree.datasets):
+            yield from _find_without_obs(demo, tree, path)
 
 
 def _take_list(tree: Tree, key: str) -> list[Any]:
