@@ -510,10 +510,15 @@ def check_source(source: Path) -> None:
 
 @dataclass
 class _Stream:
-    """What the episodes written so far declare about a stream: its arguments of `Writer.stream`."""
+    """What the episodes written so far declare about a stream.
+
+    facts: its arguments of `Writer.stream`.
+    where: the recording that declared it first.
+    """
 
     facts: dict[str, Any]
     clock: str
+    where: str
 
 
 class Driver:
@@ -544,6 +549,11 @@ class Driver:
         self._features = Features(notes, next(iter(first_episode or ()), None), names)
         self._cached_dtypes = {name: np.dtype(stream.dtype) for name, stream in self._cached.items()}
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._cached_dtypes}
+        # For each stream, the recordings from which its dtype is, or for which a wider one was chosen.
+        self._sources: dict[str, list[str]] = {
+            **notes.wider.setdefault("sources of dtypes", {}),
+            **{name: ["the cache"] for name in self._cached},
+        }
 
     def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
         """Writes the recordings, or only those whose numbers are in `share`, and reports progress. An exception that `progress`
@@ -604,12 +614,12 @@ class Driver:
                     if number:
                         later_episodes.setdefault(number, []).append((name, order.hold(name, samples)))
                     else:
-                        yield from self._append(episode, name, samples)
+                        yield from self._append(episode, name, samples, recording.where)
             for number in sorted(later_episodes):
                 try:
                     with self._writer.episode(**{**metadata, RUN_COLUMN: number}) as episode:
                         for name, samples in later_episodes.pop(number):
-                            yield from self._append(episode, name, samples)
+                            yield from self._append(episode, name, samples, recording.where)
                 except Error as error:
                     # A SourceError would skip the recording, whose first episode is written already.
                     raise FileError(f"{recording.where}: after step back {number} of its clock: {error}") from error
@@ -638,7 +648,7 @@ class Driver:
             elif isinstance(samples, Rows):
                 say_depth_numbers(name, samples, self._notes)
             samples = self._with_first_attributes(name, samples, declarations)
-            self._declare(name, samples, declarations)
+            self._declare(name, samples, declarations, recording.where)
             for part in split_chunks(samples):
                 yield name, part
         facts.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
@@ -702,8 +712,9 @@ class Driver:
         self._notes.leave_out(f"{name}: intrinsics", why)
         return replace(samples, intrinsics=None)
 
-    def _declare(self, name: str, samples: Samples, declarations: dict[str, _Stream]) -> None:
-        """Declares the stream to the cache, or compares it with an earlier declaration. `declarations` are this recording's."""
+    def _declare(self, name: str, samples: Samples, declarations: dict[str, _Stream], where: str) -> None:
+        """Declares the stream to the cache, or compares it with an earlier declaration. `declarations` are those of the recording in
+        `where`."""
         earlier = declarations.get(name) or self.streams.get(name)
         facts = samples.facts
         if earlier is None:
@@ -711,15 +722,15 @@ class Driver:
         elif _given(earlier.facts) != _given(facts):
             now_has, had = describe_difference(facts, earlier.facts), describe_difference(earlier.facts, facts)
             raise ArgumentError(
-                f"stream {name!r}: {now_has}, but before it {had}; ingest this recording into a cache of its own, for a list of Sources"
+                f"stream {name!r}: {now_has}, but in {earlier.where} {had}; ingest this recording into a cache of its own, for a list of Sources"
             )
         elif earlier.clock in ("recorded", samples.clock):
             declarations[name] = earlier
             return
-        declarations[name] = _Stream(facts, samples.clock)
+        declarations[name] = _Stream(facts, samples.clock, where if earlier is None else earlier.where)
 
-    def _append(self, episode: EpisodeWriter, name: str, samples: Samples) -> Iterator[str]:
-        """Writes a part. Yields "frames" after each chunk of frames, or "rows" once after other samples."""
+    def _append(self, episode: EpisodeWriter, name: str, samples: Samples, where: str) -> Iterator[str]:
+        """Writes a part of the recording in `where`. Yields "frames" after each chunk of frames, or "rows" once after other samples."""
         if name in self._work.offsets_ns:
             samples = shift(name, samples, self._work.offsets_ns[name])
         if not isinstance(samples, Frames) and 2 * np.count_nonzero(np.diff(samples.time_ns) == 0) > len(
@@ -730,10 +741,10 @@ class Driver:
         match samples:
             case Rows(time_ns=time_ns, values=values):
                 say_files(name, samples, self._notes)
-                episode.append(name, time_ns, self._cast(name, values))
+                episode.append(name, time_ns, self._cast(name, values, where))
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
                 say_files(name, samples, self._notes)
-                episode.append(name, time_ns, self._cast(name, values), offsets=offsets)
+                episode.append(name, time_ns, self._cast(name, values, where), offsets=offsets)
             case Texts(time_ns=time_ns, texts=texts):
                 if len(texts):  # the writer could not see that an empty list is text
                     episode.append(name, time_ns, list(texts))
@@ -753,7 +764,7 @@ class Driver:
         self.rows += len(samples.time_ns)
         yield "rows"
 
-    def _cast(self, name: str, values: Any) -> Any:
+    def _cast(self, name: str, values: Any, where: str) -> Any:
         """Returns values in the dtype of the stream's first rows.
 
         Raises:
@@ -764,6 +775,7 @@ class Driver:
             return values
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
         first = self._dtypes.setdefault(name, values.dtype)
+        sources = self._sources.setdefault(name, [where])
         if values.dtype == first:
             return values
         cast = cast_exactly(first, values)
@@ -773,10 +785,15 @@ class Driver:
         wide = wider_dtype(first, values.dtype)
         if name not in self._cached_dtypes and wide is not None:
             self._notes.wider["dtypes"][name] = wide
+            self._notes.wider["sources of dtypes"][name] = [*sources, where]
             raise WiderError(
                 f"{self._work.source}: stream {name!r}: {values.dtype}, but {first} before it; {wide} holds both"
             )
-        raise ArgumentError(f"stream {name!r}: {values.dtype}, but before it {first}, which cannot hold all values")
+        reason = f"as in {sources[0]}" if len(sources) == 1 else f"chosen for {' and '.join(sources)}"
+        raise ArgumentError(
+            f"stream {name!r}: {values.dtype}, but {first}, {reason}, cannot hold all values; ingest recordings of this type into a "
+            "cache of their own, for a list of Sources"
+        )
 
 
 def cast_exactly(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:

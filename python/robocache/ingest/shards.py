@@ -54,8 +54,8 @@ PLAN = "plan.json"
 _SHARDS_PER_WORKER = 4
 _MOST_SHARDS = 100_000
 _BYTES_AT_ONCE = 16 << 20
-# Errors name this command, since one process reads a source whose shards differ.
-_ALONE = "robocache ingest without --workers reads such a source in one process"
+# Errors name this command, since one process knows the recordings that differ.
+_ALONE = "robocache ingest without --workers reads the source in one process, which accepts some differences and names the recordings of others"
 
 
 @dataclass(frozen=True)
@@ -389,19 +389,21 @@ def _find_dtypes(shards: Sequence[dataset.Dataset]) -> dict[str, np.dtype[Any]]:
     """Returns the dtypes of streams of numbers as a single process would choose them: that of the first shard if it holds all values,
     else a wider one."""
     dtypes: dict[str, np.dtype[Any]] = {}
+    sources: dict[str, str] = {}  # for each stream, the shard that its dtype is from or was chosen for
     for shard in shards:
         for name, stream in shard.streams.items():
             if stream.frames is not None or stream.ragged == "text":
                 continue
             first = dtypes.setdefault(name, np.dtype(stream.dtype))
+            source = sources.setdefault(name, Path(shard.path).name)
             if first == stream.dtype or all(cast_exactly(first, values) is not None for values in _cut_values(stream)):
                 continue
             wide = wider_dtype(first, np.dtype(stream.dtype))
             if wide is None:
                 raise ShardsError(
-                    f"{shard.path}: stream {name!r}: {stream.dtype}, but {first} in the shards before it, and no type holds all values"
+                    f"{shard.path}: stream {name!r}: {stream.dtype}, but {first} because of {source}, and no type holds all values; {_ALONE}"
                 )
-            dtypes[name] = wide
+            dtypes[name], sources[name] = wide, Path(shard.path).name
     return dtypes
 
 
@@ -457,6 +459,7 @@ class _Merger:
         self._report = progress or (lambda done, total, what: None)
         self._streams: dict[str, None] = {}  # the names of all streams that were converted, in order
         self._facts: dict[str, dict[str, Any]] = {}
+        self._first_shards: dict[str, str] = {}  # for each stream, the shard that declared it first
         self._clocks: dict[str, str] = {}
         self._appended: set[str] = set()
         self._features = Features(self.notes, None, {})
@@ -481,9 +484,10 @@ class _Merger:
                     describe_difference(self._facts[name], facts),
                 )
                 raise ShardsError(
-                    f"{shard.path}: stream {name!r}: {change}, but in the shards before it {before}; {_ALONE}"
+                    f"{shard.path}: stream {name!r}: {change}, but in {self._first_shards[name]} {before}; {_ALONE}"
                 )
             self._facts[name] = facts
+            self._first_shards.setdefault(name, Path(shard.path).name)
             if self._clocks.get(name) != "recorded":
                 self._clocks[name] = stream.clock
         lines = (Path(shard.path) / "episodes.jsonl").read_bytes().splitlines()
@@ -498,7 +502,7 @@ class _Merger:
                     self._copy_episode(shard, number, episode)
                 self._done += 1
         except (ArgumentError, ArgumentTypeError) as error:
-            raise ShardsError(f"{shard.path}: does not fit the shards before it: {error}; {_ALONE}") from error
+            raise ShardsError(f"{shard.path}: does not fit the other shards: {error}; {_ALONE}") from error
 
     def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
         """Compares the features that columns declare with those of earlier shards, as a single process would."""

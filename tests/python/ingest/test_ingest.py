@@ -458,7 +458,7 @@ def test_of_many_different_names_the_first_is_reported(toy):
 
     with pytest.raises(SourceError) as caught:
         toy(read)
-    expected = "100 names, [60] 'mode', but before it 100 names, [60] 'state[60]'"
+    expected = "100 names, [60] 'mode', but in FILE 0 100 names, [60] 'state[60]'"
     advice = "ingest this recording into a cache of its own, for a list of Sources"
     assert str(caught.value) == f"FILE 1: stream 'status': {expected}; {advice}"
 
@@ -471,7 +471,7 @@ def test_fewer_names_and_other_attributes_are_all_reported(toy):
 
     with pytest.raises(SourceError) as caught:
         toy(read)
-    assert "1 names, attributes {'units': 'mm'}, but before it 2 names, [1] 'b', attributes {'units': 'm'}" in str(
+    assert "1 names, attributes {'units': 'mm'}, but in FILE 0 2 names, [1] 'b', attributes {'units': 'm'}" in str(
         caught.value
     )
 
@@ -527,20 +527,28 @@ def test_recordings_of_two_dtypes_get_one_that_holds_both(first, second, expecte
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "expected"),
     [
-        ([2**53 + 1, 0, 1], [0.5, 1, 2]),
-        ([0.5, 1, 2], [2**53 + 1, 0, 1]),
-        (np.uint64([2**64 - 1, 0, 1]), [-1, 0, 1]),
-        (np.int64([-(2**63), 0, 1]), np.uint64([2**64 - 1, 0, 1])),
+        ([2**53 + 1, 0, 1], [0.5, 1, 2], "FILE a: stream 'x': int64, but float64, chosen for FILE a and FILE b"),
+        ([0.5, 1, 2], [2**53 + 1, 0, 1], "FILE b: stream 'x': int64, but float64, as in FILE a"),
+        (
+            np.uint64([2**64 - 1, 0, 1]),
+            [-1, 0, 1],
+            "FILE a: stream 'x': uint64, but float64, chosen for FILE a and FILE b",
+        ),
+        (
+            np.int64([-(2**63), 0, 1]),
+            np.uint64([2**64 - 1, 0, 1]),
+            "FILE b: stream 'x': uint64, but float64, chosen for FILE a and FILE b",
+        ),
     ],
 )
-def test_recordings_without_a_common_dtype_are_refused_by_name(first, second, toy, tmp_path):
+def test_recordings_without_a_common_dtype_are_refused_by_name(first, second, expected, toy, tmp_path):
     def read(options, notes):
         for name, values in (("a", first), ("b", second)):
-            yield Recording(name, "FILE", {}, [("x", Rows(TIMES, np.asarray(values)))])
+            yield Recording(name, f"FILE {name}", {}, [("x", Rows(TIMES, np.asarray(values)))])
 
-    with pytest.raises(robocache.FileError, match=r"FILE: stream 'x': .*, but before it float64, which"):
+    with pytest.raises(robocache.FileError, match=f"{expected}, cannot hold all values; ingest recordings of"):
         toy(read)
     assert toy(read, on_error="skip").episodes == 1
 
@@ -553,7 +561,7 @@ def test_appended_rows_have_the_dtype_of_the_cache(toy, tmp_path):
 
     toy(read)
     toy(read, append=True)
-    with pytest.raises(robocache.FileError, match="stream 'x': float64, but before it int64, which cannot hold all"):
+    with pytest.raises(robocache.FileError, match="stream 'x': float64, but int64, as in the cache, cannot hold all"):
         toy(read, append=True)
     assert robocache.open(tmp_path / "cache").streams["x"].values.tolist() == [1, 2, 3, 4, 5, 6]
 

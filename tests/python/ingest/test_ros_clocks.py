@@ -149,7 +149,7 @@ def test_shards_with_different_lengths_are_not_merged(tmp_path):
     write_mcap(tmp_path / "bags/b.mcap", {"/a": arrays(4)})
     with pytest.raises(robocache.FileError, match=r"b.mcap: /a: data has 4 to 4 values a message, but 3"):
         robocache.ingest(tmp_path / "bags", tmp_path / "cache")
-    with pytest.raises(robocache.FileError, match=r"does not fit the shards before it: .*/a"):
+    with pytest.raises(robocache.FileError, match=r"does not fit the other shards: .*/a"):
         ingest_in_shards(tmp_path / "bags", tmp_path)
 
 

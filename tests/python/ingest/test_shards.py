@@ -270,7 +270,7 @@ def test_shards_of_different_kinds_are_refused_by_name(toys, tmp_path):
             yield Recording(str(number), "FILE", {}, [("a", Rows(np.arange(2), np.zeros((2, 2 + (number == 1)))))])
 
     source = toys(read)
-    with pytest.raises(ShardsError, match=r"shard-001: does not fit the shards before it: stream 'a'"):
+    with pytest.raises(ShardsError, match=r"shard-001: does not fit the other shards: stream 'a'"):
         ingest_in_shards(source, tmp_path, 3, on_error="skip")
     assert not (tmp_path / "merged").exists()
 
@@ -313,6 +313,35 @@ def test_shards_without_a_common_type_are_refused_with_what_to_do(toys, tmp_path
             yield Recording(str(number), "FILE", {}, [("x", Rows(np.arange(2), np.array(numbers)))])
 
     with pytest.raises(ShardsError, match=r"stream 'x': int64, which float64 .*; robocache ingest without --workers"):
+        ingest_in_shards(toys(read), tmp_path, 2)
+
+
+def test_shards_whose_declarations_differ_are_both_named(toys, tmp_path):
+    def read(options, notes):
+        notes.total = 3
+        for number, units in enumerate(("m", "m", "mm")):
+            rows = Rows(np.arange(2), np.zeros(2), attributes={"units": units})
+            yield Recording(str(number), f"FILE {number}", {}, [("x", rows)])
+
+    expected = "shard-002: stream 'x': attributes {'units': 'mm'}, but in shard-000 attributes {'units': 'm'}; robocache ingest without --workers"
+    with pytest.raises(ShardsError, match=expected):
+        ingest_in_shards(toys(read), tmp_path, 3)
+    with pytest.raises(
+        robocache.FileError, match=r"FILE 2: stream 'x': .*'mm'}, but in FILE 0 .*; ingest this recording"
+    ):
+        robocache.ingest(toys(read), tmp_path / "single")
+
+
+def test_shards_without_any_type_for_both_are_named(toys, tmp_path):
+    def read(options, notes):
+        notes.total = 2
+        for number, numbers in enumerate(([0.5, 1], [2**53 + 1, 0])):
+            yield Recording(str(number), "FILE", {}, [("x", Rows(np.arange(2), np.array(numbers)))])
+
+    expected = (
+        "shard-001: stream 'x': int64, but float64 because of shard-000, and no type holds all values; robocache ingest"
+    )
+    with pytest.raises(ShardsError, match=expected):
         ingest_in_shards(toys(read), tmp_path, 2)
 
 
