@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -284,6 +284,10 @@ def _ingest(
     return report(work, cache, notes, driver.repaired, time.perf_counter() - started, existing)
 
 
+# A note on intrinsics that differ has at most so many matrices, with so many recordings each.
+_MOST_MATRICES, _MOST_NAMED = 4, 10
+
+
 @dataclass
 class Preview:
     """The result of a preview: what an ingest would find.
@@ -549,6 +553,8 @@ class Driver:
         self._features = Features(notes, next(iter(first_episode or ()), None), names)
         self._cached_dtypes = {name: np.dtype(stream.dtype) for name, stream in self._cached.items()}
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._cached_dtypes}
+        # For each camera, the recordings of each matrix in words; None: those without intrinsics.
+        self._recordings_of: dict[str, dict[str | None, dict[str, None]]] = {}
         # For each stream, the recordings from which its dtype is, or for which a wider one was chosen.
         self._sources: dict[str, list[str]] = {
             **notes.wider.setdefault("sources of dtypes", {}),
@@ -587,9 +593,11 @@ class Driver:
                 notes.position += 1
 
     def end(self) -> None:
-        """Declares the streams again: later recordings may have changed their clocks."""
+        """Declares the streams again, since later recordings may have changed their clocks. Reports intrinsics that differ."""
         for name, stream in self.streams.items():
             self._writer.stream(name, clock=stream.clock, **stream.facts)
+            if name in self._notes.wider.get("intrinsics", ()):
+                self._notes.leave_out(f"{name}: intrinsics", describe_differing(self._recordings_of[name]))
 
     def _write(self, recording: Recording) -> Generator[str, None, None]:
         """Writes a recording whole, or skips it if it cannot be read and the request says so. Yields as :meth:`_append`."""
@@ -693,23 +701,23 @@ class Driver:
         Raises:
             WiderError: earlier frames have other intrinsics; the ingest begins anew without any.
         """
-        differing: dict[str, str] = self._notes.wider.setdefault("intrinsics", {})
+        differing: set[str] = self._notes.wider.setdefault("intrinsics", set())
         earlier = declarations.get(name) or self.streams.get(name)
         if name in self._cached:  # check_like_cache refuses others than the cache's
             frames = self._cached[name].frames
             if frames is None or frames.intrinsics is not None or samples.intrinsics is None:
                 return samples
-            why = f"{samples.intrinsics}, but none in the cache"
-        elif name in differing:
-            why = differing[name]
-        elif earlier is None or earlier.facts.get("intrinsics") == samples.intrinsics:
-            return samples
-        else:
-            before = earlier.facts.get("intrinsics")
-            differing[name] = why = describe_differing(samples.intrinsics, what, before)
-            if before is not None:
-                raise WiderError(f"{self._work.source}: stream {name!r}: its intrinsics {why}")
-        self._notes.leave_out(f"{name}: intrinsics", why)
+            why = f"{samples.intrinsics}, but none in the cache; a cache of its own, in a list of Sources, keeps them"
+            self._notes.leave_out(f"{name}: intrinsics", why)
+            return replace(samples, intrinsics=None)
+        recordings_of = self._recordings_of.setdefault(name, {})
+        recordings_of.setdefault(None if samples.intrinsics is None else str(samples.intrinsics), {})[what] = None
+        if name not in differing:
+            if earlier is None or earlier.facts.get("intrinsics") == samples.intrinsics:
+                return samples
+            differing.add(name)
+            if earlier.facts.get("intrinsics") is not None:
+                raise WiderError(f"{self._work.source}: stream {name!r}: {describe_differing(recordings_of)}")
         return replace(samples, intrinsics=None)
 
     def _declare(self, name: str, samples: Samples, declarations: dict[str, _Stream], where: str) -> None:
@@ -820,9 +828,22 @@ def report_cast(name: str, dtype: np.dtype[Any], kept: np.dtype[Any], notes: Not
     notes.leave_out(f"{name}: its own type", f"{dtype} in some recordings, kept as {kept}, which holds them")
 
 
-def describe_differing(matrix: Any, what: str, before: Any) -> str:
-    """Describes the intrinsics in `what`, which differ from those before it."""
-    return f"differ between recordings: {matrix or 'none'} in {what}, but {before or 'none'} before it"
+def describe_differing(recordings_of: Mapping[str | None, Iterable[str]]) -> str:
+    """Describes a camera's intrinsics that differ between recordings or shards.
+
+    recordings_of: for each matrix in words, and for None if some have no intrinsics, the names of those that have it.
+    """
+    groups = [
+        (matrix, list(names)) for matrix, names in sorted(recordings_of.items(), key=lambda item: item[0] is not None)
+    ]
+    parts = [
+        f"{matrix or 'none'} in {', '.join(names[:_MOST_NAMED])}"
+        + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        for matrix, names in groups[:_MOST_MATRICES]
+    ]
+    if len(groups) > _MOST_MATRICES:
+        parts.append(f"{len(groups) - _MOST_MATRICES} other matrices")
+    return f"differ between recordings: {'; '.join(parts)}. A cache for each matrix, in a list of Sources, keeps them"
 
 
 def _charge(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:

@@ -419,17 +419,15 @@ def _cut_values(stream: dataset.Stream) -> Iterator[np.ndarray]:
 
 def _find_differing(shards: Sequence[dataset.Dataset]) -> dict[str, str]:
     """Returns the cameras whose intrinsics differ between shards, with the difference in words: a stream has one matrix."""
-    firsts: dict[str, Any] = {}
-    differing: dict[str, str] = {}
+    shards_of: dict[str, dict[str | None, list[str]]] = {}
     for shard in shards:
         for name, stream in shard.streams.items():
-            if stream.frames is None:
-                continue
-            matrix = _facts(stream)["intrinsics"]
-            first = firsts.setdefault(name, matrix)
-            if matrix != first and name not in differing:
-                differing[name] = describe_differing(matrix, Path(shard.path).name, first)
-    return differing
+            if stream.frames is not None:
+                matrix = _facts(stream)["intrinsics"]
+                shards_of.setdefault(name, {}).setdefault(None if matrix is None else str(matrix), []).append(
+                    Path(shard.path).name
+                )
+    return {name: describe_differing(groups) for name, groups in shards_of.items() if len(groups) > 1}
 
 
 class _Merger:

@@ -400,7 +400,9 @@ def test_intrinsics_that_change_within_a_recording_are_left_out(changes_at, rng,
     np.testing.assert_array_equal(readout.only["/cam/camera_info/k"].rows, matrices)
 
 
-@pytest.mark.parametrize("focal_lengths", [(500, 500), (500, None), (None, 500), (500, 400, 500), (None, None)])
+@pytest.mark.parametrize(
+    "focal_lengths", [(500, 500), (500, None), (None, 500), (500, 400, 500), (500, None, 500), (None, None)]
+)
 def test_intrinsics_that_differ_between_recordings_are_left_out(focal_lengths, rng, tmp_path):
     """A stream has one matrix: that of the first recording would be wrong for the others, as for one without CameraInfo."""
     matrices = [None if f is None else np.diag([f, f, 1.0]) for f in focal_lengths]
@@ -429,7 +431,13 @@ def test_intrinsics_that_differ_between_recordings_are_left_out(focal_lengths, r
             assert found is None
             assert "/cam/image_raw: intrinsics" in [note["what"] for note in cache.provenance["left_out"]]
             (reason,) = reasons
-            assert reason.startswith("differ between recordings: ") and "in 1.mcap, but " in reason
+            groups = {f: [f"{i}.mcap" for i, other in enumerate(focal_lengths) if other == f] for f in focal_lengths}
+            parts = [
+                f"{'none' if f is None else matrices[focal_lengths.index(f)].tolist()} in {', '.join(groups[f])}"
+                for f in sorted(groups, key=lambda f: f is not None)
+            ]
+            advice = "A cache for each matrix, in a list of Sources, keeps them"
+            assert reason == f"differ between recordings: {'; '.join(parts)}. {advice}"
 
 
 def test_appended_recordings_have_the_intrinsics_of_the_cache(rng, tmp_path):
