@@ -568,7 +568,7 @@ def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str
         shown_rows.append(
             [f"`{command}`", row["system"], *(format_measure(measure, row.get(measure)) for measure in measures)]
         )
-    columns = ["", "on", "CPU time to the first batch", "of an import beyond numpy and tvm_ffi", "installed"]
+    columns = ["", "on", "CPU time to the first batch", "of an import beyond numpy and tvm_ffi", "package installed"]
     return format_table(columns, shown_rows)
 
 

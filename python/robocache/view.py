@@ -292,7 +292,8 @@ def show_installation(facts: dict[str, Any], console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")  # a path must not be cut
     for name, version in facts["versions"].items():
-        table.add_row(name, version or "not installed")
+        absence = "not installed; batches are numpy arrays, on the CPU" if name == "torch" else "not installed"
+        table.add_row(name, version or absence)
     table.add_row("library", escape(facts["library"]))
     table.add_row("CUDA plugin", escape(facts["cuda_library"] or "not in this installation"))
     cpu, cuda = facts["cpu"], facts["cuda"]

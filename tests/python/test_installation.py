@@ -95,8 +95,8 @@ def library(tmp_path):
 
 def test_no_plugin(library):
     assert reason(ROBOCACHE_LIBRARY=str(library)) == (
-        f"no CUDA plugin: {library.parent}/librobocache_cuda.so does not exist; install a build with CUDA, which pip makes "
-        "where it finds nvcc"
+        f"no CUDA plugin: {library.parent}/librobocache_cuda.so does not exist; install the wheel robocache in place of "
+        "robocache-cpu, or compile where nvcc is"
     )
 
 

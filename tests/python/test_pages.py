@@ -11,6 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from robocache._arguments import make_parser
+from robocache.ingest import ingest
 
 import robocache
 
@@ -45,7 +46,7 @@ RUN_HERE = {
         "loader.save_spec(",
     ],
     "live": ["loader.save_spec(", "chunks = live.Chunks(", "with live.Recorder(", 'key = "/joint_states'],
-    "start": ['windows = {"/joint_states'],
+    "start": ['windows = {"/joint_states', 'loader = robocache.Loader("cache"'],
 }
 
 
@@ -301,6 +302,17 @@ def test_start(names, rng):
     batch = next(run("start", 'windows = {"/joint_states', names)["loader"])
     shapes = {key: tuple(batch[key].shape[:2]) for key in names["windows"]}
     assert shapes == {"/joint_states/position": (64, 2), "/camera/color/image_raw/compressed": (64, 1)}
+
+
+def test_start_from_csv(names):
+    Path("logs").mkdir()
+    rows = "".join(f"{k / 100},{k / 10},{-k / 10}\n" for k in range(300))
+    Path("logs/joint_states.csv").write_text(f"time,shoulder,elbow\n{rows}")
+    ingest("logs", "cache", overwrite=True)
+    batch = next(run("start", 'loader = robocache.Loader("cache"', names)["loader"])
+    times = batch["time_ns"].numpy()[:, None] / 1e9 + [-0.1, 0.0]
+    values = np.where(batch["joint_states_is_pad"].numpy(), 0, np.round(times * 100) / 10)
+    np.testing.assert_allclose(batch["joint_states"].numpy(), np.stack([values, -values], -1), atol=1e-9)
 
 
 def test_clouds(names, monkeypatch):

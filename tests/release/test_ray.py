@@ -78,7 +78,7 @@ def recipes():
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/ingest.md").read_text(), re.DOTALL | re.MULTILINE)
     (page,) = [block for block in blocks if "import ray" in block]
     assert "shards=64" in page
-    page = "source, work, cache = 'recordings', 'work', 'cache'\n" + page.replace("shards=64", "shards=4")
+    page = page.replace("shards=64", "shards=4")
     return {"chart": chart, "page": page}
 
 

@@ -81,7 +81,7 @@ Plugin open_plugin() {
   };
   if (path.find('/') != std::string::npos && !std::filesystem::exists(path)) {
     plugin.reason = (is_named ? "" : "no CUDA plugin: ") + subject + " does not exist" +
-                    with_remedy("install a build with CUDA, which pip makes where it finds nvcc");
+                    with_remedy("install the wheel robocache in place of robocache-cpu, or compile where nvcc is");
     return plugin;
   }
   plugin.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,5 +1,6 @@
 """Faults of a GPU: full memory, and a context after a failed kernel. Each is an error, and the process continues."""
 
+import os
 import subprocess
 import sys
 
@@ -30,6 +31,8 @@ def loader_of(path):
 def test_full_memory_is_an_error_and_the_loader_continues(cuda, tmp_path):
     import torch
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("NOT TESTED: other processes use this device's memory, too")
     path, large = write(tmp_path / "cache"), write(tmp_path / "large", 2_000_000)
     expected = next(loader_of(path))["x"].cpu()
     loader = loader_of(path)
