@@ -84,6 +84,7 @@ TEST_P(ThreadPool, TheCallerBeginsWithTheFirstRangeAndOthersTakeTheRest) {
   const std::thread::id caller = std::this_thread::get_id();
   for (int round = 0; round < 20; ++round) {
     std::atomic<int64_t> left = n;
+    std::atomic<bool> has_begun = false;
     parallel_ranges(n, 1, [&](Ranges& ranges) {
       const bool is_caller = std::this_thread::get_id() == caller;
       int64_t begin = 0;
@@ -94,8 +95,11 @@ TEST_P(ThreadPool, TheCallerBeginsWithTheFirstRangeAndOthersTakeTheRest) {
           EXPECT_EQ(begin, 0);
         }
         is_first = false;
-        // The caller stays in its first range until the others have taken all that they can.
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        // Others stay in their first ranges until the caller is in its own, since they may take that one after theirs.
+        if (is_caller) has_begun = true;
+        while (!has_begun && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+        // The caller stays in its first range until the others have taken all that they can.
         --left;
         while (is_caller && threads > 1 && left > 0 && std::chrono::steady_clock::now() < deadline) {
           std::this_thread::yield();
