@@ -128,7 +128,7 @@ def test_cpp(tmp_path):
         completed = subprocess.run([script, "--gtest_filter=-*cuda*"], capture_output=True, text=True)
         assert completed.returncode == 0, f"{program.name}: {completed.stdout[-5000:]}{completed.stderr[-2000:]}"
         passed += int(re.search(r"\[  PASSED  \] (\d+) tests?\.", completed.stdout)[1])
-    assert passed >= 360  # of 375; the others need CUDA or another processor
+    assert passed >= 325  # of 334 that pass on x86-64 without CUDA
 
 
 def more_instructions(counts, recorded):
