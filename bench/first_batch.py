@@ -73,7 +73,8 @@ def main() -> None:
         package_bytes, package_import_s = installed_bytes(Path(folder)), import_s(Path(folder))
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     install = [Path(word).name if "/" in word else word for word in (*options.install, *pip_options)]
-    settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("ROBOCACHE_")]
+    names = ("ROBOCACHE_CUDA", "ROBOCACHE_CUDA_ARCHITECTURES")  # the variables that change what pip compiles
+    settings = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     result = {
         "machine": {"cpu": cpu.group(1) if cpu else platform.machine(), "cores": os.cpu_count()},
         "system": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, Python {platform.python_version()}",

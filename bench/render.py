@@ -564,7 +564,7 @@ def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str
     measures = ("cpu_s", "import_s", "installed_bytes")
     shown_rows = []
     for row in rows:
-        command = re.sub(r"-\d\S*[.](whl|tar.gz)", r"-*.\1", row["command"])
+        command = re.sub(r"-\d\S*[.](whl|tar[.]gz)", r"-*.\1", row["command"])
         cells = [format_measure(measure, row.get(measure)) for measure in measures]
         aim_s = 480 if command.endswith(".tar.gz") else 30
         if row["cpu_s"] > aim_s:
