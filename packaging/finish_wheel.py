@@ -75,6 +75,7 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
         files[f"{dist_info}/licenses/{path}"] = text.encode()
     metadata = files[f"{dist_info}/METADATA"].decode()
     head, readme = metadata.split("\n\n", 1)
+    readme = readme.replace("pip install 'robocache[", f"pip install '{name}[")
     head = head.replace("Name: robocache\n", f"Name: {name}\n").replace("Dist: robocache[", f"Dist: {name}[")
     head = re.sub(
         "^License-Expression: .*$",

@@ -267,8 +267,14 @@ def metadata(wheel: Wheel) -> Iterator[str]:
         yield f"{wheel.path.name}: is tagged {wheel.tag}"
     if f"\nTag: {wheel.tag}\n" not in wheel.files.get(f"{wheel.dist_info}/WHEEL", b"").decode():
         yield f"{wheel.dist_info}/WHEEL: has another tag than the file's name"
-    for link in re.findall(r"\]\((?![a-z]+:)([^()]*)\)", wheel.files.get(name, b"").decode()):
+    text = wheel.files.get(name, b"").decode()
+    for link in re.findall(r"\]\((?![a-z]+:)([^()]*)\)", text):
         yield f"{name}: the link {link} leads nowhere on an index"
+    for command in re.findall(r"\./dev\b|pip install '?\.|python -m examples\b", text):
+        yield f"{name}: {command} needs a checkout, which a reader of an index does not have"
+    install = f"pip install '{wheel.distribution.replace('_', '-')}["
+    if install not in text:
+        yield f"{name}: does not say {install}...]'"
 
 
 @gate

@@ -72,7 +72,7 @@ def library(
 def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None, machine: str = "x86_64") -> Path:
     """Makes a wheel of this checkout's modules and these libraries with finish_wheel."""
     built, dist = folder / f"robocache-1.2.3-py3-none-linux_{machine}.whl", folder / "dist"
-    readme = index_readme.remove_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
+    readme = index_readme.make_index_page((ROOT / "README.md").read_text(encoding="utf-8"))
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
     head += "License-File: LICENSE\nLicense-File: NOTICE\nRequires-Dist: robocache[yaml]; extra == 'euroc'\n"
     info = "robocache-1.2.3.dist-info"
@@ -262,6 +262,16 @@ FILE_FAULTS: dict[str, tuple[str, str, Callable[[Files], None]]] = {
         "metadata",
         "METADATA",
         lambda f: replace_in(f, info(f, "METADATA"), b"\n# ", b"\n[x](docs/x.md)\n# "),
+    ),
+    "a command of a checkout": (
+        "metadata",
+        "./dev",
+        lambda f: replace_in(f, info(f, "METADATA"), b"\n# ", b"\n`./dev test`\n# "),
+    ),
+    "another wheel's install line": (
+        "metadata",
+        "does not say pip install 'robocache-cpu[",
+        lambda f: replace_in(f, info(f, "METADATA"), b"pip install 'robocache-cpu[", b"pip install 'robocache["),
     ),
     "another version": ("metadata", "METADATA", lambda f: replace_in(f, info(f, "METADATA"), b"1.2.3", b"1.2.4")),
     "another tag": ("metadata", "WHEEL", lambda f: replace_in(f, info(f, "WHEEL"), b"manylinux_2_28", b"linux")),
