@@ -77,6 +77,8 @@ def finish(built_wheel: Path, build_folder: Path, out_folder: Path, epoch: int) 
     head, readme = metadata.split("\n\n", 1)
     readme = readme.replace("pip install 'robocache[", f"pip install '{name}[")
     head = head.replace("Name: robocache\n", f"Name: {name}\n").replace("Dist: robocache[", f"Dist: {name}[")
+    if components.CUDA not in files:
+        head = re.sub("^Classifier: Environment :: GPU.*\n", "", head, flags=re.M)
     head = re.sub(
         "^License-Expression: .*$",
         f"License-Expression: {components.make_licence_expression(versions)}",

@@ -267,6 +267,9 @@ def metadata(wheel: Wheel) -> Iterator[str]:
         yield f"{wheel.path.name}: is tagged {wheel.tag}"
     if f"\nTag: {wheel.tag}\n" not in wheel.files.get(f"{wheel.dist_info}/WHEEL", b"").decode():
         yield f"{wheel.dist_info}/WHEEL: has another tag than the file's name"
+    for classifier in wheel.metadata.get("Classifier", []):
+        if "GPU" in classifier and CUDA not in wheel.expected_libraries:
+            yield f"{name}: has the classifier {classifier}, but the wheel has no CUDA"
     text = wheel.files.get(name, b"").decode()
     for link in re.findall(r"\]\((?![a-z]+:)([^()]*)\)", text):
         yield f"{name}: the link {link} leads nowhere on an index"

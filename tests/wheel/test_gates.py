@@ -74,6 +74,7 @@ def make_wheel(folder: Path, cpu: bytes, cuda: bytes | None = None, machine: str
     built, dist = folder / f"robocache-1.2.3-py3-none-linux_{machine}.whl", folder / "dist"
     readme = index_readme.make_index_page((ROOT / "README.md").read_text(encoding="utf-8"))
     head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
+    head += "Classifier: Environment :: GPU :: NVIDIA CUDA :: 13\nClassifier: Operating System :: POSIX :: Linux\n"
     head += "License-File: LICENSE\nLicense-File: NOTICE\nRequires-Dist: robocache[yaml]; extra == 'euroc'\n"
     info = "robocache-1.2.3.dist-info"
     files = {name: (ROOT / "python" / name).read_bytes() for name in gates.list_sources()}
@@ -145,6 +146,7 @@ def test_a_wheel_without_the_plugin_has_another_name(cpu_wheel: Path, cuda_wheel
     files = finish_wheel.read(cpu_wheel)
     metadata = files[info(files, "METADATA")].decode()
     assert "\nName: robocache-cpu\n" in metadata and "Requires-Dist: robocache-cpu[yaml]" in metadata
+    assert re.findall("^Classifier: (.*)", metadata, re.MULTILINE) == ["Operating System :: POSIX :: Linux"]
     assert not [name for name, content in files.items() if b"pip install 'robocache[" in content]
 
 
@@ -262,6 +264,11 @@ FILE_FAULTS: dict[str, tuple[str, str, Callable[[Files], None]]] = {
         "metadata",
         "METADATA",
         lambda f: replace_in(f, info(f, "METADATA"), b"\n# ", b"\n[x](docs/x.md)\n# "),
+    ),
+    "a classifier for GPUs in the CPU wheel": (
+        "metadata",
+        "Environment :: GPU",
+        lambda f: replace_in(f, info(f, "METADATA"), b"\nLicense-", b"\nClassifier: Environment :: GPU\nLicense-"),
     ),
     "a command of a checkout": (
         "metadata",
