@@ -32,20 +32,24 @@ class Explanation(list[Placement]):
 
     Attributes:
         anchors: how many anchors are drawn, and the options that chose them; "" if all are drawn.
+        on_cpu: whether the batches are made on the CPU. Its table says "memory" for "device" and "pinned", which are the same there.
     """
 
-    def __init__(self, placements: Iterable[Placement] = (), anchors: str = "") -> None:
+    def __init__(self, placements: Iterable[Placement] = (), anchors: str = "", on_cpu: bool = False) -> None:
         super().__init__(placements)
-        self.anchors = anchors
+        self.anchors, self.on_cpu = anchors, on_cpu
+
+    def _tier_text(self, tier: str) -> str:
+        return "memory" if self.on_cpu and tier in ("device", "pinned") else tier
 
     def _repr_html_(self) -> str:
-        rows = [(placement.key, placement.tier, size_text(placement.bytes), placement.why) for placement in self]
+        rows = [(p.key, self._tier_text(p.tier), size_text(p.bytes), p.why) for p in self]
         return table_html(("key", "tier", "size", "why"), rows, count=len(rows), numbers=(2,))
 
     def __str__(self) -> str:
         rows = [
             ("key", "tier", "size", "why"),
-            *((printable(p.key), p.tier, size_text(p.bytes), printable(p.why)) for p in self),
+            *((printable(p.key), self._tier_text(p.tier), size_text(p.bytes), printable(p.why)) for p in self),
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [

@@ -697,7 +697,7 @@ class Loader(BatchesInOrder):
     def explain(self) -> Explanation:
         """Returns where each key's rows are held, why, and how large they are, with the options that chose the anchors. Prints
         as a table. Keys of texts are left out: their rows stay in the cache's files."""
-        return Explanation(self._placements, self._chosen_by)
+        return Explanation(self._placements, self._chosen_by, on_cpu=self.device == "cpu")
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:

@@ -290,7 +290,7 @@ class Memory:
             `budget` has room for; the largest streams move down first. In these three memories a camera's frames stay encoded.
             ``"decoded"``: a camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room left. One tier for all keys, or
             ``{key: tier}``. On the CPU ``"device"`` and ``"pinned"`` are the same: one copy in memory. :meth:`Loader.explain`
-            shows the choice.
+            shows the choice; its table says "memory" for both there.
         budget: bytes, or a share of the free memory (a float, at most 1), of the device, or on the CPU of the host; or
             ``{"device": ..., "host": ...}``. None: half of each.
         prefetch: the number of batches that a thread prepares ahead: on the CPU whole batches, on CUDA their reads from files.

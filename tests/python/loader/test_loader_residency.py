@@ -224,6 +224,9 @@ def test_explain_is_a_list_and_a_table(dataset):
     assert lines[0].split() == ["key", "tier", "size", "why"]
     assert len(lines) == 1 + len(KEYS)
     assert max(map(len, lines)) <= 120
+    tiers = {"mode": "mapped", "observation.state": "memory", "action": "mapped"}
+    assert {line.split()[0]: line.split()[1] for line in lines[1:]} == tiers
+    assert ">memory<" in explained._repr_html_() and "device" not in explained._repr_html_()
     column = lines[0].index("why")
     for line, placement in zip(lines[1:], explained, strict=True):
         assert line.startswith(placement.key)
