@@ -618,9 +618,11 @@ def draft(streams: Mapping[str, Found], columns: Mapping[str, Any], title: Seque
             lines.append(f"# features: {toml(found.names)}")
         lines += [f"{key} = {toml(found.attributes[key])}" for key in ("units", "methods") if key in found.attributes]
         if found.kind == "numbers" and len(found.shape) == 1:
+            if "units" not in found.attributes:
+                lines.append('# units = ""  # such as "rad" or "m", or a list, one a feature')
+            if "methods" not in found.attributes:
+                lines.append(f'# methods = [[0, {found.shape[0]}, "linear"]]')
             lines += [
-                '# units = "rad"',
-                f'# methods = [[0, {found.shape[0]}, "linear"]]',
                 f"# slices = [{{ name = {toml(f'{name}.part')}, start = 0, stop = {found.shape[0]} }}]  # without name",
             ]
     lines += ["", "[episodes]", "exclude = []", "", "[episodes.rename]"]

@@ -260,6 +260,17 @@ def test_a_dry_run_prints_an_identity_mapping(capsys, tmp_path):
     assert list(robocache.open(tmp_path / "c").streams) == ["imu.q", "note.said"]
 
 
+def test_a_draft_guesses_no_unit_and_repeats_none(toy, tmp_path):
+    def read_hand_and_arm(options, notes):
+        streams = [("hand", Rows(TIMES, VALUES)), ("arm", Rows(TIMES, VALUES, attributes=ATTRIBUTES))]
+        yield Recording("only", "FILE", {}, iter(streams))
+
+    toy(read_hand_and_arm)
+    hand, arm = preview(tmp_path / "source.toy").mapping.split("[streams.")[1:]
+    assert '# units = ""  # such as' in hand and '# methods = [[0, 8, "linear"]]' in hand and '= "rad"' not in hand
+    assert 'units = ["A", ' in arm and arm.count("units =") == arm.count("methods =") == 1
+
+
 def test_a_dry_run_with_any_letters_is_toml(capsys, tmp_path):
     (tmp_path / "\x85\u202elogs").mkdir()
     (tmp_path / "\x85\u202elogs/rob\U0001f916t\x9b.csv").write_text("t_s,ä\x7f\U0001f916\n0,1\n1,2\n")
