@@ -24,15 +24,38 @@ _FLAT_ROTATION = _FLAT | {"rotation", "rot", "orientation", "rotmat", "R", "xmat
 _FLAT_TRANSFORM = _FLAT | {"extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
 _MATRIX = _FLAT_ROTATION | _FLAT_TRANSFORM | {"rotations", "world", "poses"}
 # Words for quantities that are not rotations, although a word for a rotation may stand beside them.
-NO_ROTATION = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
+NO_ROTATION = {
+    *("vel", "vels", "velocity", "velocities", "speed", "speeds", "rate", "rates", "dot", "dots", "derivative"),
+    *(
+        "derivatives",
+        "acceleration",
+        "accelerations",
+        "jerk",
+        "cov",
+        "covs",
+        "covariance",
+        "covariances",
+        "std",
+        "stds",
+    ),
+    *("stddev", "var", "vars", "variance", "variances"),
+}
 # Representations of rotations, as robocache.actions calls them, by a name in snake case.
+# A word may have another one before it, as eefquat, but none behind it, as equation; squat and a carrot's vector are no rotations.
+_ROT = r"(?<![a-z])rot(?:ation)?"
 _KINDS = {
     "rot6d": re.compile(r"(?<![a-z0-9])(?:rot(?:ation)?_?)?6_?d(?:_?rot(?:ation)?)?(?![a-z0-9])"),
-    "rotvec": re.compile(r"axis_?angle|rot(?:ation)?_?vec|axang"),
-    "quat": re.compile(r"quat|(?<![a-z])q_?[wxyzrijk](?![a-z])|xyzw|wxyz|scalar_?(?:first|last)"),
-    "matrix": re.compile(r"rot_?mat|matrix"),
-    "euler": re.compile(r"euler|rpy|ypr"),
+    "rotvec": re.compile(
+        rf"(?:axis_?(?:angles?|ang)|angle_?axis|(?:rot(?:ation)?|{_ROT}_)vec(?:s|tors?)?|axang(?:les?)?)[xyz]?(?![a-z])"
+    ),
+    "quat": re.compile(
+        r"(?<!(?<![a-z])s)(?<!kum)(?<!lo)quat(?:s|ernions?)?(?:[wxyzrijk]|xyzw|wxyz)?(?![a-z])"
+        r"|(?<![a-z])q_?[wxyzrijk](?![a-z])|(?:xyzw|wxyz)(?![a-z])|scalar_?(?:first|last)(?![a-z])"
+    ),
+    "matrix": re.compile(rf"(?:(?:rot(?:ation)?|{_ROT}_)mats?|matri(?:x|ces))(?![a-z])"),
+    "euler": re.compile(r"euler(?!ian)|(?<!ha)(?:rpy|ypr)(?![a-z])"),
 }
+_6D_ROTATION = re.compile(r"(?<![a-z0-9])(?:rot(?:ation)?_?6_?d|6_?d_?rot(?:ation)?)(?![a-z0-9])")
 _RELATIVE = re.compile(r"(?<![a-z])(?:rel|relative|deltas?)(?![a-z])")
 # Words for Euler angles, by the axes that they turn about.
 _TURN = re.compile(
@@ -96,7 +119,7 @@ def words_of(name: str) -> set[str]:
 
 
 def in_snake_case(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower())
 
 
 def says_relative(name: str) -> bool:
@@ -189,7 +212,7 @@ def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) ->
     is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and (words | group_words) & _MATRIX) or words & flat
     if is_matrix and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
-    if shape and shape[-1] == 6 and _says_6d(last) and not words & NO_ROTATION:
+    if shape and shape[-1] == 6 and says_6d(last) and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 3 and _says_vector(last):
         return [[0, prod(shape), "previous"]]
@@ -235,7 +258,7 @@ def _matrices_of(names: Sequence[str]) -> set[int]:
     for index, name in enumerate(names):
         if (entry := matrix_entry(name)) and entry[1]:
             matrices.setdefault(entry[0], {})[entry[2:]] = index
-        if _says_6d(name) and not words_of(name) & NO_ROTATION:
+        if says_6d(name) and not words_of(name) & NO_ROTATION:
             features.add(index)
     for entries in matrices.values():
         first = min(min(entries))  # the names count from 0 or from 1
@@ -249,8 +272,10 @@ def _says_vector(name: str) -> bool:
     return "rotvec" in kinds_of(name) and not says_relative(name) and not words_of(name) & NO_ROTATION
 
 
-def _says_6d(name: str) -> bool:
-    return "rot6d" in kinds_of(name) and "rot" in name.lower()
+def says_6d(name: str) -> bool:
+    """Whether a name means a rotation of six numbers. "6d" of a pose may mean six degrees of freedom, with any rotation."""
+    is_rotation = _6D_ROTATION.search(in_snake_case(name)) or not words_of(name).isdisjoint(ROTATIONS)
+    return "rot6d" in kinds_of(name) and bool(is_rotation)
 
 
 def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words: Set[str] = QUATERNION) -> list[Block]:
@@ -262,7 +287,13 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     starts = []
     fours_are_rotations = words_of(last_part(stream)).isdisjoint(_OTHER_FOURS) or len(shape) > 1
     is_of_points = len(shape) > 1 and not words_of(stream).isdisjoint(_POINTS)
-    if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if fours_are_rotations else words):
+    is_other = not {"quat"}.issuperset(kinds_of(last_part(stream)))  # four numbers may be an axis and an angle
+    if (
+        shape
+        and shape[-1] == 4
+        and not is_other
+        and says(stream, ROTATIONS.union(words) if fours_are_rotations else words)
+    ):
         starts = list(range(0, features, 4))
     elif len(names) == features:
         starts = _quaternions_by_names(names, words, says(stream, ROTATIONS))

@@ -395,8 +395,8 @@ def _rotation_in_stream_name(stream: str) -> str:
     kinds = feature_words.kinds_of(last_words)
     if kinds == ["quat"]:
         return _order_of(last_words) or "quat"
-    # "6d" of a pose may mean six degrees of freedom, with any rotation.
-    return _rotation_in(last_words) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last_words) else ""
+    is_known = len(kinds) == 1 and (kinds != ["rot6d"] or feature_words.says_6d(last_words))
+    return _rotation_in(last_words) if is_known else ""
 
 
 def _order_of(name: str) -> str:

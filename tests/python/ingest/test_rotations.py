@@ -265,6 +265,15 @@ def test_columns_of_a_csv_log(header_line, starts, order, quaternions, tmp_path)
         ("object_poses/mask", "", (4, 5), []),
         ("rotation_covariance", "", (3, 3), []),
         ("tactile", "", (4, 4), []),
+        ("base_rotation_matrix", "", (4, 4), [(0, 16)]),
+        ("ee_orientation_6d", "", (6,), [(0, 6)]),
+        ("6DRotation", "", (6,), [(0, 6)]),
+        # Words inside other words.
+        ("carrot_6d", "", (6,), []),
+        ("protocol_6d", "", (6,), []),
+        ("rotor_force_6d", "", (6,), []),
+        ("carrot_vec", "", (3,), []),
+        ("data", "carrot_6d_0 carrot_6d_1", None, []),
     ],
 )
 def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, spans):
@@ -412,6 +421,11 @@ def test_a_mapping_and_the_loader_precede_declarations(quaternions, tmp_path):
         ("log", [f"imu.orientation[{i}]" for i in range(4)], (4,), [0]),
         ("orientation_error", [], (4,), []),
         ("rotation_speed", [], (4,), []),
+        ("quat_velocities", [], (4,), []),
+        ("quat_speeds", [], (4,), []),
+        ("orientation_accelerations", [], (2, 4), []),
+        ("rotation_axis_angle", [], (4,), []),  # the axis, then the angle
+        ("rotVec", [], (4,), []),
         ("data", ["x", "y", "z", "l", "h", "w", "rx", "ry", "rz"], (9,), []),  # a box and its three angles
         ("data", ["x", "y", "z", "w", "vx", "vy", "vz"], (7,), []),
         ("data", ["qr", "qi", "qj"], (3,), []),
