@@ -3,8 +3,10 @@
     python bench/soak.py --minutes 60 --device cuda
 
 After each part of a round it measures memory, descriptors, mappings, threads, child processes, shared memory, files and GPU
-memory. At the end a line is fitted to each measure over the rounds. If a measure grows in both halves of the run, the run
-fails, and the part with the most growth is named. A part also fails if its result differs from that of the first round.
+memory. At the end a line is fitted to each measure over the rounds. If a measure grows in both halves of the run, in the
+second at least half as fast as in the first, the run fails, and the part with the most growth is named. Growth that slows down
+more is a warm-up; a leak behind one shows in a longer run. A part also fails if its result differs from that of the first
+round.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,23 @@ def fit_slope(values: np.ndarray) -> float:
     first, second = np.triu_indices(len(rounds), 1)
     rises = values[rounds[second]] - values[rounds[first]]
     return float(np.median(rises / (rounds[second] - rounds[first]))) if len(rises) else 0.0
+
+
+def judge(values: Sequence[int], limit: int) -> dict[str, Any]:
+    """Returns a measure's value after the warm-up (a third of the rounds) and at the end, its slope a round (the smaller of both
+    halves, since memory that is kept once is no leak), and whether that is growth beyond `limit`: at an even rate, as a leak, or
+    ever slower, as a warm-up that lasts for longer than a third of the rounds."""
+    after = np.array(values[len(values) // 3 :], np.float64)
+    early, late = map(fit_slope, (after[: len(after) // 2], after[len(after) // 2 :]))
+    rate = min(early, late)
+    is_beyond, slows = rate * len(after) > limit, late < early / 2
+    return {
+        "first": values[len(values) // 3],
+        "last": values[-1],
+        "a_round": round(rate, 3),
+        "grows": is_beyond and not slows,
+        "slows": is_beyond and slows,
+    }
 
 
 # ---- Parts ----
@@ -391,23 +410,15 @@ class Soak:
         self.stage.round += 1
 
     def growth(self) -> dict[str, dict[str, Any]]:
-        """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope per round (the
-        smaller of both halves, since memory that is kept once is no leak), and the part with the most growth."""
+        """Returns for each measure what :func:`judge` says, and the part with the most growth after the warm-up."""
         warm_up_rounds, growth_of_measures = self.stage.round // 3, {}
         for quantity, values in self.values.items():
-            after = np.array(values[warm_up_rounds:], np.float64)
             by_part = {
                 name: fit_slope(np.array(added[quantity][warm_up_rounds:], np.float64))
                 for name, added in self.added.items()
             }
-            rate = min(map(fit_slope, (after[: len(after) // 2], after[len(after) // 2 :])))
-            growth_of_measures[quantity] = {
-                "first": values[warm_up_rounds],
-                "last": values[-1],
-                "a_round": round(rate, 3),
-                "steepest": max(by_part, key=by_part.__getitem__),
-                "grows": rate * len(after) > LIMITS[quantity],
-            }
+            steepest = max(by_part, key=by_part.__getitem__)
+            growth_of_measures[quantity] = judge(values, LIMITS[quantity]) | {"steepest": steepest}
         return growth_of_measures
 
 
@@ -455,6 +466,8 @@ def main() -> int:
     result = run({name: PARTS[name] for name in options.parts}, options.minutes, options.device)
     for measure, growth in result["growth"].items():
         print(f"{measure:20s} {growth['first']:>12,} -> {growth['last']:>12,}   {growth['a_round']:+,.3f} a round")
+        if growth["slows"]:
+            print(f"  {measure} rises ever slower: soak for longer to tell a warm-up from a leak behind one")
     print(f"{result['rounds']} rounds of {len(result['parts'])} parts in {result['seconds']:.0f} s on {options.device}")
     for failure in result["failures"]:
         print(f"FAILED {failure}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -36,7 +37,7 @@ def test_no_part_leaks(device):
 
 
 def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
-    opened = []
+    opened, kept = [], []
 
     def fails(stage):
         if stage.round == 0:
@@ -45,6 +46,7 @@ def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
     parts = {
         "still": lambda stage: "the same",
         "leaking": lambda stage: opened.append(os.open("/dev/null", os.O_RDONLY)),
+        "keeping": lambda stage: kept.append(np.ones(1 << 20, np.uint8)),
         "turns": lambda stage: stage.round // 12,
         "fails": fails,
     }
@@ -56,4 +58,26 @@ def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
     assert "turns: round 12 gave 1, the first 0" in failures
     assert "fails: round 0: ValueError: on purpose" in failures
     assert [failure for failure in failures if failure.startswith("leaking: descriptors grows by ")]
+    assert [failure for failure in failures if failure.startswith("keeping: memory_bytes grows by ")]
     assert not [failure for failure in failures if failure.startswith("still: ")]
+
+
+@pytest.mark.parametrize("noise_mb", [0, 0.5])
+def test_a_leak_is_told_from_a_long_warm_up(soak, noise_mb):
+    rng, short, long = np.random.default_rng(1), np.arange(43), np.arange(136)
+
+    def warm_up(rounds):
+        """900 MB in round 14, 931 MB in round 42, there 0.4 MB a round, as one run on a GPU had it."""
+        return 932.6 - 32.6 * np.exp(-(rounds - 14) / 9.3)
+
+    def judge(megabytes):
+        measured = megabytes + rng.normal(0, noise_mb, len(megabytes))
+        judged = soak.judge((1e6 * measured).astype(int).tolist(), soak.LIMITS["memory_bytes"])
+        return judged["grows"], judged["slows"]
+
+    for _ in range(20):
+        assert judge(warm_up(short)) == (False, True)
+        assert judge(warm_up(long)) == (False, False)
+        assert judge(900 + 0.4 * short) == (True, False)
+        assert judge(warm_up(long) + 0.4 * long) == (True, False)  # a short run's warm-up hides this leak
+        assert judge(np.full(43, 900.0)) == (False, False)
