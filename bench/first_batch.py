@@ -20,6 +20,8 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
+WHEEL_AIM_S, SOURCE_AIM_S = 30, 480  # of CPU time to the first batch
+
 BATCH = """
 import numpy as np, robocache
 with robocache.Writer("cache") as writer, writer.episode() as episode:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from first_batch import SOURCE_AIM_S, WHEEL_AIM_S
 from sweep_picture import PICTURED, draw, is_current, make_picture_path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -566,7 +567,7 @@ def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str
     for row in rows:
         command = re.sub(r"-\d\S*[.](whl|tar[.]gz)", r"-*.\1", row["command"])
         cells = [format_measure(measure, row.get(measure)) for measure in measures]
-        aim_s = 480 if command.endswith(".tar.gz") else 30
+        aim_s = SOURCE_AIM_S if command.endswith(".tar.gz") else WHEEL_AIM_S
         if row["cpu_s"] > aim_s:
             cells[0] += f", aim {aim_s} s"
         shown_rows.append([f"`{command}`", row["system"], *cells])

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_wheel_gives_a_batch_within_half_a_minute(tmp_path, monkeypatch):
+def test_a_wheel_gives_a_batch_within_its_aim(tmp_path, monkeypatch):
     wheels = sorted((ROOT / "dist").glob(f"robocache-*_{platform.machine()}.whl"), key=os.path.getmtime)
     if not wheels:
         pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
@@ -27,7 +27,7 @@ def test_a_wheel_gives_a_batch_within_half_a_minute(tmp_path, monkeypatch):
     bench = importlib.import_module("first_batch")
     cpu_seconds = bench.first_batch(tmp_path, *wheelhouse, "robocache")
     print(f"wheel to first batch: {cpu_seconds:.1f} s of CPU time")
-    assert cpu_seconds < 30
+    assert cpu_seconds < bench.WHEEL_AIM_S
     megabytes = bench.installed_bytes(tmp_path) / 1e6
     print(f"installed: {megabytes:.1f} MB")
     assert megabytes < 40

@@ -59,7 +59,7 @@ def use(toolkit, monkeypatch):
     monkeypatch.setenv("LIBRARY_PATH", str(toolkit / "lib"))
 
 
-def test_the_sdist_gives_a_batch_within_eight_minutes(sdist, toolkit, bench, tmp_path, monkeypatch):
+def test_the_sdist_gives_a_batch_within_its_aim(sdist, toolkit, bench, tmp_path, monkeypatch):
     use(toolkit, monkeypatch)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     git = subprocess.run(["git", "-C", tmp_path, "rev-parse"], capture_output=True)
@@ -71,7 +71,7 @@ def test_the_sdist_gives_a_batch_within_eight_minutes(sdist, toolkit, bench, tmp
     info = [tmp_path / "new/bin/robocache", "info", "--json"]
     information = json.loads(subprocess.run(info, capture_output=True, text=True, check=True).stdout)
     assert information["cuda"]["plugin_loaded"] and information["cuda"]["runtime"] == "13.0"
-    assert cpu_seconds < 480
+    assert cpu_seconds < bench.SOURCE_AIM_S
 
 
 def test_a_toolkit_without_a_package_compiles_nothing(sdist, toolkit, bench, tmp_path, monkeypatch):
