@@ -625,8 +625,8 @@ class Dataset:
         With a loader or a spec they describe the values that :class:`Normalization` normalises: after windows, methods and
         conversions, for every moment that can be drawn, each once, without padding, NaN and infinity. They are computed on
         the loader's device, in float32 or float64 whatever the batch's dtype. Without a loader or spec they equal the
-        statistics of a cache of these episodes alone. All are exact. They are computed once and kept in the cache's folder
-        ``statistics``, if that can be written.
+        statistics of a cache of these episodes alone. All are exact, quantiles as ``numpy.quantile`` of float64. They are
+        computed once and kept in the cache's folder ``statistics``, if that can be written.
 
         Args:
             of: a :class:`Loader` that draws from this dataset: statistics of its numeric keys, over its episodes and
@@ -700,9 +700,9 @@ class Dataset:
         old ones to another part.
 
         Args:
-            shares: the share of each part: floats that add up to at most 1, or whole numbers of episodes. Parts by floats are
-                rounded to whole episodes by the largest remainder (if equal, the earlier part gets one more). Episodes beyond
-                the shares are in no part.
+            shares: the share of each part: floats that add up to at most 1, read as decimals (0.7 + 0.2 + 0.1 is 1), or whole
+                numbers of episodes. Parts by floats are rounded to whole episodes by the largest remainder (if equal, the
+                earlier part gets one more). Episodes beyond the shares are in no part.
             seed: the seed of the draw.
             by: a column of `episodes`: episodes with the same value stay together, and the shares count values.
 

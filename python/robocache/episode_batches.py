@@ -37,7 +37,8 @@ class EpisodeLoader(BatchesInOrder):
     """Batches of segments: whole episodes, or parts of them of `min_steps` to `max_steps` steps. A step is an anchor.
 
     Each segment is drawn once per epoch. With `max_steps` an epoch cuts each episode into segments that together hold each of
-    its steps once. With `shuffle` the cuts differ in each epoch. Order and cuts are a pure function of (seed, epoch, position).
+    its steps once; they are about equally long, near the mean of `min_steps` and `max_steps`. With `shuffle` the cuts differ in
+    each epoch. Order and cuts are a pure function of (seed, epoch, position).
 
     Args:
         dataset: as for :class:`Loader`, with sources without weights.
@@ -58,7 +59,8 @@ class EpisodeLoader(BatchesInOrder):
     ``episode_index`` and ``dataset_index`` are ``[B]``. A packed batch has int64 ``offsets`` ``[B + 1]``: segment i is rows
     ``offsets[i]:offsets[i + 1]``. A padded batch has ``is_pad`` ``[B, T]``, true after a segment's end. In those steps values
     are 0, masks true, texts None, ages and goals' offsets the least int64, and indices of texts, anchors and goals' episodes -1.
-    All steps of a segment share the random draws of crops, flips and colours of frames, and of texts.
+    All steps of a segment share the random draws of crops, flips and colours of frames, and of texts. Rank r has each
+    `world_size`-th segment of a global batch from r on.
 
     Loops, states and pickling work as in :class:`Loader`. A batch is made when it is requested, never ahead. With `bucket` the
     order depends on the batch size and the number of ranks. On CUDA the loop waits until the device has gathered a batch. Every

@@ -158,7 +158,8 @@ class BatchesInOrder(abc.ABC):
         """Returns the state as JSON values. After :meth:`load_state_dict` of this state, the next batch is the one after the last
         batch returned. The batch size may differ; so may the number of ranks, unless each rank has its own episodes
         (``shard_episodes``). With nested loops it is the state of the outermost loop that still runs; if none runs, of the loop
-        that began last. `fingerprint` identifies the dataset and the order."""
+        that began last. `fingerprint` identifies the dataset and the order: a checksum of the anchors, of rows of some drawn
+        episodes and of what the order depends on."""
         with self._lock:
             current = self._current()
             position = {"seed": current.seed, "epoch": current.epoch, "samples": current.samples}
@@ -169,7 +170,7 @@ class BatchesInOrder(abc.ABC):
 
         Raises:
             ArgumentError: the state is invalid, or its fingerprint is that of another dataset, selection or order. A state may
-                have no fingerprint.
+                have no fingerprint, and ``step``, global batches, instead of ``samples``.
         """
         if not isinstance(state, Mapping):
             raise errors.ArgumentTypeError(f"state: expected a result of state_dict(), got {state!r}")

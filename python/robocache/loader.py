@@ -123,14 +123,16 @@ class Loader(BatchesInOrder):
             stream's name, or the name that its source gives the stream.
         default: a :class:`Window` without offsets. Its fields hold where a key's own window has None.
         anchors: the moments that are drawn: an :class:`Anchors`, or the name of the stream whose ticks they are.
-        episodes: the episodes to draw from: their indices, or a condition as :meth:`Dataset.select` takes it. None: all.
+        episodes: the episodes to draw from: their indices, or a condition as :meth:`Dataset.select` takes it. None: all. An
+            episode listed twice comes twice.
         missing: what happens with episodes that have no row of a key, although the source has the stream. ``"pad"``: they are
             drawn, the values are 0 and padding, and a :class:`LoaderWarning` counts them; ``"drop"``: they are not drawn;
-            ``"error"``: an ArgumentError.
+            ``"error"``: an ArgumentError. Episodes without the anchor stream, or by anchors of a rate without any row, are
+            never drawn. ``Anchors(edges="drop")`` leaves out those without a key, and does not warn.
         normalization: a :class:`Normalization`: the statistics for the windows' ``normalize``. :meth:`normalize` does the same
             to any array, and :meth:`unnormalize` undoes it.
         return_age: whether batches have ``<key>_age`` too.
-        snap_s: a target closer than this to a sample is that sample, in seconds.
+        snap_s: a target closer than this to a sample is the nearest sample, of two the earlier, in seconds.
         task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the stream
             of tasks, else from the episode's column ``task`` or ``tasks``; None where there is no task. A name: the same from
             another stream, of texts or of numbers with a table of texts, such as ``"subtask_index"``. A stream of text may also
@@ -143,7 +145,7 @@ class Loader(BatchesInOrder):
         device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``. None: torch's current CUDA device if robocache and torch can both use it,
             else the CPU.
         framework: ``"torch"`` (default if it is installed) or ``"numpy"`` (CPU only).
-        seed, shuffle: the order.
+        seed, shuffle: the order; without `shuffle` that of `episodes`.
         drop_last: whether an epoch leaves out its last samples if they are too few for a batch on every rank.
         memory: a :class:`Memory`: where the rows are held, and how far ahead batches are made.
         ranks: a :class:`Ranks`: this process among those that share each global batch.
@@ -152,15 +154,17 @@ class Loader(BatchesInOrder):
     form.
 
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
-    `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time minus
-    the stamp of the sample used, or of the earlier one of two; the least int64 if there is none), ``time_ns`` ``[B]`` int64
-    (the anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's index for
-    :meth:`gather`; batches of :meth:`from_lerobot` lack it, as LeRobot's do). With a list of sources there is also
-    ``dataset_index`` ``[B]`` int64, the index in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool.
-    Outside the recording a value is the edge sample's; if an episode or a source lacks the stream it is 0. A camera's ``<key>``
-    is ``[B, T, C, H, W]``, unless its `images` set another layout; a missing frame is black. If the camera has an intrinsic
-    matrix there is ``<key>_intrinsics`` ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), adapted to crops and
-    resizing. A key of texts is a list of str or int64 indices.
+    `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time, before
+    it snaps, minus the stamp of the sample used, or of the earlier one of two; outside, of the edge sample; of equal stamps any
+    may count; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the anchor), ``episode_index`` ``[B]`` int64 in its
+    dataset, ``anchor_index`` ``[B]`` int64 (the anchor's index for :meth:`gather`; batches of :meth:`from_lerobot` lack it, as
+    LeRobot's do). With a list of sources there is also ``dataset_index`` ``[B]`` int64, the index in that list, and with
+    `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool.
+    Outside the recording a value is the edge sample's, in a gap and beyond `tolerance_s` the method's; if an episode or a
+    source lacks the stream it is 0, also after normalisation. A camera's ``<key>`` is ``[B, T, C, H, W]``, unless its `images`
+    set another layout; a missing frame is black. If the camera has an intrinsic matrix there is ``<key>_intrinsics`` ``[B, 3,
+    3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), adapted to crops and resizing. A key of texts is a list of str or int64
+    indices, without a mask and an age.
 
     :class:`Mixture` says how several sources are drawn.
 
@@ -181,10 +185,12 @@ class Loader(BatchesInOrder):
             :meth:`load_state_dict` changes the position.
 
     Warns:
-        LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; a stream of nominal clock is
-            interpolated between its rows, because the anchors are of a recorded clock; features are not scaled, because of
-            `min_spread` or because their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of
-            texts, a source has no texts, or an episode has several and nothing says when each one applies.
+        LoaderWarning: drawn episodes lack a key; by up to 2,048 anchors per source, more than half of a key's steps are
+            padding, windows without `max_gap_s` interpolate gaps of over 0.5 s and 10 periods, or rows store angles beyond
+            [-pi, pi); a stream of nominal clock is interpolated between its rows, because the anchors are of a recorded clock;
+            features are not scaled, because of `min_spread` or because their statistics give no scale; the dtype makes numbers
+            infinite, or float64 becomes float32 unasked and a feature loses more than 2^-12 of its std; with `task_text` or a
+            key of texts, a source has no texts, or an episode has several and nothing says when each one applies.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.
@@ -549,9 +555,10 @@ class Loader(BatchesInOrder):
     def set_weights(self, weights: Mapping[str, float], *, epoch: int | None = None) -> None:
         """Changes the weights of a mixture's sources, from the next batch on, or from the start of a later epoch.
 
-        Each source continues with its next anchor: none is skipped or repeated. A state holds all changes, also for later
-        epochs. All ranks must set the same weights between the same two batches, since no rank sees the weights of the others.
-        Otherwise some samples may be drawn twice and others never.
+        Each source and class continues with its next anchor: none is skipped or repeated. A batch, also with draws that fill it
+        up, has the weights of its first draw. A state holds all changes, also for later epochs. All ranks must set the same
+        weights between the same two batches, since no rank sees the weights of the others. Otherwise some samples may be drawn
+        twice and others never.
 
         Args:
             weights: ``{name: weight}`` with every source, by its :attr:`Source.name`. A source of weight 0 is not drawn.
@@ -560,7 +567,7 @@ class Loader(BatchesInOrder):
 
         Raises:
             ArgumentError, ArgumentTypeError: the loader was made without weights; a name is missing or unknown; a weight is
-                negative, not finite, or too small for one draw of 65,536. The message names the argument.
+                negative, not finite, or too small for one draw of 65,536, or all are 0. The message names the argument.
 
         Example:
             >>> sources = [robocache.Source(kitchen, 1, name="kitchen"), robocache.Source(garage, 1, name="garage")]

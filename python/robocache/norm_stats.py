@@ -35,7 +35,12 @@ _GROOT = "mean", "std", "min", "max", "q01", "q99"
 
 
 class NormStatsWarning(UserWarning):
-    """The statistics may not describe the values that they will normalise."""
+    """The statistics may not describe the values that they will normalise.
+
+    A loader compares statistics given for a key without conversions with the rows that a source draws: these lie outside min
+    and max by more than half the range, or wholly outside q01 to q99, or their mean is off by more than 1 + 3 / sqrt(episodes)
+    stds, or their std is 5 times as large (in half of the features of three and more episodes, 20 times as small).
+    """
 
 
 # ---- Statistics as arguments -----------------------------------------------------------------------------------------

@@ -46,24 +46,31 @@ class Window:
     If a field is None, the loader's `default` sets it; if that is None too, the value stated here applies.
 
     Args:
-        offsets: seconds from the sample's anchor for each step, in any order; `<key>` is ``[B, T, ...]``. None: the value at
-            the anchor, ``[B, ...]``. On a nominal clock and without a `method` each step must be a row, since nothing was
-            recorded in between; other offsets are an ArgumentError.
+        offsets: seconds from the sample's anchor for each step, in any order; `<key>` is ``[B, T, ...]``. A step's time is
+            rounded to the nearest nanosecond and clamped to int64. None: the value at the anchor, ``[B, ...]``. On a nominal
+            clock and without a `method` each step must be a row, since nothing was recorded in between; other offsets are an
+            ArgumentError.
         rows: `offsets` are whole numbers of the stream's own rows, counted from the last row at or before the anchor, whatever
             the stream's rate: ``Window(range(16), rows=True)`` is that row and the 15 recorded after it. A row outside the
-            episode is padding with the edge row's value. `method` and `max_gap_s` do not apply. If the row at the anchor is
-            older than `tolerance_s`, all steps are padding. None: seconds.
+            episode is padding with the edge row's value; with `causal` there is nothing before the first. `method` and
+            `max_gap_s` do not apply. The row at the anchor is the one to which the anchor + `offset_s` snaps, else the last at
+            or before it. If there is none, or it is older than `tolerance_s`, all steps are padding. An age is the anchor +
+            `offset_s` minus the row's stamp. None: seconds.
         method: ``"linear"`` (floats), ``"previous"`` (integers, bool, cameras), ``"nearest"``, ``"next"``, ``"pchip"``,
             ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a quaternion) or ``"pose"``
             (7: x, y, z and a quaternion), as in :func:`resample_trajectories`. ``[(slice, method), ...]`` sets the methods of
-            features of a row, counted row-major. None: the stream's ``attributes["methods"]``, else ``"linear"`` or
-            ``"previous"``.
-        offset_s: the sensor's latency in seconds: a row stamped t was taken at t - `offset_s`. Anchors ignore it. None: 0.
-        causal: True: a step uses no sample later than its time; every method then holds the last sample. None: False.
+            features of a row, counted row-major. A curve also reads samples outside the window; ``"cubic"`` is refused. None:
+            the stream's ``attributes["methods"]``, else ``"linear"`` or ``"previous"``. A :class:`LoaderWarning` names
+            attributes that ``"linear"``, ``"pchip"`` or ``"akima"`` for all features replaces.
+        offset_s: the sensor's latency in seconds: a row stamped t was taken at t - `offset_s`. Anchors ignore it. Like
+            `max_gap_s` and `tolerance_s` it is rounded to the nearest nanosecond. None: 0.
+        causal: True: a step uses no sample later than its time (less than `snap_s` later is no later); every method then holds
+            the last sample. None: False.
         max_gap_s: a value interpolated across a longer gap, in seconds, is padding. None: no limit.
         tolerance_s: for ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther away, in seconds, is padding;
             :meth:`Loader.check_tolerance` raises instead. None: no limit.
         normalize: ``"mean_std"``; ``"min_max"``, or two quantiles such as ``"q01_q99"``, which become -1 and 1; or ``"none"``.
+            Integers and bool are never normalised. Do not normalise unit quaternions: they are scaled feature by feature.
             :class:`Normalization` sets the statistics. None: not normalised.
         dtype: the dtype of a floating key: float32, float64, float16 or bfloat16; frames cannot be float64. Integers and bool
             keep their dtype. None: float32.
@@ -71,7 +78,8 @@ class Window:
             their stored size.
         convert: conversions of :mod:`robocache.actions`, in order, for a key whose rows have one axis:
             ``[actions.Relative("joints")]``. `normalize` comes after them, with the statistics of the converted values that are
-            drawn, all steps together, unless ``Normalization(norm_stats=...)`` gives others. The batch then also has
+            drawn, of all ranks, all steps together, each anchor once, without padding, NaN and infinity, before the rounding to
+            `dtype`; unless ``Normalization(norm_stats=...)`` gives others. The batch then also has
             ``<key>_base`` ``[B, D]``, which :meth:`Loader.to_absolute` needs. Where the base is padding, the result is padding;
             if there is no base, or a rotation is invalid, the values are 0 and padding. None: as recorded.
         base: the state that `convert` compares with: the value at the anchor of another key of the batch; or ``(key,
@@ -85,12 +93,13 @@ class Window:
             `convert` and `normalize`: ``[1]``; ``[]``: none. A list holds for the one direction in which the cameras flip; for
             both directions, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None: unknown;
             a loader with flips raises an ArgumentError.
-
         stream: another key whose stream fills this key too, such as the state's for a goal. None: the key's own stream.
         moment: the moment that replaces the anchor: :meth:`future`, :meth:`last`, :meth:`geometric` and :meth:`other` set it.
-        The batch then has ``<key>_offset_ns`` ``[B]``, from the anchor's time to the moment's. Keys with equal moments share
-        the draw. If there is no such moment, all steps are 0 and padding, and the offset is the least int64. The base is at its
-        own key's moment. None: the anchor.
+            The batch then has ``<key>_offset_ns`` ``[B]``, from the anchor's time to the moment's. Keys with equal moments
+            share the draw, a hash of (seed, epoch, sample's number, the moment's values). ``Anchors(edges="drop")`` and the
+            loader's warnings about padding and gaps ignore such windows. Statistics given for a key also serve other windows of
+            its stream, unless those have their own or are converted. If there is no such moment, all steps are 0 and padding,
+            and the offset is the least int64. The base is at its own key's moment. None: the anchor.
 
     Example:
         >>> robocache.Window([-0.1, 0.0], method="nearest", normalize="mean_std")
@@ -190,9 +199,9 @@ class Window:
     def other(cls, offsets: Sequence[float] | None = None, **options: Any) -> Window:
         """A window around a moment of another episode of the same task, from the episodes that the source draws from.
 
-        All such episodes are equally likely, and so are the anchors' ticks in an episode. The task is the first text of the
-        episode, by the rules of `task_text`; in a dataset without texts all episodes have one task. The batch has
-        ``<key>_episode_index`` ``[B]`` too, which is -1 if there is no such episode.
+        All such episodes (with ``shard_episodes`` of the rank) are equally likely, and so are the anchors' ticks in an episode.
+        The task is the first text of the episode, by the rules of `task_text`; in a dataset without texts all episodes have one
+        task. The batch has ``<key>_episode_index`` ``[B]`` too, which is -1 if there is no such episode.
         """
         return cls(offsets, moment=Moment("other"), **options)
 
@@ -207,24 +216,32 @@ class Anchors:
     """The moments that can be drawn.
 
     Args:
-        stream: the stream or key whose rows are the moments. None: the slowest stream of the batch with more than one row in an
-            episode.
-        rate_hz: instead of a stream: ticks of this rate over the span of an episode that every stream of the batch covers.
+        stream: the stream or key whose rows are the moments, also rows of one time. None: the slowest stream of the batch by
+            median rate, the first of equals; streams with fewer than two rows per episode only if all are so.
+        rate_hz: instead of a stream: ticks of this rate in each episode, from the latest first row to the earliest last row of
+            the batch's streams that have rows there, both included. Tick k is k / `rate_hz` after the start, rounded to the
+            nearest nanosecond.
         edges: what happens with moments whose window extends beyond an end of the recording. ``"pad"``: they are drawn, and
-            steps outside are padding; ``"drop"``: they are not drawn.
+            steps outside are padding; ``"drop"``: a moment is drawn only if every target of every stream (with `offset_s`) lies
+            between the first and the last row of that stream in that episode, or within `snap_s` of them. Gaps, and streams
+            that the whole source lacks, do not count. Windows with `rows` count rows.
         drop_n_last: the number of moments at the end of each episode that are not drawn, after `edges`.
         keep, drop: ranges of episodes. With `keep` only moments in them are drawn, with `drop` only others. A table with the
             columns ``episode`` and ``start_s``, ``end_s`` (seconds from the episode's first stamp), ``start_ns``, ``end_ns``
             (stamps), or ``start_row``, ``end_row`` (rows of the anchor stream, from the episode's first). Both ends are part of
-            a range. The table is a mapping of columns, a list of mappings, or a pyarrow table.
+            a range, and so are moments less than `snap_s` beyond them. The table is a mapping of columns, a list of mappings,
+            or a pyarrow table.
         where: a condition on the columns at the moment, as :meth:`Dataset.select` takes it: ``pc.field("gripper") > 0.5``; null
             is not true. Columns are streams of one feature; features of wider streams, ``"state[0]"``, or ``"state.x"`` if they
-            have names; ``"speed(state)"``, the length of the change from the row before, per second; streams of texts; and the
-            episodes' columns. The value is that of the last row at or before the moment; null before the first row.
+            have names; ``"speed(state)"``, the Euclidean length of the change from the row before, per second, in float64, null
+            for the first row and between equal stamps; streams of texts (``subtask`` is the text of ``subtask_index``); and the
+            episodes' columns, where no stream has the name. The value is that of the last row at or before the moment, or less
+            than `snap_s` after it, as recorded; null before the first row.
         first, last: how many moments to draw at the beginning and at the end of each episode: ``first=1`` draws only its start.
         every: n draws the first moment of each episode and every n-th after it.
 
-    The options apply in this order: edges, drop_n_last, keep and drop, where, first and last, every.
+    The options apply in this order: edges, drop_n_last, keep and drop, where, first and last, every. The moments that they
+    leave are numbered from 0.
 
     Example:
         >>> import pyarrow.compute as pc
@@ -258,16 +275,24 @@ class Anchors:
 class Normalization:
     """The statistics that ``normalize`` uses.
 
+    They are float64, without NaN and infinity; infinite ones are refused. A feature whose statistics are NaN, descend, or give
+    a scale that the arithmetic's type cannot hold is only centred (not at all if its centre is not finite), and a
+    :class:`LoaderWarning` names it.
+
     Args:
         norm_stats: ``{key: statistics}``, from :meth:`Dataset.statistics`, :func:`merge_stats` or :func:`load_norm_stats`.
-            Other keys use the dataset's. Statistics that describe other values are an ArgumentError. With an axis of steps
-            before the axes of a row, ``[steps, ...]``, each step of the window is normalised by its own statistics.
-        stats_of: the rows of the dataset's statistics: ``"selection"``: those of the episodes drawn from; ``"dataset"``: all.
+            Other keys use the dataset's. Statistics that say that they describe other values, windows or conversions are an
+            ArgumentError; those of a file say nothing, and are accepted. With an axis of steps before the axes of a row,
+            ``[steps, ...]``, each step of the window is normalised by its own statistics.
+        stats_of: the rows of the dataset's statistics: ``"selection"``: those of the episodes that `episodes` and
+            ``missing="drop"`` leave, of all ranks together, each row once, as by ``Dataset.statistics(episodes)``;
+            ``"dataset"``: all.
         constant: how a feature that never changes is normalised: ``"center"`` only centres it; ``"lerobot"`` and ``"openpi"``
-            give the same numbers as LeRobot and openpi.
+            give the same numbers as LeRobot and openpi. Rule 38 of docs/rules.md has the formulas.
         min_spread: a feature with a smaller spread (its std, or half the distance of the two ends) is only centred; a
             :class:`LoaderWarning` names such features unless they are constant. 0 scales them.
         clip: whether values that are normalised to -1 and 1 are clamped to [-1, 1], as in GR00T. ``"mean_std"`` is not clipped.
+            It acts before the rounding to the dtype; NaN stays NaN; :meth:`Loader.unnormalize` never clips.
     """
 
     norm_stats: Mapping[str, Any] | None = None
@@ -287,10 +312,11 @@ class Memory:
     Args:
         residency: the memory of the rows. ``"device"``: the device's; ``"pinned"``: the host's, which the same kernel reads
             across the link; ``"mapped"``: the cache's files, read ahead by threads; ``"auto"``: the first of these that
-            `budget` has room for; the largest streams move down first. In these three memories a camera's frames stay encoded.
-            ``"decoded"``: a camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room left. One tier for all keys, or
-            ``{key: tier}``. On the CPU ``"device"`` and ``"pinned"`` are the same: one copy in memory. :meth:`Loader.explain`
-            shows the choice; its table says "memory" for both there.
+            `budget` has room for, after the clocks (8 bytes a row), tables (32 bytes an episode), for each rank a whole shared
+            copy, and the keys with a named tier; the largest streams move down first. In these three memories a camera's frames
+            stay encoded. ``"decoded"``: a camera's pixels in the device's memory; ``"auto"`` also chooses it if there is room
+            left. One tier for all keys, or ``{key: tier}``. On the CPU ``"device"`` and ``"pinned"`` are the same: one copy in
+            memory. :meth:`Loader.explain` shows the choice; its table says "memory" for both there.
         budget: bytes, or a share of the free memory (a float, at most 1), of the device, or on the CPU of the host; or
             ``{"device": ..., "host": ...}``. None: half of each.
         prefetch: the number of batches that a thread prepares ahead: on the CPU whole batches, on CUDA their reads from files.
@@ -322,8 +348,12 @@ class Ranks:
         rank, world_size: None: torch.distributed's if it is initialised, else torchrun's ``RANK`` and ``WORLD_SIZE``, else 0
             and 1.
         shard_episodes: True: each rank keeps and draws from its own episodes, about as many bytes on each rank, for a dataset
-            larger than one device. The order then depends on `world_size`: it is a permutation of the rank's own anchors, and
-            an epoch takes as many of them as the rank with the fewest has.
+            larger than one device. The order then depends on `world_size`: it is a permutation of the rank's own anchors, as of
+            a loader of its episodes alone, and an epoch takes as many of them as the rank with the fewest has. Only the same
+            `world_size` resumes a state.
+
+    Rank r's batch is the draws samples + r B to samples + (r + 1) B - 1 of the epoch. Of a rest of R < `world_size` B draws
+    each rank has ceil(R / `world_size`), filled up with the epoch's first draws, which do not count; with ``drop_last`` none.
     """
 
     rank: int | None = None

@@ -33,9 +33,13 @@ class Source:
         anchor: the stream or key whose ticks are the anchors, instead of the loader's.
         anchors: an :class:`Anchors` whose keep, drop, where, first, last and every replace the loader's for this source.
         weight_by: a column of numbers, as in :class:`Anchors`, such as ``"return"`` of a stream or of the episodes. An anchor
-            is drawn in proportion to its value; 0 is never drawn. With more than 512 different weights, neighbouring ones form
-            a group: it has the sum of their shares, and its anchors are drawn equally often. Shares are rounded to 1/65,536.
-        balance: a column, such as ``"task"``: each value of the column has the same share of the draws.
+            is drawn in proportion to its value, which is finite and not negative; one of 0 is neither drawn nor numbered. With
+            more than 512 different weights, neighbouring ones form a group: it has the sum of their shares, and its anchors are
+            drawn equally often. Shares are rounded to 1/65,536, but not to 0. The anchors of a group come once each before one
+            comes twice.
+        balance: a column, such as ``"task"``: each value of the column, null too, has the same share of the draws, to within
+            one draw of 65,536. With `weight_by` or `balance`, sources without weights weigh as their anchors, and anchors are
+            numbered group after group, by weight or as values come.
         name: the source's name for :meth:`Loader.set_weights`. None: the name of the dataset's folder.
     """
 
@@ -92,14 +96,22 @@ class Mixture:
     """Several sources for a :class:`Loader`, drawn as one dataset.
 
     Without weights each anchor of all sources is drawn once an epoch. With weights each source has its exact share of every
-    65,536 draws. Its anchors are drawn one after the other, round after round, across epochs; :meth:`Loader.set_weights`
-    changes the weights. A Loader also takes a list of sources.
+    65,536 draws from the first on, by largest remainder, the earlier of equals; a share of 0 is refused. Epoch e begins with
+    draw e times `samples_per_epoch`. Without shuffling a block holds the first source's draws, then the second's. A source's
+    anchors are drawn one after the other, round after round, across epochs; :meth:`Loader.set_weights` changes the weights. A
+    Loader also takes a list of sources.
+
+    A source fills a key by the stream that its `rename` maps to it, else by the one of that name. Two streams for one key, a
+    key in no source, and a source without any key are refused. A source without the key gives 0, ``is_pad`` and
+    ``feature_is_pad`` true, and the age that is the least int64. A key has one dtype in all sources, or is floating in all; its
+    methods, durations and offsets are the same in all.
 
     Args:
         sources: the list of :class:`Source`.
         temperature: instead of weights: a source's weight is its number of anchors to the power 1/`temperature`.
         samples_per_epoch: with weights or a temperature: the draws of an epoch. None: the number of all anchors.
-        pad_features: streams of one key may differ in width between sources: rows are filled with 0 up to the widest.
+        pad_features: streams of one key may differ in width between sources: rows of one axis are filled with 0
+            up to the widest, after normalisation.
     """
 
     sources: Sequence[Source]

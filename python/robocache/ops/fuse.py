@@ -145,7 +145,8 @@ def fuse_multimodal(
         method, methods, extrapolate, lengths, max_gap, causal, tolerance, bc_type: as in :func:`resample_trajectories`;
         durations are in the unit of the stream's clock.
         target_lengths: ``[B]`` int32/int64, the number of valid targets in each row.
-        offset: the sensor's latency in the unit of its clock: the sample stamped t was taken at t - offset.
+        offset: the sensor's latency in the unit of its clock: the sample stamped t was taken at t - offset. It is
+            0 or more, rounded to the clock's type (int64 refuses 0.5), and added to the targets, clamped to int64.
         scale, shift: the result is ``x * scale + shift``, one fma before the only rounding: a number, or an array ``[D]`` on
             the values' device, in the dtype of the arithmetic (float64 for float64 values and integers of 32 and 64 bits, else
             float32).
@@ -155,8 +156,8 @@ def fuse_multimodal(
             dict for a dict of streams, in a list for a list.
         return_valid: also return bool ``[B, T, streams]``.
         return_age: also return the target time minus the time of the sample used, ``[B, T, streams]`` in target_times' dtype
-            and unit. If two samples are mixed, the earlier one counts; the age of a later sample is negative; without a sample
-            it is NaN, or the least int64.
+            and unit. If two samples are mixed, also beyond an end, the earlier one counts; the age of a later sample is
+            negative; without a sample it is NaN, or the least int64, as also outside with ``extrapolate="nan"``.
         out: the array to write to, ``[B, T, sum of D]``; for ``output="dict"`` an array for each stream.
 
     Returns:

@@ -73,31 +73,37 @@ def resample_trajectories(
         times: ``[B, S]`` or ``[S]`` (one clock for every row): float32 or float64 seconds, or int64 nanoseconds.
             Ascending; of samples with equal times only the last counts.
         target_times: ``[B, T]`` or ``[T]``, the dtype of `times`, in any order.
-        method: ``"linear"``, ``"nearest"`` (the earlier of two equally near), ``"previous"`` or ``"next"``; the curves ``"pchip"``
-            (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as in scipy; ``"angle"``
-            for radians, the shorter way round, in [-pi, pi); ``"slerp"`` for the 4 components of a quaternion, in any order;
-            ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
+        method: ``"linear"``, ``"nearest"`` (the earlier of two equally near), ``"previous"`` or ``"next"``; the curves
+            ``"pchip"`` (no overshoot), ``"akima"`` (local, smooth) and ``"cubic"`` (C2 spline of the whole row), as in scipy;
+            ``"angle"`` for radians, the shorter way round, in [-pi, pi); ``"slerp"`` for the 4 components of a quaternion, in
+            any order; ``"pose"`` for ``[x, y, z, qx, qy, qz, qw]``.
         methods: ``[(slice, method), ...]`` for features with other methods: ``[(slice(3, 7), "slerp")]``. The slices must not
-            overlap.
-        extrapolate: outside the samples ``"clamp"`` holds the end sample and ``"nan"`` gives NaN. ``"linear"`` continues
-            the line through the last two samples, a curve by its end slope, a rotation or angle at its rate; the step methods
-            refuse it. Values outside the samples are never valid.
-        lengths: ``[B]`` int32/int64, the number of valid samples in each row.
+            overlap. At most 112 runs of neighbouring features with one method; each run of 4 with ``"slerp"`` is a
+            quaternion, each of 7 with ``"pose"`` a pose. An option that one of the methods refuses is refused.
+        extrapolate: outside the samples ``"clamp"`` holds the end sample and ``"nan"`` gives NaN, for integers and bool 0.
+            ``"linear"`` continues the line through the last two samples, a curve by its end slope, a rotation or angle at its
+            rate; the step methods refuse it. A row of one time holds its sample. Values outside the samples, also at infinity,
+            are never valid.
+        lengths: ``[B]`` int32/int64, the number of valid samples in each row; later ones are never read. The CPU refuses a
+            length outside ``[0, S]``, CUDA clamps it.
         target_lengths: ``[B]`` int32/int64, the number of valid targets in each row; the others have no value.
-        max_gap: between two samples farther apart than this, in the clock's unit, values are invalid.
-        causal: True: no sample later than the target is used; every method holds the last sample.
-        tolerance: for the step methods: a sample farther than this is invalid.
+        max_gap: between two samples farther apart than this, in the clock's unit, values are invalid, except on a sample. Like
+            `tolerance` it is first rounded to the clock's type (int64 refuses 0.5); infinity is no limit; negative values and
+            NaN are refused.
+        causal: True: no sample later than the target is used; every method holds the last sample, whose age `max_gap` and
+            `tolerance` limit. After the last sample it is invalid, also with ``extrapolate="linear"``. ``"next"`` is refused.
+        tolerance: for one step method of all features: a sample farther than this is invalid.
         bc_type: the condition at a cubic's ends, ``"not-a-knot"`` or ``"natural"``.
         return_valid: True: return ``(out, valid)``; valid is bool ``[B, T]``.
         out: the array to write to, ``[B, T, D]`` of values' dtype.
 
     Returns:
         ``[B, T, D]`` (``[T, D]`` for values ``[S, D]``) of values' dtype, framework and device. A target at a sample's time is
-        that sample bit for bit. A target without a value is NaN, or 0 for integers and bool: if there are no samples, if it is
-        NaN or beyond `target_lengths`, or with `causal` before the first sample. The formula of linear is ``fma(w, b - a, a)``
-        with ``w = (t - ta) / (tb - ta)``; the whole contract is src/robocache/ops/resample/resample.hpp. Gradients go to
-        values, times and target_times (rule 19 of docs/rules.md); torch.compile, torch.export, torch.vmap and CUDA graphs
-        support the call.
+        that sample bit for bit; -0.0 is on 0.0. Any dimension may be 0. A target without a value is NaN, or 0 for integers and
+        bool: if there are no samples, if it is NaN or beyond `target_lengths`, or with `causal` before the first sample. The
+        formula of linear is ``fma(w, b - a, a)`` with ``w = (t - ta) / (tb - ta)``; the whole contract is
+        src/robocache/ops/resample/resample.hpp. Gradients go to values, times and target_times (rule 19 of docs/rules.md);
+        torch.compile, torch.export, torch.vmap and CUDA graphs support the call.
 
     Raises:
         ArgumentError, ArgumentTypeError: an argument is invalid; the message names it.

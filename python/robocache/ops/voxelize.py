@@ -88,7 +88,8 @@ def voxelize_pointcloud(
     """Reduces points to a dense grid of voxels, in any number of modes, in one pass over the points.
 
     A point's voxel is ``floor((p - grid_min) / voxel_size)``, in the points' dtype. Points outside the grid, NaN and infinite
-    points are in no voxel. The result has the same bits on every run and GPU, on the CPU and on any number of threads.
+    points are in no voxel; a point on a face is in the upper one. The result has the same bits on every run and GPU, on the CPU
+    and on any number of threads.
 
     Args:
         points: ``[N, 3]``, or ``[N, 3 + C]``, whose columns from 3 on are the features if `features` is None; ``[B, N, ...]``
@@ -96,16 +97,17 @@ def voxelize_pointcloud(
         features: ``[N, F]`` or ``[B, N, F]``: float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64.
         grid_min: the grid's lowest corner, x, y, z.
         voxel_size: one number, or three.
-        grid_size: the number of voxels along x, y, z.
+        grid_size: the number of voxels along x, y, z; may be 0.
         mode: one of these, or a list of them for a dict of results: ``"occupancy"`` bool, ``"count"`` int32;
             ``"occupancy_bits"`` uint32 ``[X, Y, ceil(Z / 32)]``, z in word z // 32, bit z % 32; ``"sum"``, ``"mean"``,
             ``"min"``, ``"max"``, ``"first"``, ``"last"`` of the features, in their dtype; sums of integers are int64, means
             float32. -0 is below +0. A NaN makes the result NaN.
         lengths: ``[B]`` int32/int64, the number of valid points in each cloud of ``[B, N, ...]``.
         batch_offsets: ``[B + 1]`` int32/int64 for points ``[N, ...]``: cloud b has the rows from ``batch_offsets[b]`` up to
-            ``batch_offsets[b + 1]``.
-        fill: the value of a voxel without points in mean, min, max, first and last. In the other modes it is 0, and a call with
-            only those modes refuses `fill`.
+            ``batch_offsets[b + 1]``. The CPU refuses wrong lengths and offsets. CUDA clamps lengths; wrong offsets give
+            undefined results, without reads outside the arrays.
+        fill: the value of a voxel without points in mean, min, max, first and last; an integer dtype must hold it exactly. In
+            the other modes it is 0, and a call with only those modes refuses `fill`.
         quantum: sums and means of floats add multiples of this power of two, instead of each voxel's own quantum, which saves a
             pass. A sum beyond 2^63 multiples is NaN. Refused if no mode sums floats.
         return_dropped: True: return ``(out, dropped)``; dropped is the number of points in no voxel, int64 ``[B]``, or ``[]``
