@@ -104,9 +104,9 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
-# The benchmarks that are not on docs/benchmarks.md. docs/images.md and docs/formats.md show the first four. The last two are
-# only in the files.
-ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock", "statistics_of_windows")
+# The benchmarks that are not on docs/benchmarks.md. docs/images.md, docs/formats.md and docs/live.md show the first five. The last
+# two are only in the files.
+ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "ros2_sets", "loader_one_clock", "statistics_of_windows")
 
 # Shares for which less is better.
 ADDED = ("grown_by", "doctor_adds")
@@ -130,6 +130,9 @@ VARIANTS = [
     *("count, 10M lidar", "count, 1M lidar", "count, outdoor lidar", "mean of 8, 10M lidar"),
     *("B256 S500", "B64 S1000", "count, 1M uniform", "occupancy, 1M uniform", "depth, 256^3"),
 ]
+
+# The same of cases without a copy: with the memory pinned, or after a sleep.
+VARIANTS_WITHOUT_A_COPY = ("pinned", "of sleep")
 
 
 def read_results(folder: Path) -> Results:
@@ -311,11 +314,22 @@ def table_measures(result: dict) -> str:
             format_measure("grown_by", extreme(x["figures"]["grown_by"] for x in cases)) for extreme in (min, max)
         ]
         return f"\nA step grows by {' to '.join(bounds)}, of {len(cases)} cases.\n"
+    variants = [case for case in cases if any(variant in case["name"] for variant in VARIANTS_WITHOUT_A_COPY)]
     rows = [
         [case["name"], *(format_measure(measure, case["figures"].get(measure)) for measure in measures)]
         for case in cases
+        if case not in variants
     ]
-    return f"\n{format_table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
+    table = f"\n{format_table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
+    if not variants:
+        return table
+    ranges = []
+    for measure in ("p50_us", "p99_us"):
+        bounds = [
+            format_measure(measure, extreme(case["figures"][measure] for case in variants)) for extreme in (min, max)
+        ]
+        ranges.append(f"{WORDS[measure]} {' to '.join(bounds)}")
+    return f"{table}\n{len(variants)} more in the file, pinned or after a sleep: {', '.join(ranges)}.\n"
 
 
 def describe_host_time(result: dict) -> str:
@@ -432,7 +446,8 @@ def render_sets(results: Results) -> str:
     text = (
         f"Of frames that come 40 ms after their stamps, {frames[0]} get joints out of 500 Hz interpolated at their moment, for {core[0]} of "
         f"a core. rclpy with the rule of message_filters' `ApproximateTimeSynchronizer` pairs {frames[1]} of them with a queue of 10 messages, "
-        f"{frames[2]} with one of 100, for {core[1]} and {core[2]} ([measured](benchmarks.md))."
+        f"{frames[2]} with one of 100, for {core[1]} and {core[2]} "
+        "([measured](../bench/results/amd-epyc-2-cores-ros2_sets.json))."
     )
     return f"{textwrap.fill(text, 140)}\n"
 
@@ -579,14 +594,19 @@ def render_first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str
 
 
 def render_instructions(path: Path = ROOT / "bench/results/instructions/qemu.json") -> str:
-    """Returns the table of the result of bench/instructions.py."""
+    """Returns the ratios of the two machines in the result of bench/instructions.py."""
     result = json.loads(path.read_text())
-    rows = [
-        [job.replace("_", " "), *(format_number(counts[machine]) for machine in ("aarch64", "x86_64"))]
+    ratios = sorted(
+        (counts["aarch64"] / counts["x86_64"], job.replace("_", " "))
         for job, counts in result["instructions_an_element"].items()
-    ]
-    table = format_table(["instructions an element", "aarch64", "x86-64 with AVX2"], rows)
-    return f"`bench/instructions.py`, {result['date']}, commit {result['commit']}, counted by {result['counted_by']}.\n\n{table}"
+    )
+    (least, least_job), (median, _), (most, most_job) = ratios[0], ratios[len(ratios) // 2], ratios[-1]
+    text = (
+        f"An element takes {format_number(median)} times the instructions of x86-64 with AVX2, in the median of {len(ratios)} jobs, from "
+        f"{format_number(least)} ({least_job}) to {format_number(most)} ({most_job}). `bench/instructions.py`, {result['date']}, commit "
+        f"{result['commit']}, counted by {result['counted_by']}."
+    )
+    return f"{textwrap.fill(text, 140)}\n"
 
 
 # ---- docs/formats.md ----
