@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from .feature_words import ROTATIONS, known_unit, last_part, words_of
+from .feature_words import ROTATIONS, angle_unit_by_flag, known_unit, last_part, may_say_unit, words_of
 
 if TYPE_CHECKING:
     from .dataset import Dataset, Stream
@@ -263,16 +263,6 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
 
 # ---- units ----
 
-_UNITS = re.compile(
-    r"(\w+_)?units?(_\w+)?|(use|is|in|are)_?(deg|degrees?|rad|radians?)|angles?_(mode|type|format)", re.IGNORECASE
-)
-_FLAG = re.compile(r"(?:use|is|in|are)_?(?:(deg)(?:rees?)?|rad(?:ians?)?)", re.IGNORECASE)
-
-
-def may_say_unit(column: str) -> bool:
-    """Whether the last part of a column's name is a word for units."""
-    return _UNITS.fullmatch(last_part(column)) is not None
-
 
 def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
     """Returns the units in columns or attributes, by column. The members of an object in JSON count as columns."""
@@ -291,8 +281,8 @@ def units_in(column: str, value: Any) -> dict[str, str]:
         value = read_object(value)
     if isinstance(value, dict):
         return {k: unit for name, item in value.items() for k, unit in units_in(f"{column}.{name}", item).items()}
-    if isinstance(value, bool) and (flag := _FLAG.fullmatch(last_part(column))):
-        return {column: "deg" if (flag[1] is not None) == value else "rad"}
+    if unit_by_flag := angle_unit_by_flag(column, value):
+        return {column: unit_by_flag}
     if isinstance(value, str) and (names := names_in(value)):
         value = names
     if isinstance(value, list | tuple):

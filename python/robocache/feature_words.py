@@ -97,8 +97,28 @@ _PARTS = {
     "gripper": 1,
 }
 _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")  # a name that ends in a digit
-_DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
-_RADIANS = re.compile(r"(?i)(?<![a-z])(rad|radians?)(?![a-z])")
+# A unit of angles in a name in snake case, alone or a second. "of" behind degrees is that of freedom.
+_ANGLE = re.compile(
+    r"(?<![a-z])(?<!milli_)(?<!micro_)(?<!centi_)(?:(degs?|degrees?)(?!_of(?![a-z]))|rads?|radians?)(?![a-z])"
+    r"(?:_(?:per_)?(s|secs?|seconds?)(_?(?:2|squared|per_s|s))?(?![a-z0-9]))?"
+)
+# Degrees of a temperature: degC, deg F, deg_c, temp_deg.
+_TEMPERATURE = re.compile(
+    r"(?i:deg(?:ree)?s?|°)[ _.]?(?:[CF](?![a-z])|(?i:celsius|fahrenheit|centigrade))"
+    r"|(?i:temp(?:erature)?s?[ _]*[\[(]?(?:deg|°))"
+)
+_TEMPERATURE_UNIT = re.compile(r"(?i)(?:deg(?:ree)?s?|°)[ _.]?[cfk]")
+# Units of angles other than radians and degrees, in the words of a name; and those that only a unit means.
+_OTHER_ANGLES = {
+    *("mrad", "mrads", "millirad", "milliradian", "milliradians", "urad", "mdeg", "millideg", "cdeg", "centideg"),
+    *("gon", "gons", "gradian", "gradians", "arcmin", "arcsec", "arcminutes", "arcseconds"),
+}
+_OTHER_UNITS = {"grad", "grads", "rev", "revs", "revolution", "revolutions", "turn", "turns", "tick", "ticks", "cycles"}
+# Names of columns and attributes with units, and flags of the unit of angles.
+_UNIT_COLUMN = re.compile(
+    r"(\w+_)?units?(_\w+)?|(use|is|in|are)_?(deg|degrees?|rad|radians?)|angles?_(mode|type|format)", re.IGNORECASE
+)
+_UNIT_FLAG = re.compile(r"(?:use|is|in|are)_?(?:(deg)(?:rees?)?|rad(?:ians?)?)", re.IGNORECASE)
 # Units by their words in small letters, without a plural's s.
 _UNITS = {
     unit.lower(): unit for unit in ("rad", "rad/s", "deg", "deg/s", "m", "m/s", "mm", "cm", "s", "ms", "N", "Nm", "kg")
@@ -390,23 +410,54 @@ def runs(features: Sequence[int], method: str) -> list[Block]:
 def known_unit(word: str) -> str | None:
     """Returns the usual spelling of a unit, "m" for "metres"; None for an unknown unit."""
     word = word.strip().lower()
-    return _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
+    # Short units have no plural: ns is no newton.
+    return _UNITS.get(word) or _UNITS.get(word.removesuffix("s") if len(word) > 3 else word)
 
 
 def in_one_spelling(unit: str) -> str:
     return known_unit(unit) or unit.strip()
 
 
-def is_degrees(word: str) -> bool:
-    """Whether a unit or a name has a word for degrees."""
-    return _DEGREES.search(word) is not None
+def is_no_radian(text: str, is_unit: bool = False) -> bool:
+    """Whether a name, or a unit, means angles in another unit than the radian."""
+    words = words_of(text)
+    return (
+        angle_unit(text).startswith("deg")
+        or not words.isdisjoint(_OTHER_ANGLES)
+        or (is_unit and not words.isdisjoint(_OTHER_UNITS))
+    )
 
 
-def says_degrees(units: Any) -> bool:
-    """Whether a stream's units, one or a list, have degrees for any feature."""
-    return any(is_degrees(unit) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str))
+def says_no_radians(units: Any) -> bool:
+    """Whether a stream's units, one or a list, have another unit of angles than the radian for any feature."""
+    return any(
+        is_no_radian(unit, True) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str)
+    )
 
 
-def angle_unit(word: str) -> str:
-    """Returns "deg" or "rad", if a unit or a name has a word for it, else ""."""
-    return "deg" if is_degrees(word) else "rad" if _RADIANS.search(word) else ""
+def angle_unit(text: str) -> str:
+    """Returns "deg" or "rad" if a unit or a name has a word for it, "deg/s" or "rad/s2" for a rate, else ""."""
+    if _TEMPERATURE.search(text) or _TEMPERATURE_UNIT.fullmatch(text.strip()):
+        return ""
+    match = _ANGLE.search(in_snake_case(text.replace("°", " deg ").replace("²", "2")))
+    if match is None:
+        return ""
+    rate = "" if match[2] is None else "/s2" if match[3] else "/s"
+    return ("deg" if match[1] else "rad") + rate
+
+
+def may_say_unit(column: str) -> bool:
+    """Whether the last part of a column's name is a word for units."""
+    return _UNIT_COLUMN.fullmatch(in_snake_case(last_part(column))) is not None
+
+
+def as_flag(value: Any) -> bool | None:
+    """Returns a flag, which may be a bool, 0 or 1, or a text; None for other values."""
+    text = str(value).lower() if isinstance(value, bool | int | str) else ""
+    return {"true": True, "1": True, "false": False, "0": False}.get(text)
+
+
+def angle_unit_by_flag(column: str, value: Any) -> str:
+    """Returns "deg" or "rad" by a flag such as use_degrees; "" if the column or the value is none."""
+    flag, is_set = _UNIT_FLAG.fullmatch(last_part(column)), as_flag(value)
+    return "" if flag is None or is_set is None else "deg" if (flag[1] is not None) == is_set else "rad"

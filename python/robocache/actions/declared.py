@@ -8,21 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import errors, feature_words
+from ..feature_words import angle_unit_by_flag, as_flag, in_snake_case, may_say_unit
 from ._arrays import feature_mask
 from .conversions import Relative, Rescale, Rotate, StepDelta
 from .rotations import MATRIX_ENTRIES, rotation_width
 
-# Attributes with the representation of a stream's rotations.
+# Attributes with the representation of a stream's rotations. The patterns match names in snake case.
 _ATTRIBUTE = re.compile(
-    r"(?i)(?:quaternion|quat|euler|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
+    r"(?:quaternion|quat|euler|rotation|rot|orientation)(?:_(?:type|format|order|representation|convention))?"
 )
 _ORDERS = {"scalar_first": "quat_wxyz", "wxyz": "quat_wxyz", "scalar_last": "quat_xyzw", "xyzw": "quat_xyzw"}
+# Words of attributes whose unit is that of angles.
+_OF_ANGLES = {
+    *("angle", "angles", "angular", "rotation", "rotations", "orientation", "euler", "rpy", "joint", "joints"),
+    *("deg", "degree", "degrees", "rad", "radian", "radians"),
+}
 # The kind of rotation that an interpolation method is for.
 _ROTATION_OF_METHOD = {"slerp": "quat", "angle": "euler"}
 # Attributes that say whether a stream's numbers are relative: GR00T's absolute, robosuite's control_delta, ManiSkill's control_mode.
-_ABSOLUTE = re.compile(r"(?i)(?:is_)?absolute")
-_IS_RELATIVE = re.compile(r"(?i)(?:(?:is|use|control|action)_)*(?:delta|relative)s?(?:_(?:actions?|control))?")
-_MODE = re.compile(r"(?i)(?:(?:action|control|controller)_)?(?:type|mode|space|rep|representation)")
+_ABSOLUTE = re.compile(r"(?:is_)?absolute")
+_IS_RELATIVE = re.compile(r"(?:(?:is|use|control|action)_)*(?:delta|relative)s?(?:_(?:actions?|control))?")
+_MODE = re.compile(r"(?:(?:action|control|controller)_)?(?:type|mode|space|rep|representation)")
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def check_absolute(name: str, conversions: Any, declared: FeatureFacts) -> None:
 
 def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> list[str]:
     """Returns the names of the stream and of its features to convert that already have a word for relative."""
-    if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
+    if any(_ABSOLUTE.fullmatch(in_snake_case(key)) and as_flag(value) for key, value in declared.attributes.items()):
         return []
     names: dict[str, None] = {}
     for _, converted in _comparisons(conversions, features):
@@ -119,19 +125,12 @@ def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> l
 
 def declared_relative(attributes: Mapping[str, Any]) -> str:
     """Returns the attribute that declares a stream's numbers relative; "" if none does."""
-    return next((f"{key} = {value!r}" for key, value in attributes.items() if _declares_relative(key, value)), "")
+    return next((f"{key} = {value!r}" for key, value in attributes.items() if _relative_by(key, value)), "")
 
 
 def declared_absolute(attributes: Mapping[str, Any]) -> str:
     """Returns the attribute that declares a stream's numbers absolute; "" if none does."""
-    return next(
-        (
-            f"{key} = {value!r}"
-            for key, value in attributes.items()
-            if (value is True and _ABSOLUTE.fullmatch(key)) or (value is False and _IS_RELATIVE.fullmatch(key))
-        ),
-        "",
-    )
+    return next((f"{key} = {value!r}" for key, value in attributes.items() if _relative_by(key, value) is False), "")
 
 
 def is_absolute(attributes: Mapping[str, Any]) -> bool | None:
@@ -141,10 +140,14 @@ def is_absolute(attributes: Mapping[str, Any]) -> bool | None:
     return True if declared_absolute(attributes) else None
 
 
-def _declares_relative(key: str, value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(_MODE.fullmatch(key) and feature_words.says_relative(value))
-    return (value is False and bool(_ABSOLUTE.fullmatch(key))) or (value is True and bool(_IS_RELATIVE.fullmatch(key)))
+def _relative_by(attribute: str, value: Any) -> bool | None:
+    """Returns whether an attribute declares numbers relative, or absolute; None if it declares neither."""
+    name, flag = in_snake_case(attribute), as_flag(value)
+    if isinstance(value, str) and _MODE.fullmatch(name) and feature_words.says_relative(value):
+        return True
+    if flag is None or not (_ABSOLUTE.fullmatch(name) or _IS_RELATIVE.fullmatch(name)):
+        return None
+    return flag != bool(_ABSOLUTE.fullmatch(name))
 
 
 def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: FeatureFacts) -> None:
@@ -335,10 +338,23 @@ def _check_radians(
 
 
 def degrees_of(declared: FeatureFacts, features: Sequence[int]) -> str:
-    """Returns the first unit, name or attribute angle_unit of these features that is a word for degrees; "" if none is."""
-    texts = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
-    texts += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
-    return next((text for text in texts if feature_words.is_degrees(text)), "")
+    """Returns the first unit, name or attribute that declares these features in degrees, or another unit than the radian; "" if
+    none does."""
+    for facts, are_units in ((declared.units, True), (declared.names, False)):
+        for text in (facts[f] for f in features if f < len(facts)):
+            if feature_words.is_no_radian(text, are_units):
+                return text
+    return next(filter(None, map(_other_angle_unit, declared.attributes, declared.attributes.values())), "")
+
+
+def _other_angle_unit(attribute: str, value: Any) -> str:
+    """Returns the unit of angles that an attribute declares, if it is not the radian; else ""."""
+    words = feature_words.words_of(attribute)
+    if not may_say_unit(attribute) or (words.isdisjoint(_OF_ANGLES) and words not in ({"unit"}, {"units"})):
+        return ""
+    if isinstance(value, str) and feature_words.is_no_radian(value, True):
+        return value
+    return attribute if angle_unit_by_flag(attribute, value) == "deg" else ""
 
 
 def _unit_of(declared: FeatureFacts, feature: int) -> str:
@@ -368,7 +384,7 @@ def declared_rotations(attributes: Mapping[str, Any]) -> dict[str, str]:
     rotations = {
         key: _rotation_in(value)
         for key, value in attributes.items()
-        if isinstance(value, str) and _ATTRIBUTE.fullmatch(key)
+        if isinstance(value, str) and _ATTRIBUTE.fullmatch(in_snake_case(key))
     }
     return {key: rotation for key, rotation in rotations.items() if rotation}
 

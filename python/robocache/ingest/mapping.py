@@ -22,7 +22,7 @@ import numpy as np
 from .. import frames
 from .._printable import printable
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
-from ..feature_words import says_degrees
+from ..feature_words import says_no_radians
 from .clocks import split_chunks, stamps
 from .files import read_whole
 from .images import exchange_red_and_blue
@@ -478,11 +478,11 @@ class Mapper:
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {first} to {end} of {name}", why)
         added = dict(part.attributes)
         if "rotation_type" in added and added.get("methods") == "angle" and isinstance(samples, Rows):
-            in_degrees = says_degrees(added.get("units", source_attributes.get("units")))
-            largest = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
-            if in_degrees or largest is not None:
+            other_unit = says_no_radians(added.get("units", source_attributes.get("units")))
+            largest = None if other_unit else self._notes.beyond_a_turn(part.names[0], samples.values)
+            if other_unit or largest is not None:
                 why = (
-                    "in degrees"
+                    "not in radians"
                     if largest is None
                     else f"{added['rotation_type']} up to {largest:.4g}, more than a turn in radians"
                 )
@@ -518,7 +518,7 @@ def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) 
             raise ArgumentError(f"{where}: methods: {method} from {start} to {stop}, but there are {features} features")
         if stop - start != _TAKES.get(method, stop - start):
             raise ArgumentError(f"{where}: methods: {method} takes {_TAKES[method]} features, got {stop - start}")
-        if method == "angle" and says_degrees(units[start:stop] if isinstance(units, list) else units):
+        if method == "angle" and says_no_radians(units[start:stop] if isinstance(units, list) else units):
             raise ArgumentError(f"{where}: methods: angle takes radians, got units {units!r}; 'previous' holds degrees")
 
 

@@ -778,6 +778,9 @@ def test_conversions_are_checked_by_names_and_units(tmp_path, names, facts, conv
         ("a b c d", {"rotation_type": "quaternion"}, rotate("quat_xyzw"), None),
         ("a b c d", {"rotation": "quat_wxyz"}, rotate("quat_xyzw"), "'quat_wxyz', as the attribute rotation"),
         ("a b c d", {"quaternion_order": "scalar_first"}, rotate("quat_xyzw"), "'quat_wxyz'"),
+        ("a b c d", {"quaternionOrder": "wxyz"}, rotate("quat_xyzw"), "as the attribute quaternionOrder"),
+        ("a b c d", {"quat_convention": "scalarFirst"}, rotate("quat_xyzw"), "'quat_wxyz'"),
+        ("a b c", {"rotationType": "axisAngle"}, rotate("euler_xyz", "matrix"), "expected 'rotvec'"),
         ("a b c d", {"quaternion_order": "xyzw"}, rotate("quat_xyzw"), None),
         ("a b c", {"quaternion_order": "xyzw"}, rotate("rotvec", "matrix"), None),
         ("a b c", {"rotation_type": "euler_angles_rpy"}, rotate("euler_xyz", "matrix"), None),
@@ -810,6 +813,11 @@ def test_conversions_are_checked_by_the_streams_attributes(tmp_path, names, attr
         ("use_relative_actions", True),
         ("action_type", "delta"),
         ("control_mode", "pd_ee_delta_pose"),
+        ("isAbsolute", False),
+        ("absolute", 0),
+        ("controlDelta", 1),
+        ("useDelta", "True"),
+        ("controlMode", "pdEeDeltaPose"),
     ],
 )
 def test_a_stream_declared_relative_is_not_made_relative_again(tmp_path, name, value, conversion):
@@ -833,6 +841,11 @@ IN_MM = {"names": "a b c d e f g", "units": ["rad"] * 6 + ["m"], "state_units": 
         (IN_MM, JOINTS, "state", "'mm' of the base for 'g'"),
         (IN_MM, [Relative("joints", mask=[True] * 6 + [False])], "state", None),
         ({"units": "metres", "state_units": "m"}, JOINTS, "state", None),
+        ({"units": "rad/s", "state_units": "rad"}, JOINTS, "state", "got 'rad/s' of the key and 'rad' of the base"),
+        ({"units": "rad_per_s", "state_units": "rad/sec"}, JOINTS, "state", None),
+        ({"units": "degC", "state_units": "deg"}, JOINTS, "state", "got 'degC' of the key and 'deg' of the base"),
+        ({"units": "ns", "state_units": "N"}, JOINTS, "state", "got 'ns' of the key and 'N' of the base"),
+        ({"units": "mrad", "state_units": "rad"}, JOINTS, "state", "got 'mrad' of the key and 'rad' of the base"),
         ({"units": "rad"}, JOINTS, "state", None),
     ],
 )

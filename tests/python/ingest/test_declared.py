@@ -340,7 +340,10 @@ def test_differently_ordered_joints_in_another_shard_are_refused(tmp_path):
     [
         ("units", ("rad", "deg")),
         ("angle_unit", ("rad", "deg")),
+        ("angleUnit", ("rad", "deg")),
         ("use_degrees", (False, True)),
+        ("use_degrees", (0, 1)),
+        ("useDegrees", ("false", "True")),
         ("meta", ('{"unit": "rad"}', '{"unit": "degrees"}')),
     ],
 )

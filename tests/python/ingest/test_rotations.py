@@ -647,6 +647,55 @@ def test_degrees_are_refused_as_angles(tmp_path):
             robocache.Loader(dataset, batch_size=4, delta_timestamps=windows, findings=None)
 
 
+@pytest.mark.parametrize(
+    ("name", "attributes", "got"),
+    [
+        ("yawDeg", {}, "yawDeg"),
+        ("HeadingDegrees", {}, "HeadingDegrees"),
+        ("yaw_mrad", {}, "yaw_mrad"),
+        ("yaw", {"units": "mrad"}, "mrad"),
+        ("yaw", {"units": ["grad"]}, "grad"),
+        ("yaw", {"units": "turns"}, "turns"),
+        ("yaw", {"unit": "deg"}, "deg"),
+        ("yaw", {"angleUnit": "deg"}, "deg"),
+        ("yaw", {"angle_units": "gradians"}, "gradians"),
+        ("yaw", {"rotation_units": "degrees"}, "degrees"),
+        ("yaw", {"useDegrees": True}, "useDegrees"),
+        ("yaw", {"is_rad": False}, "is_rad"),
+        ("yaw", {"in_degrees": 1}, "in_degrees"),
+        ("yaw", {"in_radians": "true"}, ""),
+        ("yaw", {"rectangle_unit": "deg"}, ""),
+        ("yaw", {"camera_fov_unit": "deg"}, ""),
+        ("yaw", {"units": "rad"}, ""),
+        ("degrees_of_freedom_1", {}, ""),
+        ("polygon_gradient", {}, ""),
+        ("angle_at_temp_degC", {}, ""),
+    ],
+)
+def test_other_units_than_radians_are_refused_as_angles(name, attributes, got, tmp_path):
+    with robocache.Writer(tmp_path / "c") as writer, writer.episode() as episode:
+        writer.stream("s", names=[name], attributes=attributes)
+        episode.append("s", np.arange(10) * STEP, np.linspace(0, 1, 10)[:, None])
+    windows = {"s": robocache.Window([0.01], method="angle")}
+
+    def load():
+        return next(robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None))
+
+    if not got:
+        assert np.isfinite(np.asarray(load()["s"])).all()
+        return
+    with pytest.raises(robocache.ArgumentError, match=f"method: expected radians for 'angle', got '{got}'"):
+        load()
+
+
+@pytest.mark.parametrize("unit", ["mrad", "grad", "turns", "\N{DEGREE SIGN}"])
+def test_a_mapping_to_angles_of_other_units_is_refused(unit, tmp_path):
+    (tmp_path / "log.csv").write_text("t,yaw\n" + "".join(f"{k / 10},{k}\n" for k in range(20)))
+    mapping = {"streams": {"log": {"units": unit, "methods": "angle"}}}
+    with pytest.raises(robocache.Error, match="angle takes radians, got units"):
+        ingest_and_open(tmp_path / "log.csv", tmp_path, time_unit="s", mapping=mapping)
+
+
 def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
     vectors = Rotation.from_euler("z", turning_angles()[:, None]).as_rotvec()
     pose = np.concatenate([rng.random((N, 3)), vectors], axis=1)
