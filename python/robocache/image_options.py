@@ -18,7 +18,16 @@ class ImageOptions:
     """The steps from a decoded frame to the batch, in this order; all are optional. docs/images.md has examples.
 
     A range is ``(low, high)``, drawn evenly, or one number. A draw is a hash of (seed, epoch, the sample's number, the camera's
-    key). It is the same on every device, and for all frames of a window.
+    key, the purpose). It is the same on every device, and for all frames of a window. The number is that in the order, in
+    :meth:`Loader.gather` the anchor's, in an :class:`EpisodeLoader` that of a segment's first anchor.
+
+    A resize has half-pixel centres; torchvision's uint8 may differ by 1. A pixel that is resized, rotated or blurred is one
+    quotient of whole numbers, rounded half to even; each step rounds to bytes once. A blur reflects the image at its edges.
+    Grey is the luma of ITU-R BT.601; contrast turns about its mean over the final image with its borders. Normalising is
+    fma(x, 1 / (255 std), -mean / std) with float64 constants, then one rounding to the dtype.
+
+    Depth is uint16 with a scale to metres, or float32 metres; a batch has metres. Colours, blur, erasing, `mean` and `std` are
+    refused for it. 0 and non-finite values are no measurement and stay so.
 
     Attributes:
         crop_scale: the share of the frame's area to cut out before resizing, in the frame's proportions, as torchvision's

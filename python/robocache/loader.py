@@ -133,12 +133,16 @@ class Loader(BatchesInOrder):
             to any array, and :meth:`unnormalize` undoes it.
         return_age: whether batches have ``<key>_age`` too.
         snap_s: a target closer than this to a sample is the nearest sample, of two the earlier, in seconds.
-        task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the stream
-            of tasks, else from the episode's column ``task`` or ``tasks``; None where there is no task. A name: the same from
+        task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the first
+            that there is: the stream whose attribute ``task`` is true (of several, the first with rows in the episode);
+            LeRobot's ``task_index``; the first text stream called ``task``, ``tasks``, ``language_instruction``,
+            ``natural_language_instruction`` or ``instruction``; in an episode without a row of these, its columns of these
+            names, of a list the first text. Whole numbers have the texts of the table that the stream's attribute ``texts``
+            names. None where there is no task. A name: the same from
             another stream, of texts or of numbers with a table of texts, such as ``"subtask_index"``. A stream of text may also
             be a key of `delta_timestamps`: see `texts` of :class:`Window`. :attr:`texts` has the table.
-        on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding,
-            and :attr:`bad_frames` counts it.
+        on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`, on CUDA at one of the next batches;
+            ``"pad"``: it is black and padding, and :attr:`bad_frames` counts it.
         findings: what happens with errors that the doctor found earlier (:func:`robocache.doctor`; the loader does not run it).
             ``"warn"``: they are a :class:`DoctorWarning`; ``"strict"``: they are a FileError, and so is a cache that the doctor
             has not seen in its present state; None: they are ignored.

@@ -45,6 +45,12 @@ class Window:
 
     If a field is None, the loader's `default` sets it; if that is None too, the value stated here applies.
 
+    A clock is nominal where its stamps are index / rate. A stream on it is interpolated only if its window has a `method`; the
+    stream's own attribute does not count. A step more than 1e-4 s from a row is refused with anchors on the same clock, if it
+    (interpolating also with `offset_s`) is no multiple of the period of each drawn episode; with anchors of a rate or on
+    another nominal clock, if two rows within the recording would mix. With anchors on a recorded clock a
+    :class:`LoaderWarning` counts such steps. Both look at up to 2,048 anchors per source.
+
     Args:
         offsets: seconds from the sample's anchor for each step, in any order; `<key>` is ``[B, T, ...]``. A step's time is
             rounded to the nearest nanosecond and clamped to int64. None: the value at the anchor, ``[B, ...]``. On a nominal
@@ -80,19 +86,21 @@ class Window:
             ``[actions.Relative("joints")]``. `normalize` comes after them, with the statistics of the converted values that are
             drawn, of all ranks, all steps together, each anchor once, without padding, NaN and infinity, before the rounding to
             `dtype`; unless ``Normalization(norm_stats=...)`` gives others. The batch then also has
-            ``<key>_base`` ``[B, D]``, which :meth:`Loader.to_absolute` needs. Where the base is padding, the result is padding;
-            if there is no base, or a rotation is invalid, the values are 0 and padding. None: as recorded.
-        base: the state that `convert` compares with: the value at the anchor of another key of the batch; or ``(key,
-            [indices])`` for some of that key's features, in the order of this key's features.
+            ``<key>_base`` ``[B, D]``, which :meth:`Loader.to_absolute` needs. Where the base is padding, the result is padding,
+            for step deltas also where the previous step is; if there are no rows of either, or a rotation is invalid, the
+            values are 0 and padding. NaN stays NaN. None: as recorded.
+        base: the state that `convert` compares with: the value at the anchor of another key of the batch, by that key's method,
+            never normalised; or ``(key, [indices])`` for some of that key's features, in the order of this key's features.
         texts: for a key of texts, their form in the batch. ``"text"``: a list of str, or of lists with `offsets`; None where no
             text applies. ``"indices"``: int64 ``[B]`` or ``[B, T]`` into ``loader.texts[key]``; -1 where none applies.
             ``"drawn_text"``, ``"drawn_indices"``: if several texts apply, from several streams that a :class:`Source` renames
-            to this key or from an episode's list, one is drawn for each sample. Only `offsets` and `offset_s` of the other
+            to this key or from an episode's list, one is drawn for each sample, by a hash of (seed, epoch, the sample's number,
+            the key). The text is that at anchor + offset + `offset_s`. Only `offsets` and `offset_s` of the other
             fields apply to texts. None: ``"text"`` for a stream of text, numbers for all others.
         mirror: if the cameras' `images` flip, the features of a floating key whose signs change in the mirrored world, before
-            `convert` and `normalize`: ``[1]``; ``[]``: none. A list holds for the one direction in which the cameras flip; for
-            both directions, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None: unknown;
-            a loader with flips raises an ArgumentError.
+            `convert` and `normalize`, to 0 - x: ``[1]``; ``[]``: none. A list holds for the one direction in which the cameras
+            flip; for both directions, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None:
+            unknown; a loader with flips raises an ArgumentError.
         stream: another key whose stream fills this key too, such as the state's for a goal. None: the key's own stream.
         moment: the moment that replaces the anchor: :meth:`future`, :meth:`last`, :meth:`geometric` and :meth:`other` set it.
             The batch then has ``<key>_offset_ns`` ``[B]``, from the anchor's time to the moment's. Keys with equal moments
@@ -289,7 +297,8 @@ class Normalization:
             ``"dataset"``: all.
         constant: how a feature that never changes is normalised: ``"center"`` only centres it; ``"lerobot"`` and ``"openpi"``
             give the same numbers as LeRobot and openpi. Rule 38 of docs/rules.md has the formulas.
-        min_spread: a feature with a smaller spread (its std, or half the distance of the two ends) is only centred; a
+        min_spread: a feature with a smaller spread (its std, or half the distance of the two ends) is only centred,
+            with slope 1: by ``"center"`` its centre becomes 0, by the others its mean 0 or its lower end -1. A
             :class:`LoaderWarning` names such features unless they are constant. 0 scales them.
         clip: whether values that are normalised to -1 and 1 are clamped to [-1, 1], as in GR00T. ``"mean_std"`` is not clipped.
             It acts before the rounding to the dtype; NaN stays NaN; :meth:`Loader.unnormalize` never clips.

@@ -106,6 +106,11 @@ class Mixture:
     ``feature_is_pad`` true, and the age that is the least int64. A key has one dtype in all sources, or is floating in all; its
     methods, durations and offsets are the same in all.
 
+    Refused are the same feature names in another order (of sources, statistics, a conversion's base), other units and relative
+    beside absolute (of sources and statistics), another ``rotation_type`` (of sources), and a `where` for several sources if a
+    column has other units or its index is another feature's. Other names, and columns that say other units, are a warning.
+    Statistics from a file have neither names nor units.
+
     Args:
         sources: the list of :class:`Source`.
         temperature: instead of weights: a source's weight is its number of anchors to the power 1/`temperature`.

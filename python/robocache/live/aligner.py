@@ -224,7 +224,8 @@ class Aligner:
 
     A target is settled when no later arrival can change its value. The frontier is the newest moment with all targets settled.
     At the frontier a batch is as in training. At the present moment a batch would repeat or lack rows where training's
-    batches do not.
+    batches do not: an unsettled target is padding. A window whose rows a ring has forgotten is an error, unless they lie before
+    a new segment.
 
     Args:
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.

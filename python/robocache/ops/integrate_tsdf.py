@@ -53,7 +53,8 @@ def integrate_tsdf(
         intrinsics: the camera's 3x3 matrix or ``(fx, fy, cx, cy)``; ``[K, 3, 3]`` or ``[K, 4]`` for K cameras. On the host or
             the device, like `T_world_sensor`. The camera looks along +z, with x to the right and y down; centres of pixels are whole
             numbers.
-        grid_min: x, y, z of the grid's lower corner.
+        grid_min: x, y, z of the grid's lower corner. Voxel (i, j, k) has its centre at grid_min + (i + 1/2, j + 1/2, k + 1/2) *
+            voxel_size.
         voxel_size: metres, one number or three.
         truncation: metres. Voxels farther behind the surface are not updated; voxels farther in front only with
             `space_carving`.
