@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from .feature_words import ROTATIONS, angle_unit_by_flag, known_unit, last_part, may_say_unit, words_of
+from .feature_words import ROTATIONS, angle_unit_by_flag, in_snake_case, known_unit, last_part, may_say_unit, words_of
 
 if TYPE_CHECKING:
     from .dataset import Dataset, Stream
@@ -332,5 +332,5 @@ _DEPTH_UNIT = re.compile(r"(?:(\w+?)_?)?depth_?(?:units?|scale|factor)", re.IGNO
 def depth_unit_of(column: str) -> str | None:
     """Returns the camera whose unit of depth a column or attribute declares, by its name: "wrist" for wrist_depth_scale, "" for
     depth_units; None for other names."""
-    match = _DEPTH_UNIT.fullmatch(last_part(column))
-    return None if match is None else (match[1] or "").lower()
+    match = _DEPTH_UNIT.fullmatch(in_snake_case(last_part(column)))
+    return None if match is None else match[1] or ""

@@ -167,7 +167,11 @@ def is_measured(camera: str) -> bool:
     return not _MEASURED.isdisjoint(_words(camera))
 
 
-_DEPTH = {"depth", "depths", "distance", "range", "tof", "stereo", "rgbd"}
+_DEPTH = {"distance", "range", "tof", "stereo", "rgbd"}
+# A word that means depth: depth, zdepth, depthmap; but not depthwise, nor the depth of bits.
+_DEPTH_WORD = re.compile(
+    r"(?!(?:in|bit|colou?r)depth)[a-z]*depths?|depth(?:images?|imgs?|maps?|cams?|cameras?|frames?|raw|z)"
+)
 # Words for images that depth cameras publish beside the depth: /depth/confidence, /stereo/disparity.
 _BESIDE_DEPTH = {"disparity", "disparities", "confidence", "amplitude", "intensity", "reflectivity"}
 _NO_DEPTH = {"thermal", "temperature", "flir", "lepton", "boson", "ir", "infra", "infrared", "nir", "swir", "lwir"}
@@ -178,9 +182,13 @@ def says_depth(camera: str) -> bool | None:
     words = set(_words(camera))
     if not words.isdisjoint(_BESIDE_DEPTH):
         return False
-    if not words.isdisjoint(_DEPTH):
+    if has_depth_word(camera) or not words.isdisjoint(_DEPTH):
         return True
     return None if words.isdisjoint(_NO_DEPTH) else False
+
+
+def has_depth_word(camera: str) -> bool:
+    return any(map(_DEPTH_WORD.fullmatch, _words(camera)))
 
 
 def _words(camera: str) -> list[str]:

@@ -22,14 +22,13 @@ from ..feature_names import (
     declared_names,
     declared_units,
     depth_unit_of,
-    may_say_unit,
     names_for,
     names_joints,
     own_names,
     own_units,
     units_of_names,
 )
-from ..feature_words import known_unit, last_part
+from ..feature_words import in_snake_case, known_unit, last_part, may_say_unit
 from ..frames import is_labels, says_depth
 from .images import with_16_bits
 from .mapping import toml
@@ -593,12 +592,14 @@ _MOST_METRES = 0.01
 def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> float | None:
     """Returns the metres per unit of a camera's depth that columns or attributes declare, as a word (mm) or a number (0.001).
 
-    A column that begins with another camera's name does not count. Other words and numbers are reported.
+    A column that begins with another camera's name does not count. One with more of this camera's name comes before others. Other words and
+    numbers are reported.
     """
     unit_m = None
-    for name, value in declared.items():
-        prefix = depth_unit_of(name)
-        if prefix is None or prefix not in camera.lower():
+    columns = {name: prefix for name in declared if (prefix := depth_unit_of(name)) is not None}
+    for name in sorted(columns, key=lambda name: -len(columns[name])):
+        value = declared[name]
+        if not _is_part_of_name(columns[name], camera):
             continue
         (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
         metres = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
@@ -608,6 +609,13 @@ def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> floa
             why = f"not applied, as it is {value!r}: expected metres a unit, such as 0.001, or m, cm or mm; a mapping's units can declare it"
             notes.assume(f"depth beside {name!r}", why, camera)
     return unit_m
+
+
+def _is_part_of_name(part: str, camera: str) -> bool:
+    """Whether words of a camera's name are `part`, so that "top" is none of "laptop/depth". A number may follow, as in "wrist1"."""
+    end = r"(?![a-z0-9])|(?=depth|cam|im(?:age|g))" + (r"|(?=\d)" if part[-1:].isalpha() else "")
+    end += "|(?=era)" * part.endswith("cam")
+    return not part or bool(re.search(rf"(?<![a-z0-9]){re.escape(part)}(?:{end})", in_snake_case(camera)))
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,9 @@ def depth_pixels(side=32):
         (write_hdf5, {"on_dataset": {"units": "cm"}, "on_group": {"depth_scale": 0.001}}, 15.0),
         (write_hdf5, {"on_file": {"depth_scale": 0.00025}}, 0.375),
         (write_hdf5, {"on_file": {"cam_depth_scale": 0.001, "wrist_depth_scale": 0.0001}}, 1.5),
+        (write_hdf5, {"on_file": {"am_depth_scale": 0.0001, "depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"on_file": {"cam_depth_scale": 0.0001, "obs_cam_depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"on_file": {"camDepthScale": 0.001}}, 1.5),
         (write_store, {"on_dataset": {"depth_scale": 0.001}}, 1.5),
         (write_store, {"on_dataset": {"scale_factor": 0.001}}, 1.5),
         (write_store, {"on_dataset": {"units": "mm"}}, 1.5),
@@ -91,6 +94,21 @@ def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_pa
         assert np.isnan(depth_m[:, 0, 0]).all()
     elif "add_offset" not in unit.get("on_dataset", {}):
         assert (depth_m[:, 0, 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_depth"),
+    [
+        *(("depthwise_rgb", False), ("in_depthwise", False), ("indepth", False), ("colordepth", False)),
+        *(("frontdepth", True), ("DepthImage", True), ("depth2", True), ("depth_confidence", False)),
+    ],
+)
+def test_images_of_floats_are_depth_by_a_whole_word(name, is_depth, tmp_path):
+    def write(demo):
+        demo.create_dataset(f"obs/{name}", data=np.full((ROWS, 32, 32, 1), 0.5, np.float32))
+
+    robocache.ingest(write_one_demo(tmp_path, write), tmp_path / "cache")
+    assert (robocache.open(tmp_path / "cache").streams[f"obs/{name}"].kind == "frames") == is_depth
 
 
 @pytest.mark.parametrize(

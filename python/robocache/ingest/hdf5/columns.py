@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from ...feature_names import own_units
-from ...frames import says_depth
+from ...frames import has_depth_word, says_depth
 from ..declared import Depth, features_of, say_colors, say_unapplied, unpacked, with_unit
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
@@ -386,7 +386,7 @@ def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str)
     if channels != 1:
         return None
     if dtype.kind == "f":
-        is_depth = "depth" in stream.lower() and says_depth(stream) is not False  # not depth/confidence
+        is_depth = has_depth_word(stream) and says_depth(stream) is not False  # not depth/confidence
         return (True, channels_first) if is_depth else None
     if dtype not in (np.uint16, np.int16) or (dtype == np.int16 and len(shape) == 2):
         return None
