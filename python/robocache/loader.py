@@ -133,14 +133,14 @@ class Loader(BatchesInOrder):
             to any array, and :meth:`unnormalize` undoes it.
         return_age: whether batches have ``<key>_age`` too.
         snap_s: a target closer than this to a sample is the nearest sample, of two the earlier, in seconds.
-        task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the first
-            that there is: the stream whose attribute ``task`` is true (of several, the first with rows in the episode);
-            LeRobot's ``task_index``; the first text stream called ``task``, ``tasks``, ``language_instruction``,
+        task_text: True: batches have ``task`` too, a list of str: the text of the task at the sample's anchor, from the
+            first that there is: the stream whose attribute ``task`` is true (of several, the first with rows in the
+            episode); LeRobot's ``task_index``; the first text stream called ``task``, ``tasks``, ``language_instruction``,
             ``natural_language_instruction`` or ``instruction``; in an episode without a row of these, its columns of these
             names, of a list the first text. Whole numbers have the texts of the table that the stream's attribute ``texts``
-            names. None where there is no task. A name: the same from
-            another stream, of texts or of numbers with a table of texts, such as ``"subtask_index"``. A stream of text may also
-            be a key of `delta_timestamps`: see `texts` of :class:`Window`. :attr:`texts` has the table.
+            names. None where there is no task. A name: the same from another stream, of texts or of numbers with a table of
+            texts, such as ``"subtask_index"``. A stream of text may also be a key of `delta_timestamps`: see `texts` of
+            :class:`Window`. :attr:`texts` has the table.
         on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`, on CUDA at one of the next batches;
             ``"pad"``: it is black and padding, and :attr:`bad_frames` counts it.
         findings: what happens with errors that the doctor found earlier (:func:`robocache.doctor`; the loader does not run it).
@@ -157,18 +157,18 @@ class Loader(BatchesInOrder):
     The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that names the new
     form.
 
-    Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
-    `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time, before
-    it snaps, minus the stamp of the sample used, or of the earlier one of two; outside, of the edge sample; of equal stamps any
-    may count; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the anchor), ``episode_index`` ``[B]`` int64 in its
-    dataset, ``anchor_index`` ``[B]`` int64 (the anchor's index for :meth:`gather`; batches of :meth:`from_lerobot` lack it, as
-    LeRobot's do). With a list of sources there is also ``dataset_index`` ``[B]`` int64, the index in that list, and with
-    `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool.
-    Outside the recording a value is the edge sample's, in a gap and beyond `tolerance_s` the method's; if an episode or a
-    source lacks the stream it is 0, also after normalisation. A camera's ``<key>`` is ``[B, T, C, H, W]``, unless its `images`
-    set another layout; a missing frame is black. If the camera has an intrinsic matrix there is ``<key>_intrinsics`` ``[B, 3,
-    3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), adapted to crops and resizing. A key of texts is a list of str or int64
-    indices, without a mask and an age.
+    Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap
+    beyond `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target
+    time, before it snaps, minus the stamp of the sample used, or of the earlier one of two; outside, of the edge sample; of
+    equal stamps any may count; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the anchor), ``episode_index``
+    ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's index for :meth:`gather`; batches of
+    :meth:`from_lerobot` lack it, as LeRobot's do). With a list of sources there is also ``dataset_index`` ``[B]`` int64,
+    the index in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value
+    is the edge sample's, in a gap and beyond `tolerance_s` the method's; if an episode or a source lacks the stream it is
+    0, also after normalisation. A camera's ``<key>`` is ``[B, T, C, H, W]``, unless its `images` set another layout; a
+    missing frame is black. If the camera has an intrinsic matrix there is ``<key>_intrinsics`` ``[B, 3, 3]`` float32 (``[B,
+    T, 3, 3]`` with `per_frame`), adapted to crops and resizing. A key of texts is a list of str or int64 indices, without a
+    mask and an age.
 
     :class:`Mixture` says how several sources are drawn.
 
