@@ -43,6 +43,17 @@ struct TextHash {
 template <class Value>
 using ByName = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
+[[noreturn]] void refuse_names(std::string_view stream, const std::string& owner,
+                               const std::vector<std::string>& expected, const std::vector<std::string>& got) {
+  const auto i = static_cast<size_t>(std::ranges::mismatch(expected, got).in1 - expected.begin());
+  const auto name = [i](const std::vector<std::string>& names) {
+    return i < names.size() ? "'" + names[i] + "'" : "nothing";
+  };
+  cache::refuse_stream(stream, "expected the names that ", owner, ", or none, got names[", i, "] ", name(got), " for ",
+                       name(expected),
+                       "; write other features to another stream, or to another cache in a list of Sources");
+}
+
 }  // namespace
 
 struct Writer::Impl {
@@ -212,8 +223,7 @@ void Writer::describe_stream(std::string_view name, Clock clock, std::vector<std
     if (names.empty()) names = stream->names;
     if (attributes == "{}") attributes = stream->attributes_json;
     if (stream->clock == Clock::kRecorded) clock = Clock::kRecorded;
-    if (names != stream->names)
-      cache::refuse_stream(name, "expected the names that it has in " + impl_->path + ", or none, got others");
+    if (names != stream->names) refuse_names(name, "it has in " + impl_->path, stream->names, names);
     if (!cache::are_equal(attributes, stream->attributes_json)) {
       cache::refuse_stream(name, "expected the attributes that it has in " + impl_->path + ", " +
                                      stream->attributes_json + ", or none, got " + attributes);
@@ -223,7 +233,7 @@ void Writer::describe_stream(std::string_view name, Clock clock, std::vector<std
     if (names.empty()) names = earlier.names;
     if (attributes == "{}") attributes = earlier.attributes_json;
     if (!earlier.names.empty() && names != earlier.names) {
-      cache::refuse_stream(name, "expected the names that its appended rows have, or none, got others");
+      refuse_names(name, "its appended rows have", earlier.names, names);
     }
     if (earlier.attributes_json != "{}" && !cache::are_equal(attributes, earlier.attributes_json)) {
       cache::refuse_stream(name, "expected the attributes that its appended rows have, " + earlier.attributes_json +

@@ -186,7 +186,12 @@ def test_rows_that_do_not_fit_existing_streams_are_refused(path):
             with pytest.raises(robocache.Error, match=f"stream '{stream}': {message}"):
                 episode.append(stream, [0], values, **options)
         for stream, options, message in (
-            ("cloud", {"names": ["y", "x", "z"]}, "expected the names that it has in "),
+            (
+                "cloud",
+                {"names": ["x", "z", "y"]},
+                r"expected the names that it has in .*, or none, got names\[1\] 'z' for 'y'; .* another cache in a list of Sources",
+            ),
+            ("cloud", {"names": ["x", "y"]}, r"expected the names .* got names\[2\] nothing for 'z'"),
             ("joint", {"attributes": {"units": "deg"}}, "expected the attributes that it has in .*rad.*deg"),
             ("depth", {"unit_m": 0.002, "intrinsics": np.eye(3)}, "expected unit_m, intrinsics and resized"),
             ("joint", {"unit_m": 0.002}, "expected frames, as it was described"),
