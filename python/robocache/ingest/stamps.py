@@ -112,12 +112,42 @@ _NO_CLOCK = re.compile(
     "|shutter|moving|running|active|idle|lap|goal|target|left|remaining|total|elapsed|latency|delay|lag|period"
     "|travel|response|settling"
 )
+# Matches words of durations, which are no clock even in the first column. An exposure_timestamp is a time.
+_DURATIONS = re.compile(
+    "lifetime|runtime|downtime|overtime|timeout|cpu|comput(e|ing)|processing|exec|execution|exposure|integration|shutter"
+    "|latency|delay|lag|jitter|duration|response|settling|travel|remaining|dwell|tof"
+)
+# Matches words that make a fact about a time of the name before them: timestamp_valid, time_constant. A valid_timestamp is a time.
+_FACTS = re.compile(
+    "valid|validity|invalid|ok|count|counter|status|state|source|type|quality|error|err|jitter|drift|flags?|id|constants?"
+    "|zone|accuracy|precision|resolution|uncertainty|std|var|variance|age|diff|difference|interval|synced|gap|scale|factor|ratio"
+)
 # Matches words for quantities that a recording without a clock may have in its first column.
 _QUANTITIES = re.compile(
     "[xyzw]|q[xyzw]|pos|position|dist|distance|lat|latitude|lon|longitude|alt|altitude|roll|pitch|yaw|angle|joints?|vel|velocity"
     "|speed|acc|accel|acceleration|force|torque|temperature|voltage|current"
 )
-# Matches words for a time, and words that end with one: "rostime", "unixtime".
+# Units of other quantities than time, before a unit of time: speed_m_s, wheel_rad_s.
+_RATES = {
+    *(
+        "m",
+        "mm",
+        "cm",
+        "km",
+        "meter",
+        "meters",
+        "metre",
+        "metres",
+        "rad",
+        "radian",
+        "radians",
+        "deg",
+        "degree",
+        "degrees",
+    ),
+    *("rev", "revs", "rot", "n", "nm", "kg", "per", "px", "pixels"),
+}
+# Matches a word for a time, and words that end with one: "rostime", "unixtime".
 _TIME_WORD = re.compile(r".*(time|stamps?)|ts?|times|dates?|clock|epoch|utc|elapsed|uptime|tow|since|zeit")
 # Matches words that tell one clock from another.
 _KIND_OF_CLOCK = re.compile(
@@ -186,13 +216,20 @@ def _words_without_unit(name: str) -> list[str]:
     return [word for word in _split_words(_BRACKETS.sub("", name)) if word and not _UNIT_WORD.fullmatch(word)]
 
 
+def _states_a_fact(name: str) -> bool:
+    """Whether a name is that of a fact about a time, as timestamp_valid."""
+    words = _split_words(_BRACKETS.sub("", name))
+    times = [i for i, word in enumerate(words) if _TIME_WORD.fullmatch(word)]
+    return bool(times) and any(map(_FACTS.fullmatch, words[times[0] + 1 :]))
+
+
 def names_a_time(name: str) -> bool:
     """Whether a column is named as a time: t_acc, time_gyro [s], pose.timestamp; but t_x, t_y and t_z are translations."""
     stem, unit = split_unit(name)
     if not unit and _BRACKETS.search(stem):  # another unit
         return False
     words = re.split(r"[^a-z0-9]+", _BRACKETS.sub("", stem).strip(" _.-"))
-    if any(map(_NO_CLOCK.fullmatch, words)):
+    if any(map(_NO_CLOCK.fullmatch, words)) or _states_a_fact(name):
         return False
     return (words[0] in _TIMES and words[1:] not in ([letter] for letter in "xyzw")) or words[-1] in _TIMES - {"t"}
 
@@ -204,9 +241,14 @@ def says_time(name: str, cell: str) -> bool:
     except ValueError:
         number = 1e9 if re.match(DAY, cell) else 0.0
     words = _split_words(_BRACKETS.sub("", name))
-    return number >= 1e9 or any(
-        pattern.fullmatch(word) for word in words for pattern in (_TIME_WORD, _UNIT_WORD, _TIME_AND_UNIT)
-    )
+    if number >= 1e9:
+        return True
+    if (any(map(_DURATIONS.fullmatch, words)) and _STAMPS.isdisjoint(words)) or _states_a_fact(name):
+        return False
+    if any(pattern.fullmatch(word) for word in words for pattern in (_TIME_WORD, _TIME_AND_UNIT)):
+        return True
+    measured = not _RATES.isdisjoint(words) or any(map(_QUANTITIES.fullmatch, set(words) - {"current"}))
+    return any(map(_UNIT_WORD.fullmatch, words)) and not measured
 
 
 def counts_rows(name: str) -> bool:
@@ -231,7 +273,7 @@ def find_clock(names: list[str]) -> list[int]:
         others = {word for word in words if not _KIND_OF_CLOCK.fullmatch(word)}
         if others <= _TIMES | _STAMPS and (others or (unit and not words)):
             exact.setdefault(stem, []).append(number)
-        elif words & _STAMPS and not any(map(_NO_CLOCK.fullmatch, words)):
+        elif words & _STAMPS and not any(map(_NO_CLOCK.fullmatch, words)) and not _states_a_fact(name):
             stamps.setdefault(stem, []).append(number)
     groups = [*exact.values()] or [*stamps.values()]
     return [next((number for number in group if split_unit(names[number])[1] == "s"), group[0]) for group in groups]

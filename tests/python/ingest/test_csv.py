@@ -1108,6 +1108,38 @@ def test_a_column_named_like_a_time_is_the_clock(counter, cell, tmp_path):
     assert "is named a time" in report.assumed[0].reason
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("speed_m_s", "wheel_rad_s", "meters_s", "force_N_s", "accel_m_s2", "exposure_us", "latency_ms", "tofMs"),
+        *("time_constant", "timeConstant", "runtime", "lifetime", "timeout_s", "response_time", "timestamp_valid"),
+        *("timestampCount", "stamp_error", "ts_drift", "time_zone"),
+    ],
+)
+def test_a_rate_a_duration_or_a_fact_about_a_time_is_no_clock(header, tmp_path):
+    rows = [f"{0.01 * k},{1_700_000_000 + k / 20:.2f},{k}" for k in range(40)]
+    dataset, report = ingest_csv(tmp_path / "a", f"{header},timestamp,z", *rows)
+    (stream,) = dataset.streams.values()
+    assert stream.names == [header, "z"]
+    assert stream.time_ns.tolist() == [1_700_000_000 * 10**9 + k * 50_000_000 for k in range(40)]
+    assert "is named a time" in report.assumed[0].reason
+    rows = [f"{k},{0.01 * k},{1_700_000_000 + k / 20:.2f}" for k in range(40)]  # the counter does not precede it
+    dataset, _ = ingest_csv(tmp_path / "b", f"frame,{header},camera_timestamp", *rows)
+    (stream,) = dataset.streams.values()
+    assert stream.names == ["frame", header]
+
+
+@pytest.mark.parametrize(
+    "header", ["valid_timestamp", "source_stamp", "left_time_s", "exposure_timestamp", "current_ms"]
+)
+def test_a_time_of_another_thing_is_still_a_time(header, tmp_path):
+    rows = [f"{20 * k},{k},{k / 10}" for k in range(40)]
+    dataset, _ = ingest_csv(tmp_path, f"{header},y,z", *rows, time_unit="ms")
+    (stream,) = dataset.streams.values()
+    assert stream.names == ["y", "z"]
+    assert stream.time_ns.tolist() == [k * 20_000_000 for k in range(40)]
+
+
 @pytest.mark.parametrize("header", ["x", "root_x", "distance_m", "pos", "joint1", "qx"])
 def test_a_quantity_that_rises_is_no_clock(header, tmp_path):
     """A robot walks forward; the log has no clock, and x rises by about a centimetre a row."""
