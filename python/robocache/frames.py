@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import whole
+from .feature_words import as_flag
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -120,7 +121,8 @@ def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
     Labels cannot be averaged, so such frames are stored without loss and resized to the nearest pixel.
     """
     if attributes and "labels" in attributes:
-        return bool(attributes["labels"])
+        is_set = as_flag(attributes["labels"])
+        return bool(attributes["labels"]) if is_set is None else is_set
     return not _LABELS.isdisjoint(_words(camera))
 
 

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from .._printable import ranges
 from ..errors import Error
+from ..feature_words import as_flag
 from ..tasks import NO_TEXT
 from .depth import DepthCodes
 from .files import Ahead, fingerprint, is_readable, list_files, read_whole
@@ -497,7 +498,7 @@ def _camera_info(feature: dict[str, Any]) -> dict[str, Any]:
 
 def _is_depth(feature: dict[str, Any]) -> bool:
     info = _camera_info(feature)
-    return bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
+    return any(as_flag(info.get(name)) for name in ("is_depth_map", "video.is_depth_map"))
 
 
 def _find_codes(

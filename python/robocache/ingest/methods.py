@@ -86,7 +86,7 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
     "droid": (_DROID, (r"observation/camera_extrinsics/.*", (6,), _EULER_POSE)),
     "lerobot": (_DROID,),
     "maniskill": (
-        (r"obs/(extra|agent)/.*(pose|_tcp)", (7,), _POSE),
+        (r"obs/(extra|agent)/(.*[_/])?(pose|[a-z]*_tcp)", (7,), _POSE),
         # Hands have three or four fingers.
         (r"obs/(extra|agent)/tip_poses", (21,), [*_POSE, [10, 14, "slerp"], [17, 21, "slerp"]]),
         (r"obs/(extra|agent)/tip_poses", (28,), [*_POSE, [10, 14, "slerp"], [17, 21, "slerp"], [24, 28, "slerp"]]),

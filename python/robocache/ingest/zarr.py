@@ -34,7 +34,7 @@ _BYTES_AT_ONCE = 2**25
 _MOST_NAMES = 4096
 # The rate of this many first rows is compared with the declared one.
 _CLOCK_ROWS = 1000
-_SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b")
+_SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b(?!\s*(?:[\d/*^]|-\s*\d))")
 # So many first rows show whether an array of floats is a camera.
 _CAMERA_ROWS = 16
 # No more than int64 nanoseconds can hold.

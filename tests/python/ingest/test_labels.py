@@ -139,6 +139,7 @@ def test_pixels_of_small_arrays_are_exact_and_loss_is_noted(write, side, rng, tm
 
 def test_an_attribute_declares_labels(masks, tmp_path):
     np.savez(tmp_path / "a.npz", fps=10, mask=masks, ids=masks, joints=np.zeros((ROWS, 2)))
+    assert not is_labels("mask", {"labels": "false"})
     mapping = {"streams": {name: {"attributes": {"labels": name == "ids"}} for name in ("mask", "ids")}}
     robocache.ingest(tmp_path / "a.npz", tmp_path / "cache", mapping=mapping, image_codec="png")
     dataset = robocache.open(tmp_path / "cache")

@@ -56,7 +56,10 @@ def write_trajectories(path, trajectories, kwargs=None, with_json=True, control_
     return trajectories
 
 
-@pytest.mark.parametrize(("mode", "is_relative"), [("pd_ee_delta_pose", True), ("pd_joint_pos", False)])
+@pytest.mark.parametrize(
+    ("mode", "is_relative"),
+    [("pd_ee_delta_pose", True), ("pd_joint_pos", False), ("pd_joint_delta", True), ("pdEeDeltaPose", True)],
+)
 def test_actions_are_declared_relative_by_the_control_mode(mode, is_relative, rng, tmp_path):
     write_trajectories(
         tmp_path / "t.h5", {0: make_trajectory(rng, 6)}, {"sim_config": {"control_freq": 20}}, control_mode=mode

@@ -95,6 +95,8 @@ def test_files_with_the_same_demos_are_named(rng, tmp_path):
     [
         ({"type": "OSC_POSE", "control_delta": True}, False),
         ({"type": "OSC_POSE", "control_delta": False}, True),
+        ({"type": "OSC_POSE", "control_delta": 0}, True),
+        ({"type": "OSC_POSE", "control_delta": "False"}, True),
         ({"type": "OSC_POSE"}, False),  # robosuite's default
         ({"body_parts": {"right": {"type": "OSC_POSE", "input_type": "absolute"}}}, True),
         ([{"type": "OSC_POSE", "control_delta": True}, {"type": "OSC_POSE", "control_delta": False}], None),

@@ -839,6 +839,7 @@ def test_angles_in_ros_messages(tmp_path):
         ("maniskill", "env_states/actors/cube", [], (13,), [[3, 7, "slerp"]]),
         ("maniskill", "env_states/articulations/panda", [], (31,), [[3, 7, "slerp"]]),
         ("maniskill", "obs/agent/qpos", [], (9,), []),
+        ("maniskill", "obs/extra/purpose", [], (7,), []),
         ("npz", "poses", [], (156,), [[0, 156, "previous"]]),
         ("npz", "poses", [], (7,), []),
         ("robomimic", "action_dict/abs_rot_axis_angle", [], (3,), [[0, 3, "previous"]]),

@@ -645,6 +645,16 @@ def test_images_of_depth_in_an_unknown_unit_are_left_out(tmp_path):
     assert TOP not in robocache.open(tmp_path / "cache").streams
 
 
+@pytest.mark.parametrize("flag", ["false", "False", 0])
+def test_images_that_are_no_depth_by_a_flag_in_text(flag, tmp_path):
+    source = write_images(tmp_path / "source", [image_bytes(picture(k)) for k in range(9)])
+    info_fields = json.loads((source / "meta/info.json").read_text())
+    info_fields["features"][TOP]["info"] = {"is_depth_map": flag}
+    (source / "meta/info.json").write_text(json.dumps(info_fields))
+    robocache.ingest(source, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams[TOP].frames.color_space == "rgb"
+
+
 def test_images_of_other_types_are_no_depth(tmp_path):
     images = [image_bytes(picture(k)) for k in range(9)]
     images[4] = b"II*\0" + b"\xff" * 40

@@ -185,7 +185,15 @@ def test_timestamps_are_the_clock(tmp_path):
 
 @pytest.mark.parametrize(
     ("units", "is_seconds"),
-    [("s", True), ("seconds since 1970-01-01", True), ("ms", False), ("us", False), ("days since 2021-02-21", False)],
+    [
+        ("s", True),
+        ("seconds since 1970-01-01", True),
+        ("ms", False),
+        ("us", False),
+        ("days since 2021-02-21", False),
+        ("sec.", True),
+    ]
+    + [(units, False) for units in ("s/100", "s * 0.001", "s-1", "s^-1", "seconds / 10")],
 )
 def test_the_clocks_units_precede_its_name(units, is_seconds, tmp_path):
     store = write_store(tmp_path / "s", {"timestamp": np.arange(17.0) * 5})

@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 
 from ...feature_names import declaring
+from ...feature_words import says_relative
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
@@ -180,6 +181,6 @@ def _read_streams(
         for name, samples in column.samples(options, kinds):
             if isinstance(samples, Frames) and name.endswith("/depth") and dataset.dtype.kind in "iu":
                 samples = replace(samples, unit_m=_OLD_UNIT_M if name.startswith(_OLD_CAMERAS) else 0.001)
-            if name == "actions" and "_delta_" in str(metadata.get("control_mode")):
+            if name == "actions" and says_relative(str(metadata.get("control_mode"))):
                 samples = replace(samples, attributes={"absolute": False, **samples.attributes})
             yield name, samples

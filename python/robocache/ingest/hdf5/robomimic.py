@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 
 from ...feature_names import declaring
+from ...feature_words import as_flag
 from ...tasks import NAMES
 from ..files import natural
 from ..formats import RateOptions
@@ -195,8 +196,8 @@ def _find_relative(value: Any) -> Iterator[bool]:
     Controllers of the types OSC_* are so by default.
     """
     if isinstance(value, dict):
-        if isinstance(value.get("control_delta"), bool):
-            yield value["control_delta"]
+        if (is_delta := as_flag(value.get("control_delta"))) is not None:
+            yield is_delta
         elif value.get("input_type") in ("delta", "absolute"):
             yield value["input_type"] == "delta"
         elif str(value.get("type")).startswith("OSC_"):
