@@ -30,6 +30,7 @@ _MOST_GENERAL_HZ, _MOST_HZ = 1000, 10_000
 # A rate whose path contains one of these words is that of a sensor.
 _SENSORS = re.compile(
     "mics?|microphones?|audio|sound|speech|imu|lidar|radar|gps|tactile|ft|wrench|sensors?|cams?|cameras?|images?|rgb|depth|video|gripper"
+    "|stereo|webcams?|realsense|kinect|zed|orbbec|oak|gelsight|viewer|render(er|ing)?|display|plot(ter)?"
 )
 # The names of the seconds from a row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")

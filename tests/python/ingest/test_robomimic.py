@@ -253,6 +253,11 @@ def test_a_scalar_dataset_declares_the_rate(value, rng, tmp_path):
         ("config", '{"cameras": {"front": {"fps": 30}}}'),
         ("config", '{"control": {"timestep": 0.002, "n_substeps": 25}}'),
         ("config", '{"sim": {"dt": 0.005}}'),
+        ("config", '{"realsense": {"fps": 30}}'),
+        ("config", '{"stereo_left": {"fps": 30}}'),
+        ("config", '{"viewer": {"fps": 60}}'),
+        ("display/hz", 60),
+        ("rendering/fps", 25),
     ],
 )
 def test_other_numbers_are_not_taken_as_a_rate(name, value, rng, tmp_path):
