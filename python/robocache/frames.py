@@ -112,7 +112,22 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
 
 
 # Words for cameras whose pixels are classes or instances.
-_LABELS = {"segmentation", "seg", "segm", "semantic", "mask", "masks", "label", "labels"}
+_LABELS = {
+    *(
+        "segmentation",
+        "segmentations",
+        "seg",
+        "segs",
+        "segm",
+        "semseg",
+        "segmap",
+        "segmaps",
+        "segmask",
+        "segmasks",
+        "panoptic",
+    ),
+    *("semantic", "semantics", "mask", "masks", "label", "labels", "labelmap", "labelmaps"),
+}
 
 
 def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
@@ -158,18 +173,30 @@ def indices_of(file: bytes) -> bytes:
 
 # Words for cameras whose pixels are measurements instead of colours.
 _MEASURED = {
-    *("depth", "disparity", "normal", "normals", "xyz", "flow", "tactile", "taxel", "taxels", "pressure", "force"),
-    *("heightmap", "elevation", "thermal", "temperature"),
+    *(
+        "disparity",
+        "disparities",
+        "normal",
+        "normals",
+        "xyz",
+        "flow",
+        "flows",
+        "tactile",
+        "taxel",
+        "taxels",
+        "pressure",
+    ),
+    *("pressures", "force", "forces", "heightmap", "heightmaps", "elevation", "thermal", "temperature", "temperatures"),
 }
 
 
 def is_measured(camera: str) -> bool:
     """Whether a camera's pixels are measurements, by its name: "front_depth", "normals". Such frames are stored without
     loss."""
-    return not _MEASURED.isdisjoint(_words(camera))
+    return has_depth_word(camera) or not _MEASURED.isdisjoint(_words(camera))
 
 
-_DEPTH = {"distance", "range", "tof", "stereo", "rgbd"}
+_DEPTH = {"distance", "distances", "range", "ranges", "tof", "stereo", "rgbd"}
 # A word that means depth: depth, zdepth, depthmap; but not depthwise, nor the depth of bits.
 _DEPTH_WORD = re.compile(
     r"(?!(?:in|bit|colou?r)depth)[a-z]*depths?|depth(?:images?|imgs?|maps?|cams?|cameras?|frames?|raw|z)"

@@ -84,11 +84,26 @@ def test_labels_are_stored_exactly_and_resized_by_nearest(write, masks, tmp_path
 def test_names_of_labels():
     for name in ("front_seg", "obs/x_segmentation_class", "/cam/semantic/image", "FrontMask", "labels", "a.mask.b"):
         assert is_labels(name)
+    for name in ("front_segmentations", "topSegMap", "segmask_left", "panoptic/image", "semantics", "labelMap"):
+        assert is_labels(name)
     for name in ("observation.images.top", "/camera/color/image_raw", "segway", "unmasked", "labelled", "mast"):
         assert not is_labels(name)
 
 
-@pytest.mark.parametrize("name", ["front_depth", "normals", "tactile_left", "opticalFlow", "thermal"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "front_depth",
+        "normals",
+        "tactile_left",
+        "opticalFlow",
+        "thermal",
+        "topdepth",
+        "depthMap",
+        "disparities",
+        "tactile_forces",
+    ],
+)
 def test_pictures_of_measurements_are_stored_without_loss(name, rng, tmp_path):
     pixels = rng.integers(0, 256, (ROWS, HEIGHT, WIDTH, 3), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", fps=10, **{name: pixels, "top": pixels, "joints": np.zeros((ROWS, 2))})
