@@ -17,6 +17,7 @@ from ..feature_words import (
     NO_ROTATION,
     QUATERNION,
     Block,
+    is_no_radian,
     kinds_of,
     rotation_vectors,
     rotations_of,
@@ -34,6 +35,7 @@ _PX4_OTHER = {
     *NO_ROTATION,
     *("deg", "degrees", "speed", "accuracy", "acc", "scale", "torque", "thrust", "body_rate", "ratio"),
     *("ratios", "variances", "innov", "innovation", "innovations", "test", "integ", "integral", "gain", "weight"),
+    *("accel", "time", "timeout", "age", "valid", "validity", "counter"),
     *("count", "flag", "flags", "error", "quality", "confidence", "trim", "offset", "control", "input", "stick"),
 }
 # PX4's topics whose rows belong to several subjects in turn, distinguished by a key, an index or an address.
@@ -301,10 +303,12 @@ def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
     """Returns "angle" blocks for the features of a PX4 topic that are angles by their names."""
     if words_of(topic) & _PX4_OTHER:
         return []
-    words_by_feature = [words_of(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
-    return runs(
-        [i for i, words in enumerate(words_by_feature) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle"
-    )
+    angles = []
+    for i, name in enumerate(re.sub(r"\[\d+\]", "", name.rpartition(".")[2]) for name in names):
+        words = words_of(name)
+        if words & _PX4_ANGLE and not words & _PX4_OTHER and not is_no_radian(name):
+            angles.append(i)
+    return runs(angles, "angle")
 
 
 def method_of_rotation(word: str) -> str:

@@ -775,6 +775,12 @@ def test_angles_in_px4_logs(tmp_path):
         ("tecs_status", "pitch_integ"),
         ("rate_ctrl_status", "yaw_weight"),
         ("manual_control_setpoint", "yaw"),
+        ("drone_state", "yaw_timeout"),
+        ("drone_state", "yawAccel"),
+        ("drone_state", "heading_cdeg"),
+        ("drone_state", "headingDegs"),
+        ("drone_state", "yaw_mrad"),
+        ("drone_state", "heading_reset_counter"),
     ],
 )
 def test_px4_ratios_integrals_and_sticks_are_no_angles(topic, field, tmp_path):
