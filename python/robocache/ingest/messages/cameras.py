@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import frames
 from ...errors import Error
+from ...feature_words import in_snake_case
 from ..images import Images, Storage, encode, exchange_red_and_blue
 from ..recording import Frames, Samples
 from .batches import Batch, Leaf, bytes_of
@@ -447,7 +448,7 @@ class Camera:
         origin, intrinsics = self._origin, self._intrinsics
         if intrinsics is None:
             return None
-        is_rectified = _RECTIFIED.search(origin.topic) is not None
+        is_rectified = _RECTIFIED.search(in_snake_case(origin.topic)) is not None
         matrix: list[list[float]] = intrinsics.rectified if is_rectified else intrinsics.raw
         if intrinsics.is_changed:
             why = "change within the recording; see the topic's streams"
