@@ -22,7 +22,7 @@ import numpy as np
 from .. import frames
 from .._printable import printable
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
-from ..feature_words import says_no_radians
+from ..feature_words import is_no_radian, says_no_radians
 from .clocks import split_chunks, stamps
 from .files import read_whole
 from .images import exchange_red_and_blue
@@ -478,7 +478,10 @@ class Mapper:
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {first} to {end} of {name}", why)
         added = dict(part.attributes)
         if "rotation_type" in added and added.get("methods") == "angle" and isinstance(samples, Rows):
-            other_unit = says_no_radians(added.get("units", source_attributes.get("units")))
+            texts = [str(added["rotation_type"]), part.names[0], *(samples.names or ())]
+            other_unit = says_no_radians(added.get("units", source_attributes.get("units"))) or any(
+                map(is_no_radian, texts)
+            )
             largest = None if other_unit else self._notes.beyond_a_turn(part.names[0], samples.values)
             if other_unit or largest is not None:
                 why = (

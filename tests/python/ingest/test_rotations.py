@@ -618,6 +618,23 @@ def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
     assert [note for note in report.assumed if "degrees have no method" in note.reason]
 
 
+@pytest.mark.parametrize(
+    ("part", "rotation_type", "names"),
+    [
+        ("rpy", "euler_angles_deg", ["a", "b", "c"]),
+        ("rpyDeg", "euler_angles_rpy", ["a", "b", "c"]),
+        ("rpy", "euler_angles_rpy", ["roll_deg", "pitch_deg", "yaw_deg"]),
+        ("rpy", "euler_angles_rpy", ["rollMrad", "pitchMrad", "yawMrad"]),
+    ],
+)
+def test_euler_angles_of_gr00t_in_another_unit_by_name_are_held(part, rotation_type, names, tmp_path):
+    source = write_state(tmp_path / "source", np.stack([np.linspace(0, 5, ROWS)] * 3, axis=1), names)
+    field = {"start": 0, "end": 3, "rotation_type": rotation_type}
+    robocache.ingest(source, tmp_path / "cache", mapping={"state": {part: field}})
+    methods = robocache.open(tmp_path / "cache")[f"state.{part}"].attributes["methods"]
+    assert methods == [[0, 3, "previous"]]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("declared_by", ["modality.json", "DROID"])
 def test_angles_are_decided_by_all_episodes(declared_by, workers, tmp_path):
