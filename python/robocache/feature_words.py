@@ -12,11 +12,12 @@ Block = list[Any]  # [start, stop, method]
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # QUATERNION: words for a quaternion. ROTATIONS: words for a rotation, which is a quaternion if it has four numbers.
-# _WITH_COMPONENTS: words for a quaternion if the components are x, y, z, w. _WITH_ORDER: words for a quaternion, some with its order.
+# _ROTATION_LETTER: r or o directly before the components x, y, z, w. A q may have frames between: q_RS_x. _WITH_ORDER: words for a
+# quaternion, some with its order.
 QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
 _ORIENTATION = frozenset({"orientation", "orientations", "orient", "ori", "orn", "attitude"})
 ROTATIONS = QUATERNION | _ORIENTATION | {"rotation", "rotations", "rot", "rots"}
-_WITH_COMPONENTS = ROTATIONS | {"q", "r", "o"}
+_ROTATION_LETTER = re.compile(r"(?:(?<![A-Za-z])[roRO]|(?<=[a-z])[RO])[ ._/\[-]*\0")
 _WITH_ORDER = QUATERNION | {"wxyz", "xyzw", "qwxyz", "qxyzw"}
 # Words for a rotation as a matrix. Flattened it has 9 entries (a rotation), or 12 or 16 (a transform).
 _FLAT = {"matrix", "matrices", "mat"}
@@ -39,6 +40,38 @@ NO_ROTATION = {
         "stds",
     ),
     *("stddev", "var", "vars", "variance", "variances"),
+}
+# Words for other quantities, if they stand behind the word for a rotation: quat_torque; but torque_sensor_quat is a rotation.
+_OTHER_QUANTITIES = {
+    *(
+        "torque",
+        "torques",
+        "force",
+        "forces",
+        "effort",
+        "efforts",
+        "weight",
+        "weights",
+        "gain",
+        "gains",
+        "noise",
+        "norm",
+        "norms",
+    ),
+    *(
+        "count",
+        "counts",
+        "counter",
+        "valid",
+        "validity",
+        "flag",
+        "flags",
+        "status",
+        "confidence",
+        "control",
+        "controls",
+    ),
+    *("loss", "cost", "reward", "rewards", "index", "idx", "id", "ids"),
 }
 # Representations of rotations, as robocache.actions calls them, by a name in snake case.
 # A word may have another one before it, as eefquat, but none behind it, as equation; squat and a carrot's vector are no rotations.
@@ -177,8 +210,17 @@ def says(name: str, words: Set[str]) -> bool:
     """Whether the last part of a name has one of the words and none of NO_ROTATION. A component's letter may be replaced by
     _GAP."""
     before, _, after = name.partition(_GAP)
-    name_words = words_of(last_part(before) + after)
-    return not name_words.isdisjoint(words) and name_words.isdisjoint(NO_ROTATION)
+    name_words = [word.lower() for word in _WORD.findall(last_part(before) + after)]
+    last = max((i for i, word in enumerate(name_words) if word in words), default=None)
+    return (
+        last is not None and NO_ROTATION.isdisjoint(name_words) and _OTHER_QUANTITIES.isdisjoint(name_words[last + 1 :])
+    )
+
+
+def _says_quaternion(stem: str) -> bool:
+    """Whether a name of x, y, z and w, with _GAP instead of the letter, is that of a quaternion's component."""
+    is_letter = _ROTATION_LETTER.search(stem) is not None and words_of(stem.replace(_GAP, "")).isdisjoint(NO_ROTATION)
+    return is_letter or says(stem, ROTATIONS | {"q"})
 
 
 def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
@@ -198,7 +240,7 @@ def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
             continue
         for stem in letters:
             vector = stem.removeprefix(match[1]).removesuffix(_GAP).rstrip(" ._").lower()
-            if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in _WITH_COMPONENTS:
+            if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in ROTATIONS | {"q", "r", "o"}:
                 letter_of[stem] = "w"
     return components
 
@@ -334,22 +376,20 @@ def _quaternions_by_names(names: Sequence[str], words: Set[str], is_stream_of_ro
         for stem in numbers:
             sizes[stem] = sizes.get(stem, 0) + 1
     starts: list[int] = []
+    no_rotation = NO_ROTATION | _OTHER_QUANTITIES
     for start in range(len(names) - 3):
         if starts and start < starts[-1] + 4:
             continue
-        for stems_of, letters, accepted in (
-            (components, ("wxyz",), _WITH_COMPONENTS),
-            (numbered, ("0123", "1234"), _ORIENTATION.union(words)),
-        ):
+        for stems_of, letters in ((components, ("wxyz",)), (numbered, ("0123", "1234"))):
             # The names must be equal but for a letter or digit, and their common part must mean a rotation.
             four = stems_of[start : start + 4]
             if any(
                 "".join(sorted(stems[stem] for stems in four)) in letters
                 and (
-                    says(stem, accepted)
-                    or (is_stream_of_rotations and stems_of is components and words_of(stem).isdisjoint(NO_ROTATION))
+                    _says_quaternion(stem) or (is_stream_of_rotations and words_of(stem).isdisjoint(no_rotation))
+                    if stems_of is components
+                    else sizes[stem] == 4 and _numbers_a_quaternion(stem, words)
                 )
-                and (stems_of is components or sizes[stem] == 4)
                 for stem in set(four[0]).intersection(*four[1:])
             ):
                 starts.append(start)
@@ -363,12 +403,17 @@ def _quaternions_by_names(names: Sequence[str], words: Set[str], is_stream_of_ro
     return sorted(starts)
 
 
+def _numbers_a_quaternion(stem: str, words: Set[str]) -> bool:
+    """Whether a name of four numbered features is that of a quaternion; four orientations of legs or wheels may be angles."""
+    return says(stem, words) or (says(stem, _ORIENTATION) and words_of(last_part(stem)).isdisjoint(_OTHER_FOURS))
+
+
 def scattered(names: Sequence[str]) -> list[list[int]]:
     """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
     for index, letter_of in enumerate(_components_of(names)):
         for stem, letter in letter_of.items():
-            if says(stem, _WITH_COMPONENTS):
+            if _says_quaternion(stem):
                 components.setdefault(stem, []).append((index, letter))
     return [
         [index for index, _ in four]

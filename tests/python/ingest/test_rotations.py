@@ -424,6 +424,30 @@ def test_a_mapping_and_the_loader_precede_declarations(quaternions, tmp_path):
         ("quat_velocities", [], (4,), []),
         ("quat_speeds", [], (4,), []),
         ("orientation_accelerations", [], (2, 4), []),
+        ("quat_torques", [], (4,), []),
+        ("orientation_valid", [], (4,), []),
+        ("torque_sensor_quat", [], (4,), [0]),
+        *(
+            ("s", [f"{stem}_{c}" for c in "xyzw"], (4,), [0] if is_rotation else [])
+            for stem, is_rotation in (
+                *(("r_torque", False), ("r_hand", False), ("q_speed", False), ("o_gripper", False)),
+                *(("quat_torque", False), ("orientation_weight", False), ("rotation_count", False)),
+                *(
+                    ("q", True),
+                    ("world_q", True),
+                    ("force_sensor_quat", True),
+                    ("r_hand_q", True),
+                    ("weight_orn", True),
+                ),
+            )
+        ),
+        *(
+            ("s", [f"{stem}_{k}" for k in range(4)], (4,), [0] if is_rotation else [])
+            for stem, is_rotation in (
+                *(("leg_orientation", False), ("wheel_ori", False), ("attitude_control", False), ("quat_valid", False)),
+                *(("attitude", True), ("body_orientation", True), ("leg_quat", True)),
+            )
+        ),
         ("rotation_axis_angle", [], (4,), []),  # the axis, then the angle
         ("rotVec", [], (4,), []),
         ("data", ["x", "y", "z", "l", "h", "w", "rx", "ry", "rz"], (9,), []),  # a box and its three angles
