@@ -124,13 +124,20 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
         if len(names) != features or features < 2:
             continue
         is_cartesian = any(map(_CARTESIAN.fullmatch, words_of(word)))
-        if subject and (word.startswith(subject) or word.endswith(subject)) and not _OTHER_WORDS.fullmatch(word):
+        if subject and _begins_or_ends_with(word, subject):
             ranked.append((0, column))
         elif subject and _JOINTS.fullmatch(subject):
             ranked += [(1, column)] if not is_cartesian else []
         elif not match and (not is_cartesian or any(map(_COMPONENTS.fullmatch, names))):
             ranked.append((2, column))
     return min(ranked)[1] if ranked else None
+
+
+def _begins_or_ends_with(word: str, subject: str) -> bool:
+    """Whether a stream's name begins with a subject or ends with it: robot_state, jointstate, actions; but not statement."""
+    subjects = "obs|observation" if subject in ("obs", "ob", "observation") else subject
+    begins = re.match(rf"(?i:{subjects})(?:s?(?![a-z])|(?=vec|pos|vel|buf|data))", word)
+    return begins is not None or (word.endswith(subject) and not _OTHER_WORDS.fullmatch(word))
 
 
 def own_names(

@@ -73,6 +73,10 @@ _OTHER_QUANTITIES = {
     ),
     *("loss", "cost", "reward", "rewards", "index", "idx", "id", "ids"),
 }
+# Words for streams of facts about each feature. Their features may have the names of a rotation's numbers, but are none.
+_ABOUT_FEATURES = {
+    *("mask", "masks", "valid", "validity", "std", "stds", "stddev", "var", "vars", "variance", "variances", "weights"),
+}
 # Representations of rotations, as robocache.actions calls them, by a name in snake case.
 # A word may have another one before it, as eefquat, but none behind it, as equation; squat and a carrot's vector are no rotations.
 _ROT = r"(?<![a-z])rot(?:ation)?"
@@ -278,7 +282,7 @@ def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) ->
         return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 3 and _says_vector(last):
         return [[0, prod(shape), "previous"]]
-    if len(names) != prod(shape):
+    if len(names) != prod(shape) or not words_of(last).isdisjoint(_ABOUT_FEATURES):
         return []
     parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
     pose_features = _rotations_of_poses(names) | _matrices_of(names)
@@ -357,7 +361,7 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
         and says(stream, ROTATIONS.union(words) if fours_are_rotations else words)
     ):
         starts = list(range(0, features, 4))
-    elif len(names) == features:
+    elif len(names) == features and words_of(last_part(stream)).isdisjoint(_ABOUT_FEATURES):
         starts = _quaternions_by_names(names, words, says(stream, ROTATIONS))
     if not starts and shape and says(stream, _WITH_ORDER) and not is_of_points:
         starts = [

@@ -736,3 +736,9 @@ def test_words_inside_other_words_declare_nothing():
     assert {feature_names.names_for(stream, (3,), declared) for stream in ("obstacles", "reaction", "traction")} == {
         None
     }
+    declared |= {"state_names": list("ghi"), "command_names": list("jkl")}
+    assert [
+        feature_names.names_for(stream, (3,), declared) for stream in ("stateVector", "commands", "robotstate")
+    ] == [*("state_names", "command_names", "state_names")]
+    others = ("statement", "stately", "actionable", "commander", "observatory")
+    assert {feature_names.names_for(stream, (3,), declared) for stream in others} == {None}

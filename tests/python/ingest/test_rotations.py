@@ -274,6 +274,7 @@ def test_columns_of_a_csv_log(header_line, starts, order, quaternions, tmp_path)
         ("rotor_force_6d", "", (6,), []),
         ("carrot_vec", "", (3,), []),
         ("data", "carrot_6d_0 carrot_6d_1", None, []),
+        ("pose_weights", "rot6d_0 rot6d_1 rot6d_2 rot6d_3 rot6d_4 rot6d_5", None, []),
     ],
 )
 def test_matrices_and_6d_rotations_are_held_by_their_names(stream, names, shape, spans):
@@ -424,6 +425,9 @@ def test_a_mapping_and_the_loader_precede_declarations(quaternions, tmp_path):
         ("quat_velocities", [], (4,), []),
         ("quat_speeds", [], (4,), []),
         ("orientation_accelerations", [], (2, 4), []),
+        ("action_mask", ["x", "y", "z", "qx", "qy", "qz", "qw"], (7,), []),
+        ("stateStd", ["x", "y", "z", "qx", "qy", "qz", "qw"], (7,), []),
+        ("robot_status", ["x", "y", "z", "qx", "qy", "qz", "qw"], (7,), [3]),
         ("quat_torques", [], (4,), []),
         ("orientation_valid", [], (4,), []),
         ("torque_sensor_quat", [], (4,), [0]),
