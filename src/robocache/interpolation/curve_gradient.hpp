@@ -22,6 +22,7 @@ constexpr int kStencilRows = 6;
 // The numbers for the gradient at a target, the same for every feature.
 struct CurveTarget {
   Stencil<int64_t> stencil;
+  Spacing<double> spacing;
   CurveWeights<double> weights;
   int64_t first, last;  // the row's first and last sample; a cubic's weights are in units of the time between them
 
@@ -32,15 +33,15 @@ struct CurveTarget {
   }
 };
 
+// Fills all but the weights, which do not depend on the type of the clock.
 template <class Times>
-ROBOCACHE_HD CurveTarget curve_target(InterpolationMethod method, const Times& times, int64_t n,
+ROBOCACHE_HD CurveTarget curve_around(InterpolationMethod method, const Times& times, int64_t n,
                                       const Bracket& bracket) {
   CurveTarget curve;
   curve.stencil = stencil_around(times, n, bracket.left, bracket.right, reach_of(method));
   curve.first = method == InterpolationMethod::kCubic ? last_at_or_before(times, n, times[int64_t{0}], int64_t{0}) : 0;
   curve.last = n - 1;
-  curve.weights =
-      curve_weights<double>(method, spacing_around(times, n, curve.stencil, reach_of(method), bracket.weight));
+  curve.spacing = spacing_around(times, n, curve.stencil, reach_of(method), bracket.weight);
   return curve;
 }
 
@@ -89,13 +90,11 @@ ROBOCACHE_HD void partials_of_weights(InterpolationMethod method, const CurveTar
 
 // Converts the gradient by the weights to the gradient by the rows' times. The gradient by the target's time is the
 // negative of the sum over the rows, because moving all times together changes nothing.
-template <class Times>
-ROBOCACHE_HD void gradient_by_times(InterpolationMethod method, const Times& times, const CurveTarget& curve,
-                                    const Bracket& bracket, const double (&weights_gradient)[kCurveWeights],
+ROBOCACHE_HD void gradient_by_times(InterpolationMethod method, const CurveTarget& curve, const Bracket& bracket,
+                                    const double (&weights_gradient)[kCurveWeights],
                                     double (&times_gradient)[kStencilRows]) {
   using Number = Dual<kStencilRows>;
-  const Spacing<double> spacing =
-      spacing_around(times, curve.last + 1, curve.stencil, reach_of(method), bracket.weight);
+  const Spacing<double>& spacing = curve.spacing;
   Spacing<Number> dual_spacing;
   for (int i = 0; i < 5; ++i) {
     dual_spacing.gaps[i] = Number::variable(spacing.gaps[i], i + 1);

@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// The most segments of a call: they are passed as a kernel's arguments.
+// The most segments of a call.
 constexpr int32_t kMaxSegments = 112;
 
 void interpolate(const Interpolation& call, Device device, CudaStream stream);

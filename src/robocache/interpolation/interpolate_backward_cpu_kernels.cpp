@@ -233,6 +233,34 @@ template <class Clock>
                         [&](int64_t row, double x) { g.times[batch * s.samples + row] += x; });
 }
 
+[[gnu::noinline]] void set_weights(InterpolationMethod method, CurveTarget& curve) {
+  curve.weights = curve_weights<double>(method, curve.spacing);
+}
+
+// Adds the gradient of a target's samples to their times. Returns the gradient of the target's own time.
+template <class Work>
+[[gnu::noinline]] double add_times_gradient(const Target<Work>& t, bool is_curve) {
+  double* const row = t.g.times == nullptr ? nullptr : t.g.times + t.batch * t.s.samples;
+  if (!is_curve) {
+    const double target_gradient = t.weights_gradient[0] / t.bracket.gap;
+    if (row != nullptr) {
+      row[t.bracket.left] -= share_of(1 - t.bracket.weight, target_gradient);
+      row[t.bracket.right] -= share_of(t.bracket.weight, target_gradient);
+    }
+    return target_gradient;
+  }
+  double times_gradient[kStencilRows];
+  gradient_by_times(t.s.method, t.curve, t.bracket, t.weights_gradient, times_gradient);
+  double target_gradient = 0;
+  for (int i = 0; i < kStencilRows; ++i) {
+    const int64_t sample = t.curve.time_row(t.s.method, i);
+    if (sample < 0) continue;
+    if (row != nullptr) row[sample] += times_gradient[i];
+    target_gradient -= times_gradient[i];
+  }
+  return target_gradient;
+}
+
 template <class Work, class Clock>
 void row_backward(const Interpolation& call, const Segment& s, const SegmentGradient& g, int64_t batch) {
   const PickRule<Clock> rule = rule_of<Clock>(s);
@@ -252,7 +280,10 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     const bool mixes = t.picked.kind == PickKind::kMix;
     const bool adds_times = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
     const bool is_curve = weighs(s.method) && (mixes || adds_times);
-    if (is_curve) t.curve = curve_target(s.method, times, length, t.bracket);
+    if (is_curve) {
+      t.curve = curve_around(s.method, times, length, t.bracket);
+      set_weights(s.method, t.curve);
+    }
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
       load_piece(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + first * s.out_feature, s.out_feature,
@@ -281,24 +312,7 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
       });
     }
     if (!adds_times) continue;
-    double target_gradient = 0;
-    if (is_curve) {
-      double times_gradient[kStencilRows];
-      gradient_by_times(s.method, times, t.curve, t.bracket, t.weights_gradient, times_gradient);
-      for (int i = 0; i < kStencilRows; ++i) {
-        const int64_t row = t.curve.time_row(s.method, i);
-        if (row < 0) continue;
-        if (g.times != nullptr) g.times[batch * s.samples + row] += times_gradient[i];
-        target_gradient -= times_gradient[i];
-      }
-    } else {
-      target_gradient = t.weights_gradient[0] / t.bracket.gap;
-      if (g.times != nullptr) {
-        double* const row = g.times + batch * s.samples;
-        row[t.bracket.left] -= share_of(1 - t.bracket.weight, target_gradient);
-        row[t.bracket.right] -= share_of(t.bracket.weight, target_gradient);
-      }
-    }
+    const double target_gradient = add_times_gradient(t, is_curve);
     if (g.targets != nullptr) g.targets[batch * call.targets_count + index] += target_gradient * per_target;
   }
   if (is_cubic) sweep_features_backward<Work>(s, g, batch, length);

@@ -22,27 +22,6 @@ __device__ Work load(DType dtype, const void* data, int64_t offset) {
   return x;
 }
 
-// The samples that a target uses.
-template <class Work>
-struct TargetSamples {
-  Pick<Work> picked;
-  Bracket bracket;
-};
-
-// Finds the samples of a target. The search begins at the index that the target would have on an even clock.
-template <class Work, class Clock>
-__device__ TargetSamples<Work> find_samples(const Interpolation& call, const Segment& s, const ClockRow<Clock>& times,
-                                            int64_t length, int64_t batch, int64_t index) {
-  const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
-  const PickRule<Clock> rule = rule_of<Clock>(s);
-  int64_t hint = static_cast<int64_t>(static_cast<double>(index) / static_cast<double>(call.targets_count) *
-                                      static_cast<double>(length));
-  TargetSamples<Work> target_samples;
-  target_samples.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
-  target_samples.bracket = bracket_of(times, length, rule, target_samples.picked);
-  return target_samples;
-}
-
 __device__ int64_t value_offset(const Segment& s, int64_t batch, int64_t row, int64_t feature) {
   return batch * s.values_batch + row * s.values_sample + feature * s.values_feature;
 }
@@ -66,7 +45,9 @@ template <int kFeatures, class Work>
 __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, int64_t feature, Work (&to)[kFeatures]) {
   const int64_t offset = batch * s.out_batch + index * s.out_target;
   for (int f = 0; f < kFeatures; ++f) {
-    to[f] = load<Work>(s.out_dtype, s.out, offset + (feature + f) * s.out_feature);
+    to[f] = with_floating(s.out_dtype, [&](auto element) {
+      return to_work<Work>(static_cast<const decltype(element)*>(s.out)[offset + (feature + f) * s.out_feature]);
+    });
     if (s.scaled) to[f] = share_of(number_of<Work>(s.scale, s.scale_per_feature, feature + f), to[f]);
   }
 }
@@ -76,8 +57,10 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
 //   kSums      the number of sums over features from which the gradient of the times follows
 //   kInFlight  the number of targets whose gradients are loaded before the first is used
 
-template <class Method>  // linear or angle
-struct Pairs {
+struct NoCurve {};
+
+struct Pairs {  // linear or angle
+  using Curve = NoCurve;
   static constexpr int kFeatures = 1;
   static constexpr int kRows = 2;
   static constexpr int kSums = 1;
@@ -92,11 +75,9 @@ struct Pairs {
     __device__ int64_t row(int i) const { return i == 0 ? left : right; }
   };
 
-  template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment&, const Times&, int64_t,
-                                      const TargetSamples<Work>& target_samples) {
-    return {target_samples.picked.left, target_samples.picked.right, target_samples.picked.weight,
-            target_samples.picked.kind};
+  template <class Work>
+  __device__ static Entry<Work> entry(const Pick<Work>& picked, const NoCurve&) {
+    return {picked.left, picked.right, picked.weight, picked.kind};
   }
 
   template <class Work>
@@ -106,23 +87,20 @@ struct Pairs {
     shares[1][0] = share_of(entry.weight, gradient[0]);
   }
 
-  struct Target {};
-  template <class Times>
-  __device__ static Target target_of(const Segment&, const Times&, int64_t, const Bracket&) {
-    return {};
-  }
-
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
-                                  const Bracket& bracket, const Target&, const Work (&gradient)[1], double (&sums)[1]) {
+                                  const Bracket& bracket, const NoCurve&, const Work (&gradient)[1],
+                                  double (&sums)[1]) {
     Work a[1];
     Work b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
-    sums[0] += share_of(Method::weight_derivative(a[0], b[0]), static_cast<double>(gradient[0]));
+    const double derivative = s.method == InterpolationMethod::kAngle ? Angle::weight_derivative(a[0], b[0])
+                                                                      : Linear::weight_derivative(a[0], b[0]);
+    sums[0] += share_of(derivative, static_cast<double>(gradient[0]));
   }
 };
 
-struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four features together.
+struct Rotations : Pairs {  // Rotations mix two samples too, but four features together.
   static constexpr int kFeatures = 4;
   static constexpr int kInFlight = 1;
 
@@ -145,7 +123,8 @@ struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four f
 
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
-                                  const Bracket& bracket, const Target&, const Work (&gradient)[4], double (&sums)[1]) {
+                                  const Bracket& bracket, const NoCurve&, const Work (&gradient)[4],
+                                  double (&sums)[1]) {
     double a[4];
     double b[4];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
@@ -156,14 +135,10 @@ struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four f
 };
 
 struct Curves {
+  using Curve = CurveTarget;
   static constexpr int kFeatures = 1;
   static constexpr int kSums = kCurveWeights;
   static constexpr int kInFlight = 1;
-
-  template <class Times>
-  __device__ static CurveTarget target_of(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
-    return curve_target(s.method, times, n, bracket);
-  }
 };
 
 struct LocalCurves : Curves {
@@ -182,14 +157,9 @@ struct LocalCurves : Curves {
     }
   };
 
-  template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n,
-                                      const TargetSamples<Work>& target_samples) {
-    Entry<Work> entry;
-    entry.left = target_samples.picked.left;
-    entry.kind = target_samples.picked.kind;
-    if (entry.kind == PickKind::kMix) entry.curve = target_of(s, times, n, target_samples.bracket);
-    return entry;
+  template <class Work>
+  __device__ static Entry<Work> entry(const Pick<Work>& picked, const CurveTarget& curve) {
+    return {curve, picked.left, picked.kind};
   }
 
   __device__ static void load_rows(const Segment& s, int64_t batch, int64_t feature, const CurveTarget& curve,
@@ -237,13 +207,9 @@ struct Cubics : Curves {
     __device__ int64_t row(int i) const { return i == 0 ? left : right; }
   };
 
-  template <class Work, class Times>
-  __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n,
-                                      const TargetSamples<Work>& target_samples) {
-    Entry<Work> entry{{}, target_samples.picked.left, target_samples.picked.right, target_samples.picked.kind};
-    if (entry.kind == PickKind::kMix)
-      entry.shares = Cubic::partials(target_of(s, times, n, target_samples.bracket).weights);
-    return entry;
+  template <class Work>
+  __device__ static Entry<Work> entry(const Pick<Work>& picked, const CurveTarget& curve) {
+    return {Cubic::partials(curve.weights), picked.left, picked.right, picked.kind};
   }
 
   template <class Work>
@@ -266,6 +232,43 @@ struct Cubics : Curves {
                                 slopes[bracket.right * s.features], static_cast<double>(gradient[0]), sums);
   }
 };
+
+// ---- A target ---------------------------------------------------------------------------------------------------------
+
+// The samples that a target uses.
+template <class Work, class Method>
+struct Target {
+  Pick<Work> picked;
+  Bracket bracket;
+  typename Method::Curve curve;  // set only for a mixture, or with on_sample also where bracket.gap is not 0
+};
+
+// Finds the samples of a target. The search begins at the index that the target would have on an even clock.
+template <class Work, class Method>
+__device__ Target<Work, Method> find_target(const Interpolation& call, const Segment& s, int64_t batch, int64_t index,
+                                            bool on_sample) {
+  Target<Work, Method> result{};
+  bool has_curve = false;
+  with_clock(s.clock_dtype, [&](auto clock) {
+    using Clock = decltype(clock);
+    const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
+    const int64_t length = row_length(s, batch);
+    const StreamTarget<Clock> target = target_on<Clock>(call, s, batch, index);
+    const PickRule<Clock> rule = rule_of<Clock>(s);
+    int64_t hint = static_cast<int64_t>(static_cast<double>(index) / static_cast<double>(call.targets_count) *
+                                        static_cast<double>(length));
+    result.picked = pick<Work>(times, target.exists ? length : 0, target.time, rule, hint);
+    result.bracket = bracket_of(times, length, rule, result.picked);
+    if constexpr (!std::is_same_v<typename Method::Curve, NoCurve>) {
+      has_curve = result.picked.kind == PickKind::kMix || (on_sample && result.bracket.gap != 0);
+      if (has_curve) result.curve = curve_around(s.method, times, length, result.bracket);
+    }
+  });
+  if constexpr (!std::is_same_v<typename Method::Curve, NoCurve>) {
+    if (has_curve) result.curve.weights = curve_weights<double>(s.method, result.curve.spacing);
+  }
+  return result;
+}
 
 // ---- Values ---------------------------------------------------------------------------------------------------------
 
@@ -335,7 +338,6 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t range_tile = block % ownership.range_tiles;
     const int64_t column_tile = block / ownership.range_tiles % ownership.column_tiles;
     const int64_t batch = block / ownership.range_tiles / ownership.column_tiles;
-    const int64_t length = row_length(s, batch);
     const int64_t range = range_tile * ownership.ranges + threadIdx.x / ownership.columns;
     const int64_t column = column_tile * ownership.columns + threadIdx.x % ownership.columns;
     const bool has_column = threadIdx.x / ownership.columns < ownership.ranges && column * kFeatures < s.features;
@@ -359,12 +361,8 @@ __global__ void __launch_bounds__(kThreads)
       const int count = static_cast<int>(left_over < kThreads ? left_over : kThreads);
       __syncthreads();  // all threads have read the last tile's entries
       if (static_cast<int>(threadIdx.x) < count) {
-        with_clock(s.clock_dtype, [&](auto clock) {
-          using Clock = decltype(clock);
-          const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-          const auto target_samples = find_samples<Work>(call, s, times, length, batch, first + threadIdx.x);
-          entries[threadIdx.x] = Method::entry(s, times, length, target_samples);
-        });
+        const auto target = find_target<Work, Method>(call, s, batch, first + threadIdx.x, false);
+        entries[threadIdx.x] = Method::entry(target.picked, target.curve);
       }
       __syncthreads();
       for (int i = 0; i < count; i += kInFlight) {
@@ -424,45 +422,39 @@ __global__ void __launch_bounds__(kThreads)
        target < call.batch * call.targets_count; target += warps) {
     const int64_t batch = target / call.targets_count;
     const int64_t index = target - batch * call.targets_count;
-    with_clock(s.clock_dtype, [&](auto clock) {
-      using Clock = decltype(clock);
-      const ClockRow<Clock> times{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
-      const int64_t length = row_length(s, batch);
-      const Bracket bracket = find_samples<Work>(call, s, times, length, batch, index).bracket;
-      if (bracket.gap == 0) return;
-      const auto curve = Method::target_of(s, times, length, bracket);
-      double sums[Method::kSums]{};
-      for (int64_t feature = lane * Method::kFeatures; feature < s.features; feature += kWarp * Method::kFeatures) {
-        Work gradient[Method::kFeatures];
-        load_gradient(s, batch, index, feature, gradient);
-        Method::add_sums(s, g, batch, feature, bracket, curve, gradient, sums);
-      }
-      for (int i = 0; i < Method::kSums; ++i) {
+    const auto [picked, bracket, curve] = find_target<Work, Method>(call, s, batch, index, true);
+    if (bracket.gap == 0) continue;
+    double sums[Method::kSums]{};
+    for (int64_t feature = lane * Method::kFeatures; feature < s.features; feature += kWarp * Method::kFeatures) {
+      Work gradient[Method::kFeatures];
+      load_gradient(s, batch, index, feature, gradient);
+      Method::add_sums(s, g, batch, feature, bracket, curve, gradient, sums);
+    }
+    for (int i = 0; i < Method::kSums; ++i) {
 #pragma unroll
-        for (int distance = kWarp / 2; distance > 0; distance /= 2)
-          sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], distance);
+      for (int distance = kWarp / 2; distance > 0; distance /= 2)
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], distance);
+    }
+    if (lane != 0) continue;
+    double* const row = g.times == nullptr ? nullptr : g.times + batch * s.samples;
+    double target_gradient = 0;
+    if constexpr (Method::kSums == 1) {
+      target_gradient = sums[0] / bracket.gap;
+      if (row != nullptr) {
+        atomicAdd(row + bracket.left, -share_of(1 - bracket.weight, target_gradient));
+        atomicAdd(row + bracket.right, -share_of(bracket.weight, target_gradient));
       }
-      if (lane != 0) return;
-      double* const row = g.times == nullptr ? nullptr : g.times + batch * s.samples;
-      double target_gradient = 0;
-      if constexpr (Method::kSums == 1) {
-        target_gradient = sums[0] / bracket.gap;
-        if (row != nullptr) {
-          atomicAdd(row + bracket.left, -share_of(1 - bracket.weight, target_gradient));
-          atomicAdd(row + bracket.right, -share_of(bracket.weight, target_gradient));
-        }
-      } else {
-        double times_gradient[kStencilRows];
-        gradient_by_times(s.method, times, curve, bracket, sums, times_gradient);
-        for (int i = 0; i < kStencilRows; ++i) {
-          const int64_t sample = curve.time_row(s.method, i);
-          if (sample < 0) continue;
-          if (row != nullptr) atomicAdd(row + sample, times_gradient[i]);
-          target_gradient -= times_gradient[i];
-        }
+    } else {
+      double times_gradient[kStencilRows];
+      gradient_by_times(s.method, curve, bracket, sums, times_gradient);
+      for (int i = 0; i < kStencilRows; ++i) {
+        const int64_t sample = curve.time_row(s.method, i);
+        if (sample < 0) continue;
+        if (row != nullptr) atomicAdd(row + sample, times_gradient[i]);
+        target_gradient -= times_gradient[i];
       }
-      if (g.targets != nullptr) g.targets[target] += target_gradient * per_target;
-    });
+    }
+    if (g.targets != nullptr) g.targets[target] += target_gradient * per_target;
   }
 }
 
@@ -577,14 +569,14 @@ cudaError_t launch_method(const Interpolation& call, const Segment& s, const Seg
     using Method = decltype(method);
     if constexpr (Method::kSlopes) {
       // A causal call never mixes.
-      return s.causal ? launch<Work, Pairs<Linear>>(call, s, g, device, stream)
+      return s.causal ? launch<Work, Pairs>(call, s, g, device, stream)
                       : launch_cubic<Work>(call, s, g, device, stream);
     } else if constexpr (Method::kWeighs) {
       return launch<Work, LocalCurves>(call, s, g, device, stream);
     } else if constexpr (Method::kFeatures == 4) {
       return launch<Work, Rotations>(call, s, g, device, stream);
     } else {
-      return launch<Work, Pairs<Method>>(call, s, g, device, stream);
+      return launch<Work, Pairs>(call, s, g, device, stream);
     }
   });
 }
