@@ -197,6 +197,8 @@ def is_measured(camera: str) -> bool:
 
 
 _DEPTH = {"distance", "distances", "range", "ranges", "tof", "stereo", "rgbd"}
+# Words for one of the pictures that a stereo or RGB-D camera takes beside its depth: stereo_left, rgbd/color.
+_PICTURES = {"left", "right", "rgb", "color", "colour", "mono", "gray", "grey"}
 # A word that means depth: depth, zdepth, depthmap; but not depthwise, nor the depth of bits.
 _DEPTH_WORD = re.compile(
     r"(?!(?:in|bit|colou?r)depth)[a-z]*depths?|depth(?:images?|imgs?|maps?|cams?|cameras?|frames?|raw|z)"
@@ -211,7 +213,8 @@ def says_depth(camera: str) -> bool | None:
     words = set(_words(camera))
     if not words.isdisjoint(_BESIDE_DEPTH):
         return False
-    if has_depth_word(camera) or not words.isdisjoint(_DEPTH):
+    has_depth = has_depth_word(camera)
+    if has_depth or not words.isdisjoint(_DEPTH - ({"stereo", "rgbd"} if words & _PICTURES else set())):
         return True
     return None if words.isdisjoint(_NO_DEPTH) else False
 

@@ -99,6 +99,25 @@ def test_integers_with_a_declared_unit_become_metres(write, unit, metres, tmp_pa
 @pytest.mark.parametrize(
     ("name", "is_depth"),
     [
+        *(("stereo_left", False), ("rgbd/mono", False), ("stereo", True), ("rgbd", True)),
+        *(("stereo_left_depth", True), ("left_range", True)),
+    ],
+)
+def test_the_pictures_of_a_stereo_camera_are_no_depth(name, is_depth, tmp_path):
+    """A unit for all depth of a file does not make a grey picture depth."""
+
+    def write(demo):
+        demo.create_dataset(f"obs/{name}", data=np.full((ROWS, 32, 32, 1), 150, np.uint8))
+        demo.file.attrs["depth_scale"] = 0.001
+
+    robocache.ingest(write_one_demo(tmp_path, write), tmp_path / "cache")
+    color_space = robocache.open(tmp_path / "cache").streams[f"obs/{name}"].frames.color_space
+    assert color_space == ("depth" if is_depth else "gray")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_depth"),
+    [
         *(("depthwise_rgb", False), ("in_depthwise", False), ("indepth", False), ("colordepth", False)),
         *(("frontdepth", True), ("DepthImage", True), ("depth2", True), ("depth_confidence", False)),
     ],
