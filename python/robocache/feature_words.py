@@ -27,51 +27,14 @@ _MATRIX = _FLAT_ROTATION | _FLAT_TRANSFORM | {"rotations", "world", "poses"}
 # Words for quantities that are not rotations, although a word for a rotation may stand beside them.
 NO_ROTATION = {
     *("vel", "vels", "velocity", "velocities", "speed", "speeds", "rate", "rates", "dot", "dots", "derivative"),
-    *(
-        "derivatives",
-        "acceleration",
-        "accelerations",
-        "jerk",
-        "cov",
-        "covs",
-        "covariance",
-        "covariances",
-        "std",
-        "stds",
-    ),
-    *("stddev", "var", "vars", "variance", "variances"),
+    *("derivatives", "acceleration", "accelerations", "jerk", "cov", "covs", "covariance", "covariances", "std"),
+    *("stds", "stddev", "var", "vars", "variance", "variances"),
 }
 # Words for other quantities, if they stand behind the word for a rotation: quat_torque; but torque_sensor_quat is a rotation.
 _OTHER_QUANTITIES = {
-    *(
-        "torque",
-        "torques",
-        "force",
-        "forces",
-        "effort",
-        "efforts",
-        "weight",
-        "weights",
-        "gain",
-        "gains",
-        "noise",
-        "norm",
-        "norms",
-    ),
-    *(
-        "count",
-        "counts",
-        "counter",
-        "valid",
-        "validity",
-        "flag",
-        "flags",
-        "status",
-        "confidence",
-        "control",
-        "controls",
-    ),
-    *("loss", "cost", "reward", "rewards", "index", "idx", "id", "ids"),
+    *("torque", "torques", "force", "forces", "effort", "efforts", "weight", "weights", "gain", "gains", "noise"),
+    *("norm", "norms", "count", "counts", "counter", "valid", "validity", "flag", "flags", "status", "confidence"),
+    *("control", "controls", "loss", "cost", "reward", "rewards", "index", "idx", "id", "ids"),
 }
 # Words for streams of facts about each feature. Their features may have the names of a rotation's numbers, but are none.
 _ABOUT_FEATURES = {
@@ -86,11 +49,11 @@ _KINDS = {
         rf"(?:axis_?(?:angles?|ang)|angle_?axis|(?:rot(?:ation)?|{_ROT}_)vec(?:s|tors?)?|axang(?:les?)?)[xyz]?(?![a-z])"
     ),
     "quat": re.compile(
-        r"(?<!(?<![a-z])s)(?<!kum)(?<!lo)quat(?:s|ernions?)?(?:[wxyzrijk]|xyzw|wxyz)?(?![a-z])"
+        r"(?<!(?<![a-z])s)quat(?:s|ernions?)?(?:[wxyzrijk]|xyzw|wxyz)?(?![a-z])"
         r"|(?<![a-z])q_?[wxyzrijk](?![a-z])|(?:xyzw|wxyz)(?![a-z])|scalar_?(?:first|last)(?![a-z])"
     ),
     "matrix": re.compile(rf"(?:(?:rot(?:ation)?|{_ROT}_)mats?|matri(?:x|ces))(?![a-z])"),
-    "euler": re.compile(r"euler(?!ian)|(?<!ha)(?:rpy|ypr)(?![a-z])"),
+    "euler": re.compile(r"euler(?!ian)|(?:rpy|ypr)(?![a-z])"),
 }
 _6D_ROTATION = re.compile(r"(?<![a-z0-9])(?:rot(?:ation)?_?6_?d|6_?d_?rot(?:ation)?)(?![a-z0-9])")
 _RELATIVE = re.compile(r"(?<![a-z])(?:rel|relative|deltas?)(?![a-z])")

@@ -66,7 +66,7 @@ def resample_trajectories(
     out: Any = None,
     **options: Unpack[_Options],
 ) -> Any:
-    """Computes the values of samples at other times, in one launch (more than 16 runs of
+    """Computes the values of samples at other times, in one launch (more than 8 runs of
     features of one method may take several).
 
     Args:

@@ -23,7 +23,7 @@ struct Plan {
   Width width;
 };
 
-constexpr int32_t kSegmentsOfLaunch = 16;
+constexpr int32_t kSegmentsOfLaunch = 8;
 
 // Passed by value as the kernel's arguments.
 struct AnyCall {

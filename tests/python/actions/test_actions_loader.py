@@ -759,7 +759,7 @@ IN_DEGREES = Rescale(slice(0, 3), (-180, 180), (-np.pi, np.pi))
         ("p_wxyz_0 p_wxyz_1 p_wxyz_2 p_wxyz_3", {"action": "log"}, rotate("quat_xyzw"), "'quat_wxyz', as the f"),
         # Words inside other words mean no rotation; compounds that end with one do.
         ("equation_x squat_y carrot_vec_z a b c d", {}, SE3, None),
-        ("a b c", {"action": "kumquat_pose"}, rotate("rotvec", "matrix"), None),
+        ("a b c", {"action": "equation_pose"}, rotate("rotvec", "matrix"), None),
         ("a b c", {"action": "aquatic_vehicle"}, rotate("rotvec", "matrix"), None),
         ("a b c", {"action": "carrot_vector"}, rotate("euler_xyz", "matrix"), None),
         ("a b c d e f", {"action": "carrot_6d"}, rotate("euler_xyz", "matrix"), None),
