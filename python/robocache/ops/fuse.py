@@ -130,8 +130,7 @@ def fuse_multimodal(
     target_lengths: Any = None,
     **options: Unpack[_Options],
 ) -> Any:
-    """Fuses sensors with their own clocks into one row of features per target time, in one launch (more than 8
-    streams may take several).
+    """Fuses sensors with their own clocks into one row of features per target time, in one launch.
 
     Every option up to `dtype` is one value for all streams, or one value per stream: a list for a list of streams, a dict by
     name for a dict of streams. None in the list, or a missing name in the dict, means the default.

@@ -66,8 +66,7 @@ def resample_trajectories(
     out: Any = None,
     **options: Unpack[_Options],
 ) -> Any:
-    """Computes the values of samples at other times, in one launch (more than 8 runs of
-    features of one method may take several).
+    """Computes the values of samples at other times, in one launch.
 
     Args:
         values: ``[B, S, D]`` or ``[S, D]``, float64/32/16 or bfloat16; integers and bool with the step methods.

@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// The most segments of a call.
+// The most segments of a call: they are passed as a kernel's arguments.
 constexpr int32_t kMaxSegments = 112;
 
 void interpolate(const Interpolation& call, Device device, CudaStream stream);

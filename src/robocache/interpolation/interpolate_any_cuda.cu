@@ -23,14 +23,13 @@ struct Plan {
   Width width;
 };
 
-constexpr int32_t kSegmentsOfLaunch = 8;
-
 // Passed by value as the kernel's arguments.
+template <int kCapacity>
 struct AnyCall {
   Interpolation call;
   int64_t blocks;
-  Segment segments[kSegmentsOfLaunch];
-  Plan plans[kSegmentsOfLaunch];
+  Segment segments[kCapacity];
+  Plan plans[kCapacity];
 };
 
 // ---- The entries of a tile's targets, in shared memory --------------------------------------------------------------
@@ -65,12 +64,10 @@ struct WindowedRow {
   }
 };
 
-// Fills the tile's entries but for the weights of curves, and a thread's `spacing` if its target lies on a curve. The
-// whole block calls it.
+// Fills the tile's entries; the whole block calls it.
 template <bool kCurves, class Work, class Clock>
 __device__ void fill_entries(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
-                             int64_t first, int32_t count, Clock* window, Entry<kCurves, Work>* entries,
-                             Spacing<double>& spacing) {
+                             int64_t first, int32_t count, Clock* window, Entry<kCurves, Work>* entries) {
   const ClockRow<Clock> row{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const auto n = static_cast<int32_t>(row_length(s, batch));
   const auto i = static_cast<int32_t>(threadIdx.x);
@@ -95,7 +92,8 @@ __device__ void fill_entries(const Interpolation& call, const Segment& s, const 
       entry.before = stencil.before;
       entry.after = stencil.after;
       for (int k = 0; k < 4; ++k) entry.around[k] = stencil.rows[k < 2 ? k : k + 2];
-      spacing = spacing_around(times, n, stencil, reach_of(s.method), picked.weight);
+      entry.weights =
+          curve_weights<Work>(s.method, spacing_around(times, n, stencil, reach_of(s.method), picked.weight));
     }
   }
   if (s.valid != nullptr) s.valid[batch * s.valid_batch + index * s.valid_target] = picked.valid;
@@ -105,22 +103,14 @@ __device__ void fill_entries(const Interpolation& call, const Segment& s, const 
   }
 }
 
-// Does the same with weights. They do not depend on the type of the clock, so their code is compiled once for all.
 template <bool kCurves, class Work>
 __device__ void fill_entries_by_clock(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch,
                                       int64_t first, int32_t count, void* window, void* entries) {
   auto* const typed_entries = static_cast<Entry<kCurves, Work>*>(entries);
-  Spacing<double> spacing;
   with_clock(s.clock_dtype, [&](auto clock) {
     fill_entries<kCurves, Work>(call, s, plan, batch, first, count, static_cast<decltype(clock)*>(window),
-                                typed_entries, spacing);
+                                typed_entries);
   });
-  if constexpr (kCurves) {
-    auto& entry = typed_entries[threadIdx.x];
-    if (static_cast<int32_t>(threadIdx.x) < count && entry.kind == PickKind::kMix && weighs(s.method)) {
-      entry.weights = curve_weights<Work>(s.method, spacing);
-    }
-  }
 }
 
 // ---- Features in and out --------------------------------------------------------------------------------------------
@@ -342,8 +332,8 @@ __device__ void write(const Segment& s, Width width, int64_t batch, int64_t firs
   }
 }
 
-template <bool kCurves>
-__global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __grid_constant__ AnyCall any) {
+template <int kCapacity, bool kCurves>
+__global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
   __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which need less
   __shared__ double window[kMostTimes];                 // times of the clock's type, at most 8 bytes each
   wait_for_work_before();
@@ -410,9 +400,11 @@ Width width_of(const Segment& s) {
   return Width::kOne;
 }
 
+template <int kCapacity>
 cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
   const int64_t blocks_wanted = kBlocksWanted * multiprocessors(device);
-  AnyCall any;
+  AnyCall<kCapacity> any;
+  static_assert(sizeof(any) <= 32764, "a kernel's arguments");
   any.call = call;
   any.blocks = 0;
   bool has_curves = false;
@@ -438,21 +430,15 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
     any.blocks += call.batch * tiles_per_row();
   }
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(any.blocks, INT32_MAX));
-  return has_curves ? launch_overlapped(interpolate_any_kernel<true>, blocks, kThreads, 0, stream, any)
-                    : launch_overlapped(interpolate_any_kernel<false>, blocks, kThreads, 0, stream, any);
+  return has_curves ? launch_overlapped(interpolate_any_kernel<kCapacity, true>, blocks, kThreads, 0, stream, any)
+                    : launch_overlapped(interpolate_any_kernel<kCapacity, false>, blocks, kThreads, 0, stream, any);
 }
 
 }  // namespace
 
 cudaError_t launch_any(const Interpolation& call, int device, cudaStream_t stream) {
   if (call.batch == 0 || call.targets_count == 0 || call.segment_count == 0) return cudaSuccess;
-  for (int32_t first = 0; first < call.segment_count; first += kSegmentsOfLaunch) {
-    Interpolation part = call;
-    part.segments = call.segments + first;
-    part.segment_count = std::min(call.segment_count - first, kSegmentsOfLaunch);
-    if (const cudaError_t code = launch(part, device, stream); code != cudaSuccess) return code;
-  }
-  return cudaSuccess;
+  return call.segment_count <= 8 ? launch<8>(call, device, stream) : launch<kMaxSegments>(call, device, stream);
 }
 
 }  // namespace robocache::interpolation_cuda

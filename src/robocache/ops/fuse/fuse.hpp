@@ -1,5 +1,4 @@
-// fuse_multimodal: combines sensors with their own clocks into one row of features per target time, in one launch;
-// more than 8 streams may take several.
+// fuse_multimodal: combines sensors with their own clocks into one row of features per target time, in one launch.
 //
 //   streams       1 to kMaxSegments of them, each with
 //     values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
