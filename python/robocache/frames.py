@@ -113,20 +113,8 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
 
 # Words for cameras whose pixels are classes or instances.
 _LABELS = {
-    *(
-        "segmentation",
-        "segmentations",
-        "seg",
-        "segs",
-        "segm",
-        "semseg",
-        "segmap",
-        "segmaps",
-        "segmask",
-        "segmasks",
-        "panoptic",
-    ),
-    *("semantic", "semantics", "mask", "masks", "label", "labels", "labelmap", "labelmaps"),
+    *("segmentation", "segmentations", "seg", "segs", "segm", "semseg", "segmap", "segmaps", "segmask", "segmasks"),
+    *("panoptic", "semantic", "semantics", "mask", "masks", "label", "labels", "labelmap", "labelmaps"),
 }
 
 
@@ -173,20 +161,9 @@ def indices_of(file: bytes) -> bytes:
 
 # Words for cameras whose pixels are measurements instead of colours.
 _MEASURED = {
-    *(
-        "disparity",
-        "disparities",
-        "normal",
-        "normals",
-        "xyz",
-        "flow",
-        "flows",
-        "tactile",
-        "taxel",
-        "taxels",
-        "pressure",
-    ),
-    *("pressures", "force", "forces", "heightmap", "heightmaps", "elevation", "thermal", "temperature", "temperatures"),
+    *("disparity", "disparities", "normal", "normals", "xyz", "flow", "flows", "tactile", "taxel", "taxels"),
+    *("pressure", "pressures", "force", "forces", "heightmap", "heightmaps", "elevation", "thermal", "temperature"),
+    "temperatures",
 }
 
 

@@ -129,23 +129,8 @@ _QUANTITIES = re.compile(
 )
 # Units of other quantities than time, before a unit of time: speed_m_s, wheel_rad_s.
 _RATES = {
-    *(
-        "m",
-        "mm",
-        "cm",
-        "km",
-        "meter",
-        "meters",
-        "metre",
-        "metres",
-        "rad",
-        "radian",
-        "radians",
-        "deg",
-        "degree",
-        "degrees",
-    ),
-    *("rev", "revs", "rot", "n", "nm", "kg", "per", "px", "pixels"),
+    *("m", "mm", "cm", "km", "meter", "meters", "metre", "metres", "rad", "radian", "radians", "deg", "degree"),
+    *("degrees", "rev", "revs", "rot", "n", "nm", "kg", "per", "px", "pixels"),
 }
 # Matches a word for a time, and words that end with one: "rostime", "unixtime".
 _TIME_WORD = re.compile(r".*(time|stamps?)|ts?|times|dates?|clock|epoch|utc|elapsed|uptime|tow|since|zeit")
