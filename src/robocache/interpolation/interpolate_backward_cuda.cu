@@ -53,6 +53,7 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
 }
 
 // ---- Kinds of methods. For a target between samples each defines:
+//   Curve      the numbers of its curve at a target, or NoCurve
 //   kFeatures  the number of features that belong together   kRows      the number of samples it may use
 //   kSums      the number of sums over features from which the gradient of the times follows
 //   kInFlight  the number of targets whose gradients are loaded before the first is used
