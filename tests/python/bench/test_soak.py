@@ -63,7 +63,7 @@ def test_a_leak_a_wrong_result_and_an_exception_are_named(soak):
 
 
 @pytest.mark.parametrize("noise_mb", [0, 0.5])
-def test_a_leak_is_told_from_a_long_warm_up(soak, noise_mb):
+def test_a_leak_differs_from_a_long_warm_up(soak, noise_mb):
     rng, short, long = np.random.default_rng(1), np.arange(43), np.arange(136)
 
     def warm_up(rounds):
