@@ -592,8 +592,8 @@ _MOST_METRES = 0.01
 def depth_unit_m(camera: str, declared: Mapping[str, Any], notes: Notes) -> float | None:
     """Returns the metres per unit of a camera's depth that columns or attributes declare, as a word (mm) or a number (0.001).
 
-    A column that begins with another camera's name does not count. One with more of this camera's name comes before others. Other words and
-    numbers are reported.
+    A column that begins with another camera's name does not count. One with more of this camera's name comes before others.
+    Other words and numbers are reported.
     """
     unit_m = None
     columns = {name: prefix for name in declared if (prefix := depth_unit_of(name)) is not None}

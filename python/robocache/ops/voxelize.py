@@ -109,14 +109,14 @@ def voxelize_pointcloud(
         fill: the value of a voxel without points in mean, min, max, first and last; an integer dtype must hold it exactly. In
             the other modes it is 0, and a call with only those modes refuses `fill`.
         quantum: sums and means of floats add multiples of this power of two, instead of each voxel's own quantum, which saves a
-            pass. A sum beyond 2^63 multiples is NaN. Refused if no mode sums floats.
+            pass. Each feature is off by at most half of it. A sum beyond 2^63 multiples is NaN. Refused if no mode sums floats.
         return_dropped: True: return ``(out, dropped)``; dropped is the number of points in no voxel, int64 ``[B]``, or ``[]``
             for one cloud.
         out: the dense array to write to; for a list of modes a dict of arrays.
 
     Returns:
-        ``[X, Y, Z]``, for features ``[X, Y, Z, F]``, with B in front for a batch, in the framework and on the device of the
-        points. If `mode` is a list, a dict by mode in its order. The whole contract is
+        ``[X, Y, Z]``, for features ``[X, Y, Z, F]``, with B in front for a batch, row-major, in the framework and on the device
+        of the points. If `mode` is a list, a dict by mode in its order. The whole contract is
         src/robocache/points/voxelize/voxelize.hpp; rules 25 to 29 of docs/rules.md apply.
 
     Raises:
