@@ -45,9 +45,9 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def temporary_folder(prefix: str, where: Path) -> Iterator[Path]:
-    """Creates a folder in ``where/PREFIXrandom``, with the mode of the umask, and removes it at the end of the block.
+    """Creates a folder in ``where/PREFIXrandom``, with the mode of the umask, and removes both at the end of the block.
 
-    A file in it stays locked while this process lives. Folders of that prefix without a lock are removed first.
+    A file beside it stays locked while this process lives. Folders of that prefix without a lock are removed first.
 
     Raises:
         OSError: the folder cannot be created.
@@ -59,6 +59,10 @@ def temporary_folder(prefix: str, where: Path) -> Iterator[Path]:
     try:
         with (home / _LOCK).open("x") as lock:
             _lock(lock.fileno())
+            if not home.exists():  # another process removed it before it was locked
+                with temporary_folder(prefix, where) as folder:
+                    yield folder
+                return
             folder = home / "folder"
             folder.mkdir()  # other users cannot read mkdtemp's folder, whatever the umask
             yield folder
