@@ -150,6 +150,9 @@ Ring::Ring(RingOptions options)
     refuse("lateness_s: expected 0 or more and less than span_s, got ",
            1e-9 * static_cast<double>(options_.lateness_ns));
   }
+  if (options_.most_ahead_ns < 0) {
+    refuse("most_ahead_s: expected 0 or more, got ", 1e-9 * static_cast<double>(options_.most_ahead_ns));
+  }
   if (options_.codec) {
     if (options_.shape.size() != 3) {
       refuse("shape: expected [height, width, channels] of a camera, got ", shape_string(options_.shape));

@@ -266,6 +266,8 @@ TEST(Ring, RefusesImpossibleOptions) {
   test::expect_refused<ArgumentError>([] { Ring({.span_ns = 0}); }, "span_s: expected above 0, got 0");
   test::expect_refused<ArgumentError>([] { Ring({.span_ns = 5, .lateness_ns = 5}); },
                                       "lateness_s: expected 0 or more and less");
+  test::expect_refused<ArgumentError>([] { Ring({.span_ns = 5, .most_ahead_ns = -1}); },
+                                      "most_ahead_s: expected 0 or more, got -1e-09");
   test::expect_refused<ArgumentError>([] { Ring({.shape = {-1}, .span_ns = 5}); },
                                       "shape: expected the extents of a row");
   Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = 5});
