@@ -32,7 +32,7 @@ ARCHITECTURES = {
     "aarch64": {"sm_90", "sm_100", "sm_110", "sm_120", "compute_90"},
 }
 MEGABYTES = {"robocache": 20.0, "robocache_cpu": 5.0}
-# The functions that libc must define: results depend on the bits of log, pow and sin, and a linker's memcpy may be slow.
+# The functions that libc must define: results depend on the bits of log, pow and sin, and Zig's own memcpy may be slow.
 LIBC_KEEPS = {CPU: {"memcpy", "memset", "log", "pow", "sin"}, CUDA: {"memcpy"}}
 EXPORTED = {CPU: r"__tvm_ffi_\w+", CUDA: r"robocache_cuda_\w+"}
 _WEAK = r"__cxa_pure_virtual|_ITM_\w+|__gmon_start__"  # symbols that may stay undefined
@@ -147,7 +147,7 @@ def glibc(wheel: Wheel) -> Iterator[str]:
 
 
 def list_sources() -> set[str]:
-    """Returns the files of the package's folder that git tracks, or all files without git (in an sdist)."""
+    """Returns the files of the package's folder that git tracks, or all files where it tracks none (in an sdist)."""
     tracked = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
     paths = tracked.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
     return {path.removeprefix("python/") for path in paths if "__pycache__" not in path}
@@ -171,7 +171,7 @@ def missing(wheel: Wheel) -> Iterator[str]:
 @gate
 def strays(wheel: Wheel) -> Iterator[str]:
     for name in sorted(set(wheel.names) - list_sources() - set(wheel.expected_libraries) - list_info_files(wheel)):
-        yield f"{name}: does not belong into a wheel"
+        yield f"{name}: does not belong in a wheel"
     for name in sorted({name for name in wheel.names if wheel.names.count(name) > 1}):
         yield f"{name}: is in the wheel {wheel.names.count(name)} times"
 
@@ -182,7 +182,7 @@ def architectures(wheel: Wheel) -> Iterator[str]:
         return
     cuobjdump = os.environ.get("CUOBJDUMP") or shutil.which("cuobjdump")
     if cuobjdump is None:
-        yield f"{CUDA}: not looked at, because there is no cuobjdump; CUOBJDUMP names it"
+        yield f"{CUDA}: not checked: found no cuobjdump; set CUOBJDUMP to its path"
         return
     library = str(wheel.folder / Path(CUDA).name)
     listing = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", library], capture_output=True, text=True).stdout
@@ -230,7 +230,7 @@ def bill_of_materials(wheel: Wheel) -> Iterator[str]:
             yield f"{name}: lists {part} {listed_versions.get(part, 'not at all')}; linked is {expected.get(part, 'none')}"
     copy_beside = wheel.path.with_suffix(".cdx.json")
     if not copy_beside.exists() or copy_beside.read_bytes() != wheel.files[name]:
-        yield f"{copy_beside.name}: is not the SBOM in the wheel"
+        yield f"{copy_beside.name}: missing, or not a copy of the SBOM in the wheel"
 
 
 @gate
@@ -293,7 +293,7 @@ def unchanged(wheel: Wheel) -> Iterator[str]:
     sums = wheel.path.with_name("SHA256SUMS")
     line = f"{hashlib.sha256(wheel.path.read_bytes()).hexdigest()}  {wheel.path.name}"
     if not sums.exists() or line not in sums.read_text(encoding="utf-8").splitlines():
-        yield f"{wheel.path.name}: is not what SHA256SUMS says"
+        yield f"{wheel.path.name}: SHA256SUMS beside it does not have its hash"
 
 
 # ---- the sdist -------------------------------------------------------------------------------------------------------
