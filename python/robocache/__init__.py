@@ -1,7 +1,7 @@
 """RoboCache: the GPU data engine for robot foundation models.
 
 :func:`ingest`, or a :class:`Writer`, stores robot recordings in a cache once. A :class:`Loader` makes aligned training batches
-of it, with one kernel launch each. :func:`doctor` finds faults in recordings. The same kernels are plain functions:
+of it, with a few kernel launches each. :func:`doctor` finds faults in recordings. The same kernels are plain functions:
 :func:`resample_trajectories`, :func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`,
 :func:`voxel_downsample`, :func:`integrate_tsdf`, :func:`image_batch`.
 """

@@ -18,7 +18,8 @@ def as_expression(name: str, where: Any) -> pc.Expression:
     """Returns `where` as an expression. It may be ``{column: value}``, with None for null.
 
     Raises:
-        ArgumentTypeError: `where` is neither; the message begins with `name`.
+        ArgumentTypeError: `where` is neither, or a column is not a str; the message begins with `name`.
+        ArgumentError: pyarrow cannot hold a value.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

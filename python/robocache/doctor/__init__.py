@@ -49,7 +49,7 @@ def doctor(
             `Report.not_stored` then gives the reason.
         work: the folder for a source's temporary cache, which is as large as its data; by default the source's folder.
         progress: for a source, as in :func:`ingest`.
-        options: for a source, those of :func:`ingest` (`format`, `time_column`, ...).
+        options: for a source, those of :func:`ingest` (`format`, `time_column`, ...); `on_error` is always "skip".
 
     Returns:
         A :class:`Report`.

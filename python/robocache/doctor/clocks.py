@@ -17,7 +17,7 @@ from .streams import Clock, Survey, ranges
 # P is the stream's median period. src/robocache/cache/scan_clock.hpp defines gaps and bursts.
 RATE_WARNING, RATE_ERROR = 0.01, 0.10  # relative difference between the true rate and the declared one
 RATE_CHANGE = 0.05  # relative difference of an episode's rate from the stream's, in episodes of at least 20 periods
-OWN_SHARE = 0.8  # an episode has its own rate if this share of its periods is within half of its own median
+OWN_SHARE = 0.8  # an episode has its own rate if this share of its periods is within 50 % of their median
 JITTER_NOTE, JITTER_WARNING = 0.10, 0.30  # root mean square of (period - P) without gaps, in P
 GAP_PERIODS, LONG_GAP_PERIODS = 1.5, 10
 STALL_PERIODS = 3  # a stream's gap may exceed the recorder's stall by this many P
@@ -26,11 +26,11 @@ DUPLICATES_WARNING = 0.001  # share of the rows
 BURST_WARNING = 0.01  # share of the rows
 UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # a stream may miss the larger of the two at an episode's ends
 UNCOVERED_NOTE, UNCOVERED_WARNING = 0.02, 0.10  # share of the episode
-NEAR_ZERO_NS, TODAY_NS = 10**15, 10**18  # smaller stamps are no dates (12 days), larger ones are dates (2001)
+NEAR_ZERO_NS, DATES_NS = 10**15, 10**18  # a stamp below the first (12 days) is no date, one above the second (2001) is
 # Names of streams that hold stamps, and the number of their episodes that are checked.
 OWN_STAMPS, OWN_STAMPS_EPISODES = {"t", "time", "times", "timestamp", "timestamps", "stamp", "stamps"}, 20
 _CHUNK_ROWS = 1 << 22
-DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50  # check_drift explains the first two; fewer rows are not compared
+DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50  # check_drift explains them
 
 
 def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
@@ -137,7 +137,7 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
                 yield Finding(
                     "note",
                     "no-steady-rate",
-                    f"fewer than 8 of 10 periods are within half of the median, {_ms(clock.period_ns)}{survey.also(name)}",
+                    f"fewer than 8 of 10 periods are within 50 % of the median, {_ms(clock.period_ns)}{survey.also(name)}",
                     stream=name,
                     value=clock.period_ns,
                     advice="Gaps and jitter are not checked. Use method 'previous', and max_gap_s if the age of a value matters.",
@@ -351,7 +351,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
     """Finds clocks that begin near 0 beside clocks with dates, or in ROS recordings."""
     near_zero = [name for name, clock in survey.distinct.items() if _is_near_zero(clock)]
     dates = [
-        name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > TODAY_NS
+        name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > DATES_NS
     ]
     is_ros = survey.dataset.provenance.get("format") in ("mcap", "rosbag1", "rosbag2")
     others = f"{dates[0]}{f' and {len(dates) - 1} more' * (len(dates) > 1)}" if dates else ""
@@ -375,19 +375,19 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             advice="This is right for a simulation: rates and gaps are in simulation time, and rows with the same stamp are one tick of it.",
         )
     reasons = [(text, reason) for ingest in ingests(survey.dataset.provenance) for text, reason in ingest.left_out]
-    topics = [text for text, reason in reasons if " as the clock" in text and _OFF_BY_A_DATE.search(reason)]
+    topics = [text for text, reason in reasons if " as the clock" in text and _STAMPS_NEAR_ZERO.search(reason)]
     if topics and not near_zero:
         yield Finding(
             "note",
             "simulation-time",
-            f"{count(len(topics), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as of use_sim_time: the "
+            f"{count(len(topics), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as with use_sim_time: the "
             "log time is their clock",
             count=len(topics),
             advice="If a simulator recorded them, --stamp header uses the stamps of the simulation.",
         )
 
 
-_OFF_BY_A_DATE = re.compile(r"from the log time in .* by 1\.\d+e\+09 to ")
+_STAMPS_NEAR_ZERO = re.compile(r"from the log time in .* by 1\.\d+e\+09 to ")  # a date is 1 to 2 * 10^9 s after 0
 
 
 def _is_near_zero(clock: Clock) -> bool:
@@ -465,7 +465,8 @@ def check_drift(survey: Survey) -> Iterator[Finding]:
     """Finds two streams with the same rate and the same number of rows whose stamps drift apart.
 
     The lag of row i is the difference of the two stamps. A line is fitted to the lags by least squares. The line shows drift if it
-    changes over the episode by more than half a period and by more than 8 times the scatter of the lags around it.
+    changes over the episode by more than half a period and by more than 8 times the scatter of the lags around it. Episodes of
+    fewer than 50 rows are not compared.
     """
     steady = [(name, clock) for name, clock in survey.distinct.items() if clock.steady]
     compared: list[tuple[str, Clock]] = []

@@ -267,7 +267,7 @@ class _Cdr:
         return self.numbers(values) if values.size else self
 
     def header(self, stamp: int, frame_id: str) -> _Cdr:
-        """Adds the header. A stamp beyond int32 seconds is written as 0, for unknown. The message's log time has every stamp."""
+        """Adds the header. A stamp beyond int32 seconds is written as 0, for unknown; the message's log time still has it."""
         seconds, nanoseconds = divmod(stamp, 10**9)
         self.unsigned(*((seconds, nanoseconds) if seconds < 1 << 31 else (0, 0)))
         return self.text(frame_id)

@@ -24,7 +24,7 @@
 
 namespace robocache {
 
-// A resizing that is the same for every frame of a batch. Its results are bytes.
+// A resizing that is the same for every frame, so that frames can be kept resized, as uint8 pixels.
 struct FrameResize {
   ImageSize size;
   ImageFit fit;
@@ -38,7 +38,7 @@ struct FramesWanted {
   std::shared_ptr<const Dataset> dataset;
   int64_t stream;
   Device device;
-  Tier tier;                                // kDecoded; on a CUDA device also kDevice, kPinned for JPEGs and raw frames
+  Tier tier;                                // kDecoded; for JPEGs and raw frames on a CUDA device also kDevice, kPinned
   std::optional<FrameResize> resized = {};  // for kDecoded
   std::optional<RowRange> part = {};        // only these rows
 
@@ -82,13 +82,12 @@ class ResidentFrames {
   bool is_decoded() const { return wanted_.tier == Tier::kDecoded; }
   FrameShape shape() const { return shape_; }  // of a decoded frame
 
-  // On a CUDA device: the frames that its kernels decode; or null, then pixels() has those of rows(), dense.
+  // On a CUDA device: the frames that its kernels decode. Null if they are pixels: these are then in pixels(), dense.
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }
   const void* pixels() const { return pixels_; }
 
-  // On the CPU: returns the pixels of a row, and decodes them if they are missing: into the memory of all frames, or
-  // into memory.frame while another thread decodes them there. Throws FrameError, FileError; the pixels then stay
-  // missing.
+  // On the CPU: returns the pixels of a row. Missing pixels are decoded into the memory of all frames or, while another
+  // thread decodes the same row, into memory.frame. Throws FrameError, FileError; the pixels then stay missing.
   const uint8_t* at(int64_t row, FrameMemory& memory) const;
 
   // Returns a note for people, as ResidentStream::note() does.

@@ -86,7 +86,7 @@ struct RingCounts {
   int64_t refused = 0;
   int64_t segments = 0;    // begun after the first one
   int64_t duplicates = 0;  // rows whose stamp another row had: kept or reordered, or refused with Duplicate::kRefuse
-  int64_t repeated = 0;    // rows kept as the newest that have the bytes of the newest before, and a later stamp
+  int64_t repeated = 0;    // kept rows with the bytes of the newest row before them, and a later stamp
 };
 
 class Ring;
@@ -119,8 +119,8 @@ class RingFrame {
 // A copy of some rows. A reader reuses one object, which allocates only when it gets more rows than ever before.
 struct RingRows {
   int64_t rows = 0;  // the number of rows; the vectors may be longer
-  // Set by copy(): the ring has forgotten rows of this segment at or before last_ns, so the copy begins with the oldest
-  // row of the ring.
+  // Set by copy(): the copy begins with the oldest row of the ring, and the segment had earlier rows at or before
+  // last_ns, which the ring has forgotten.
   bool forgotten = false;
   std::vector<int64_t> time_ns;
   std::vector<int64_t> arrival_ns;  // set by take()
@@ -130,7 +130,7 @@ struct RingRows {
 
 class Ring {
  public:
-  // Throws ArgumentError for an impossible span, lateness or shape.
+  // Throws ArgumentError for an impossible span, lateness, most_ahead_ns or shape.
   explicit Ring(RingOptions options);
   ~Ring();
   Ring(const Ring&) = delete;
@@ -146,15 +146,16 @@ class Ring {
   std::optional<int64_t> newest_ns() const;   // the largest stamp
   std::optional<int64_t> arrival_ns() const;  // when that row first came: a sensor may send one frame again and again
 
-  // Returns how much later the newest stamp is than that of the first of the rows with the same bytes, each kept as the
-  // newest. A camera whose driver sends its last buffer again and again has new stamps, but unchanged bytes.
+  // Returns how long the newest row's bytes have not changed: the newest stamp minus that of the first row with them,
+  // counting back from the newest row without rows that came late. A camera whose driver sends its last buffer again
+  // and again has new stamps, but unchanged bytes.
   std::optional<int64_t> unchanged_ns() const;
 
-  // Returns the latest moment whose value is settled: no row that may still come changes it, nor the value of an
-  // earlier moment. The value needs `rows_after` final rows with distinct stamps at or after the moment, such as 1 for
-  // linear; 0 means that it depends on no row later than the moment, except one closer than snap_ns if that is the
-  // nearest. So for 0 the moment is the last final row's stamp, or just before newest - lateness_ns where that is
-  // later. Returns none if there is no such moment, as for a stream without a final row.
+  // Returns the latest moment whose value is settled: rows that may still come change neither it nor the value of an
+  // earlier moment. `rows_after`: how many final rows with distinct stamps the value needs at or after the moment, such
+  // as 1 for linear. With 0 it needs no later row, and only takes one that is the nearest and closer than snap_ns: the
+  // moment is then the last final row's stamp or, if later, newest - lateness_ns - max(1, snap_ns). Returns none if
+  // there is no such moment, as for a stream without a final row.
   std::optional<int64_t> settled_ns(int rows_after, int64_t snap_ns) const;
 
   // Copies the rows with stamps in [first_ns, last_ns], and the rows of `margin` more distinct stamps on each side.
