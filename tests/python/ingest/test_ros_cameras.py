@@ -110,6 +110,78 @@ def test_clouds_of_every_layout(dtype, big_endian, rng, tmp_path):
             assert row.dtype == points[name].dtype and row.tobytes() == points[name].tobytes()
 
 
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize(
+    ("types", "expected", "beside"),
+    [
+        ("f4 f4 f8 f4", np.float64, ["intensity"]),
+        ("f8 f4 f4 f8", np.float64, []),
+        ("i2 i2 f4 f4", np.float32, []),
+        ("u1 i2 i2 u1", np.int16, ["intensity"]),
+        ("i4 i4 f4 f4", np.float64, ["intensity"]),
+    ],
+)
+def test_axes_of_different_types_are_one_stream(types, expected, beside, big_endian, rng, tmp_path):
+    names = ["x", "y", "z", "intensity"]
+    points = np.zeros(9, list(zip(names, types.split(), strict=True)))
+    for name in names:
+        points[name] = rng.integers(0, 100, 9)
+    msg = cloud(points, big_endian=big_endian)
+    streams = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])})).only
+    features = [name for name in names if name not in beside]
+    assert streams["/points"].names == features
+    (row,) = streams["/points"].rows
+    assert row.dtype == expected
+    for column, name in enumerate(features):
+        np.testing.assert_array_equal(row[:, column], points[name])
+    for name in beside:
+        np.testing.assert_array_equal(streams[f"/points/{name}"].rows[0], points[name])
+
+
+def test_axes_that_no_type_holds_are_refused(tmp_path):
+    msg = cloud(np.zeros(3, [("x", "f8"), ("y", "f4"), ("z", "f4")]))
+    msg.fields[0].datatype = 9  # int64
+    readout = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, msg)])}))
+    assert "no points that can be read" in readout.left_out["a.mcap: /points"]
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "row_step", "kept", "is_noted"),
+    [
+        (1, 4, 64, 4, False),
+        (1, 4, 0, 4, False),
+        (1, 3, 48, 3, True),
+        (1, 3, 64, 3, False),
+        (0, 4, 64, 0, True),
+        (1, 0, 0, 0, True),
+        (1, 0, 64, 0, True),
+        (2, 1, 16, 2, True),
+        (2, 1, 32, 2, False),
+    ],
+)
+def test_points_that_a_cloud_does_not_declare_are_named(height, width, row_step, kept, is_noted, tmp_path):
+    """The data of all clouds have four points; row_step may include padding."""
+    points = np.zeros(4, PLAIN)
+    points["x"] = range(4)
+    whole, msg = cloud(points), cloud(points)
+    msg.height, msg.width, msg.row_step = height, width, row_step
+    topics = {"/points": ("sensor_msgs/msg/PointCloud2", [(START, whole), (START + 1, msg)])}
+    readout = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert [len(row) for row in readout.only["/points"].rows] == [4, kept]
+    assert ("/points: bytes of points" in readout.left_out) == is_noted
+
+
+@pytest.mark.parametrize(("height", "padding", "is_noted"), [(6, 0, False), (6, 5, False), (4, 0, True), (1, 5, True)])
+def test_pixels_that_an_image_does_not_declare_are_named(height, padding, is_noted, rng, tmp_path):
+    pixels = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
+    msg = image(pixels, "rgb8", padding=padding)
+    msg.height = height
+    path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, msg)])})
+    readout = read(path, image_codec="png")
+    np.testing.assert_array_equal(readout.only["/cam"].rows[0], pixels[:height])
+    assert ("/cam: bytes of images" in readout.left_out) == is_noted
+
+
 WIDER = np.dtype({"names": list(PLAIN.names), "formats": ["f4"] * 4, "offsets": [0, 4, 8, 12], "itemsize": 32})
 
 

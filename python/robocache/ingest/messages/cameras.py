@@ -236,6 +236,9 @@ class Camera:
             except Error as error:
                 lost |= dict.fromkeys(messages.numbers[rows].tolist(), error)
                 continue
+            if size > max(_least_bytes(height, width, step, encoding), height * step):
+                why = f"more of them than {width}x{height} {encoding} in rows of {step} bytes has"
+                origin.notes.leave_out(f"{origin.name}: bytes of images", why)
             pixels = self._convert_colours(pixels, encoding)
             unit = None
             if encoding in ("16UC1", "mono16") and not storage.has_labels:

@@ -120,7 +120,12 @@ class Clouds:
             if row in bad:
                 continue
             height, width, row_step = cloud[3:]
-            if int(starts[row + 1] - starts[row]) == height * width * cloud[1]:
+            size, used = int(starts[row + 1] - starts[row]), height * width * cloud[1]
+            if size > (max(used, height * row_step) if used else 0):
+                origin.notes.leave_out(
+                    f"{origin.name}: bytes of points", "more of them than a cloud's height, width and row_step declare"
+                )
+            if size == used:
                 # The points have no gaps, so row_step is ignored: some drivers set it to 0 or to all bytes.
                 height, width, row_step = 1, height * width, 0
             try:
@@ -229,7 +234,7 @@ class _Layout:
     """The layout of a cloud's points in its bytes.
 
     dtype: the dtype of a point.
-    names: the features of the main stream, which have the dtype of x; x, y and z come first.
+    names: the features of the main stream, which have one dtype, the one that holds x, y and z; these come first.
     main: the field of each feature, and the feature's index in it; None if the field has one number.
     separate: the fields that become other streams: those of another dtype, and those in `packed`.
     packed: the fields that hold a colour in one number of four bytes.
@@ -268,8 +273,16 @@ class _Layout:
         packed = {name for name in ("rgb", "rgba") if counts.get(name) == 1 and dtypes[name].itemsize == 4}
         if len(packed) == len(names) or not may_be_packed:
             packed = set()
-        main_dtype = dtypes["x"] if "x" in dtypes else next(dtypes[name] for name in names if name not in packed)
-        main_fields = [name for name in names if dtypes[name] == main_dtype and name not in packed]
+        axes = [name for name in ("x", "y", "z") if name in dtypes]
+        first = axes or [name for name in names if name not in packed][:1]
+        main_dtype = np.result_type(*(dtypes[name] for name in first))
+        if main_dtype.kind == "f" and any(dtypes[name].kind in "iu" and dtypes[name].itemsize == 8 for name in axes):
+            raise Error(f"{', '.join(f'{name} {dtypes[name].name}' for name in axes)}: no type holds all of them")
+        main_fields = [
+            name
+            for name in names
+            if name in axes or (dtypes[name].newbyteorder("=") == main_dtype and name not in packed)
+        ]
         main_fields.sort(key=lambda name: "xyz".index(name) if name in ("x", "y", "z") else 3)
         main = [(name, i if counts[name] > 1 else None) for name in main_fields for i in range(counts[name])]
         return cls(
@@ -317,10 +330,11 @@ class _Layout:
     def _cut_main(self, points: np.ndarray) -> np.ndarray:
         dtype = self.dtype[self.main[0][0]].base
         size = dtype.itemsize
+        is_table = all(self.dtype[name].base == dtype for name, _ in self.main)
         fields = cast(Any, self.dtype.fields)
         offsets = [fields[name][1] + (i or 0) * size for name, i in self.main]
-        # If all offsets are multiples of a number's size, the points are a table of numbers, whose columns are taken.
-        if self.dtype.itemsize % size == 0 and all(offset % size == 0 for offset in offsets):
+        # If the fields have one dtype, and all offsets are multiples of its size, the points are a table of numbers, whose columns are taken.
+        if is_table and self.dtype.itemsize % size == 0 and all(offset % size == 0 for offset in offsets):
             flat = points.view(dtype).reshape(len(points), self.dtype.itemsize // size)
             start, columns = offsets[0] // size, [offset // size for offset in offsets]
             if columns == list(range(start, start + len(columns))):
