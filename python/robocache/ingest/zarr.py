@@ -16,7 +16,18 @@ import numpy as np
 
 from ..errors import FileError
 from ..feature_names import declares, declaring, may_name, own_units
-from .declared import FLAGS, PACKING, UNSIGNED, Depth, features_of, may_say_colors, say_colors, say_unapplied, unpacked
+from .declared import (
+    FLAGS,
+    PACKING,
+    UNSIGNED,
+    Depth,
+    features_of,
+    is_number,
+    may_say_colors,
+    say_colors,
+    say_unapplied,
+    unpacked,
+)
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -26,6 +37,8 @@ from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, nami
 from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, open_store, parts, read_json
 
 _DATA, _META = "data/", "meta/"
+# The attribute that xarray writes beside each array. Its arrays have _FillValue not as an attribute, but as zarr's fill_value.
+_XARRAY = "_ARRAY_DIMENSIONS"
 _ENDS = "meta/episode_ends"
 # The columns that the reader and the cache add to the episodes table.
 _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
@@ -152,6 +165,12 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             }
             if others := sorted(attributes.keys() - known.keys()):
                 notes.leave_out(f"{key}: attributes", ", ".join(others))
+            if _XARRAY in attributes and is_number(array.declared_fill) and array.dtype.kind in "iuf":
+                if array.declared_fill:
+                    known.setdefault("_FillValue", array.declared_fill)
+                elif "_FillValue" not in known:
+                    why = "kept, though xarray takes it for missing, as the fill_value in .zarray"
+                    notes.assume(f"the number 0 in {_stream_name(array)}", why, _stream_name(array))
             array = replace(array, attributes=known)
             if array.shape[0] < rows:
                 raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")

@@ -6,6 +6,7 @@ chunk is reported.
 
 from __future__ import annotations
 
+import base64
 import bz2
 import json
 import lzma
@@ -233,6 +234,7 @@ class Array:
     chunks: the shape of a chunk.
     decode: decodes a chunk's bytes into an array of that shape.
     fill: the value of the elements of missing chunks; None if a missing chunk is an error.
+    declared_fill: the fill value as the description has it.
     attributes: the attributes whose meaning is known.
     """
 
@@ -245,6 +247,7 @@ class Array:
     separator: str
     decode: Callable[[bytes, np.ndarray], None]
     fill: Any
+    declared_fill: Any
     attributes: dict[str, Any] = field(default_factory=dict)
     _held: tuple[int, np.ndarray] | None = None
     _ahead: tuple[int, Future[np.ndarray]] | None = None
@@ -373,12 +376,30 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
     compressor = description.get("compressor")
     try:
         decode = find_decoder(compressor)
-        fill = None if not fills or description.get("fill_value") is None else dtype.type(description["fill_value"])
+        fill = _parse_fill(description.get("fill_value"), dtype) if fills else None
     except (TypeError, ValueError, OverflowError) as error:
         raise SourceError(f"{where}: {error}") from error
     if decode is None:
         return f"compressor {compressor!r:.60}"
-    return Array(store, key, shape, chunks, dtype, order, separator, decode, fill)
+    return Array(store, key, shape, chunks, dtype, order, separator, decode, fill, description.get("fill_value"))
+
+
+def _parse_fill(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Returns a description's fill value as an element of the array; None if there is none. A description has bytes in base64.
+
+    Raises:
+        ValueError, TypeError, OverflowError: the array cannot hold the value.
+    """
+    if value is None:
+        return None
+    if dtype.kind in "SU" and value == 0:
+        value = ""
+    if dtype.kind == "S" and isinstance(value, str):
+        value = base64.b64decode(value, validate=True)
+    fill = np.array(value).astype(dtype)[()]
+    if dtype.kind != "f" and fill != value:
+        raise ValueError(f"fill_value: expected a value of {dtype}, got {value!r:.60}")
+    return fill
 
 
 def _parse_sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:

@@ -264,6 +264,71 @@ def test_missing_chunks(tmp_path):
     check(filled, {"x": expected})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        ("S3", b"xyz"),
+        ("S3", b"\xff"),
+        ("S3", b""),
+        ("U3", "xyz"),
+        (">U3", "x"),
+        (">i2", -7),
+        ("?", True),
+        ("<f4", np.nan),
+        (">f2", np.inf),
+        ("<u8", 2**64 - 1),
+    ],
+)
+def test_the_fill_value_of_missing_chunks(dtype, fill, tmp_path):
+    """zarr writes bytes in base64, and NaN and infinity as words."""
+    store = write_zarr(tmp_path / "s", {"state": np.arange(17.0)}, ENDS)
+    group = zarr.open_group(store / "data", zarr_format=2)
+    group.create_array("x", shape=(17,), chunks=(4,), dtype=dtype, fill_value=fill)[8:] = np.zeros(9, dtype)
+    assert not (store / "data/x/0").exists()
+    values = group["x"][:3].tolist()
+    _, rows = Yields("zarr", store, rate_hz=10, missing_chunks="fill")[0]["x"]
+    rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
+    expected = [value.decode(errors="backslashreplace") if isinstance(value, bytes) else value for value in values]
+    np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("<i4", 1.5), ("|u1", 300), ("|S2", "eHl6"), ("|S2", "?"), ("<U2", "xyz"), ("|b1", 2)]
+)
+def test_a_fill_value_that_the_array_cannot_hold_is_refused(dtype, fill, tmp_path):
+    store = write_zarr(tmp_path / "s", {"state": np.arange(17.0), "x": np.zeros(17, dtype)}, ENDS)
+    change_description(store, "data/x", fill_value=fill)
+    check(Yields("zarr", store, rate_hz=10), {"state": np.arange(17.0)})
+    assert_refused(store, "data/x/.zarray: ", rate_hz=10, missing_chunks="fill")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill", "attributes", "expected"),
+    [
+        ("i2", -999, {}, [1, np.nan, 0, 3]),
+        ("i2", -999, {"scale_factor": 0.5}, [0.5, np.nan, 0, 1.5]),
+        ("f4", -999.0, {}, [1, np.nan, 0, 3]),
+        ("f4", "NaN", {}, [1, -999, 0, 3]),
+        ("i2", None, {}, [1, -999, 0, 3]),
+        ("i2", -999, {"_FillValue": 3}, [1, -999, 0, np.nan]),
+        ("i2", 0, {}, [1, -999, 0, 3]),
+    ],
+)
+@pytest.mark.parametrize("is_of_xarray", [True, False])
+def test_xarrays_missing_values_are_nan(dtype, fill, attributes, expected, is_of_xarray, tmp_path):
+    """xarray, which writes _ARRAY_DIMENSIONS, has a variable's _FillValue only as zarr's fill_value."""
+    stored = np.array([1, -999, 0, 3], dtype)
+    dimensions = {"_ARRAY_DIMENSIONS": ["time"]} if is_of_xarray else {}
+    store = write_zarr(tmp_path / "s", {"x": stored}, attributes={"data/x": attributes | dimensions})
+    change_description(store, "data/x", fill_value=fill)
+    yields = Yields("zarr", store, rate_hz=10)
+    if not is_of_xarray and "_FillValue" not in attributes:
+        expected = stored * attributes.get("scale_factor", 1)
+    np.testing.assert_array_equal(yields[0]["x"][1], expected)
+    names_zero = any(note.what == "the number 0 in x" for note in yields.notes.assumed)
+    assert names_zero == (is_of_xarray and fill == 0)
+
+
 @pytest.mark.parametrize(("separator", "name"), [(".", "1.0"), ("/", "1"), ("/", "1/0")])
 def test_a_chunk_linked_from_outside_is_not_taken_as_missing(separator, name, tmp_path):
     store = write_store(tmp_path / "s", {"x": np.full((17, 2), 7.0)}, separator=separator)
