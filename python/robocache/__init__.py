@@ -1,7 +1,8 @@
 """RoboCache: the GPU data engine for robot foundation models.
 
 :func:`ingest`, or a :class:`Writer`, stores robot recordings in a cache once. A :class:`Loader` makes aligned training batches
-of it, with a few kernel launches each. :func:`doctor` finds faults in recordings. The same kernels are plain functions:
+of it, each with one kernel launch, or a few with cameras. :func:`doctor` finds faults in recordings. The kernels are plain
+functions too:
 :func:`resample_trajectories`, :func:`fuse_multimodal`, :func:`voxelize_pointcloud`, :func:`voxelize_sparse`,
 :func:`voxel_downsample`, :func:`integrate_tsdf`, :func:`image_batch`.
 """
