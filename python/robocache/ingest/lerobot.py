@@ -35,6 +35,7 @@ from .lerobot_tables import (
     Lost,
     NullError,
     as_scalars,
+    count_nulls,
     find_videos,
     is_parquet,
     load_info,
@@ -353,7 +354,7 @@ def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -
             notes.count("nulls", f"{name}: -1", column.null_count)
             return np.asarray(pc.fill_null(column, NO_TEXT).to_numpy())
         if handling == "as it is":
-            notes.count("nulls", f"{name}: no rows in its episode", column.null_count)
+            notes.count("nulls", f"{name}: no rows in its episode", count_nulls(column))
             return None
         if not _has_floats(column.type):
             handling_by_column[name] = "float"
@@ -363,7 +364,7 @@ def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -
     except NullError as error:
         handling_by_column[name] = "as it is"
         raise WiderError(str(error)) from error
-    if count := episode.rows[name].null_count:
+    if count := count_nulls(episode.rows[name]):
         notes.count("nulls", f"{name}: NaN", count)
     return values
 

@@ -344,9 +344,20 @@ class NullError(SourceError):
 
 
 def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
-    """Returns a column as [rows, ...], with NaN in rows that are null; whole numbers and bools become float64."""
+    """Returns a column as [rows, ...], with NaN in rows and elements of lists that are null; whole numbers and bools become float64."""
     is_valid = table[name].is_valid()
-    values = to_numpy(table.filter(is_valid), name, where)
+    valid = table.filter(is_valid)
+    try:
+        values = to_numpy(valid, name, where)
+    except NullError:
+        column = valid[name]
+        try:
+            column = column.cast(_with_floats(column.type))
+        except pa.ArrowInvalid as error:
+            raise NullError(
+                f"{where}: column {name}: null beside numbers that float64 does not hold: {error}"
+            ) from error
+        values = to_numpy(pa.table({name: column}), name, where)
     if not len(values) and _is_list(table[name].type):
         raise SourceError(f"{where}: column {name}: all rows are null")
     floats = values if values.dtype.kind == "f" else values.astype(np.float64)
@@ -355,6 +366,32 @@ def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
     filled = np.full((len(table), *values.shape[1:]), np.nan, floats.dtype)
     filled[is_valid.to_numpy()] = floats
     return filled
+
+
+def _with_floats(dtype: pa.DataType) -> pa.DataType:
+    """Returns the type of a column with float64 as its values, or as the elements of its lists."""
+    if isinstance(dtype, pa.BaseExtensionType):
+        dtype = dtype.storage_type
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(_with_floats(dtype.value_type), dtype.list_size)
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(_with_floats(dtype.value_type))
+    return pa.list_(_with_floats(dtype.value_type)) if pa.types.is_list(dtype) else pa.float64()
+
+
+def count_nulls(column: pa.ChunkedArray) -> int:
+    """Returns how many rows of a column are null or have a null in their list."""
+    array = column.combine_chunks()
+    rows = np.arange(len(array))
+    has_null = np.zeros(len(array), bool)
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        has_null[rows[np.asarray(array.is_null())]] = True
+        if not _is_list(array.type):
+            return int(has_null.sum())
+        rows = np.repeat(rows, pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False))
+        array = array.flatten()
 
 
 def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:

@@ -450,6 +450,34 @@ def test_null_among_integers_makes_a_float_column_with_nan(version, rng, tmp_pat
     assert left_out["task_index: values of 1 rows"] == "null: -1 there"
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.int32(), 2), pa.list_(pa.int64()), pa.large_list(pa.int8()), pa.list_(pa.bool_())]
+)
+def test_null_in_a_list_of_integers_is_nan_there(kind, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), per_file=1)
+    is_bool = pa.types.is_boolean(kind.value_type)
+    rows = [[[1, 0], [0, 1], [1, 1]], [[0, 1], [None, 1], [1, None], None]]
+    for file, values in zip((FIRST, SECOND), rows, strict=True):
+        cells = [row and [cell if cell is None or not is_bool else bool(cell) for cell in row] for row in values]
+        rewrite(source / file, with_column("observation.level", pa.array(cells, kind)))
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
+    nan = np.nan
+    stream = dataset["observation.level"]
+    np.testing.assert_array_equal(stream.values, [[1, 0], [0, 1], [1, 1], [0, 1], [nan, 1], [1, nan], [nan, nan]])
+    assert stream.dtype == np.float64 and stream.attributes["methods"] == [[0, 2, "previous"]]
+    assert reasons(report.left_out)["observation.level: values of 3 rows"] == "null: NaN there"
+
+
+def test_null_in_a_list_of_integers_beyond_float64_leaves_out_the_episode(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), per_file=1)
+    rewrite(source / FIRST, with_column("observation.level", [[1, 2]] * 3))
+    rewrite(source / SECOND, with_column("observation.level", [[1, 2], [2**60 + 1, None], [3, None], [4, 5]]))
+    dataset, report = ingest_and_open(source, tmp_path / "cache")
+    assert dataset["observation.level"].values.tolist() == [[1, 2]] * 3
+    reason = reasons(report.left_out)["observation.level: values of 2 rows"]
+    assert reason == "null: no rows in its episode there"
+
+
 def test_null_among_integers_beyond_float64_leaves_out_the_column(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
     rewrite(source / SECOND, with_column("observation.count", [2**60 + 1, None, 3, 4]))
