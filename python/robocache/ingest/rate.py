@@ -44,6 +44,8 @@ CONTRADICTION = 2.0
 _WORDS = {*_RATES, *_PERIODS, *_SIMULATION_PERIODS, *STEPS}
 # The longest declared period that is taken as seconds: no robot is recorded more slowly, so a larger number counts milliseconds or else.
 _LONGEST_PERIOD_S = 1
+# Matches units of a clock in seconds, also "seconds since 1970-01-01"; not those of a rate, such as "s^-1".
+SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b(?!\s*(?:[\d/*^]|-\s*\d))")
 # The longest step between stamps that are taken as seconds.
 _LONGEST_STEP_S = 10.0
 # The most levels of objects in a description.

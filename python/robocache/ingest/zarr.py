@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
 from .methods import VECTOR_POSE
-from .rate import compare_rates, exact_ns, find_rate, nominal_time_ns, refuse_no_seconds, said_rates
+from .rate import SECONDS, compare_rates, exact_ns, find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, open_store, parts, read_json
 
@@ -47,7 +46,6 @@ _BYTES_AT_ONCE = 2**25
 _MOST_NAMES = 4096
 # The rate of this many first rows is compared with the declared one.
 _CLOCK_ROWS = 1000
-_SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b(?!\s*(?:[\d/*^]|-\s*\d))")
 # So many first rows show whether an array of floats is a camera.
 _CAMERA_ROWS = 16
 # No more than int64 nanoseconds can hold.
@@ -265,7 +263,7 @@ def _find_clock(
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype.str[1:] == "f8" and array.shape[1:] in ((), (1,)):
                 units = own_units(array.attributes, 1).get("units")
-                if units and not _SECONDS.match(str(units)):
+                if units and not SECONDS.match(str(units)):
                     hint = "rate_hz (--rate-hz) takes rows at a rate instead"
                     raise FileError(f"{array.where}: attribute units: expected seconds, got {units!r}; {hint}")
                 notes.assume("clock 'data/timestamp'", f"seconds, by its {'units' if units else 'name'}")

@@ -104,6 +104,25 @@ def test_two_episodes(rng, tmp_path):
     assert {"state/joint/velocity", "*.json"} <= names
 
 
+@pytest.mark.parametrize(
+    ("units", "is_read"), [("s", True), ("seconds", True), ("ms", False), ("microseconds", False), ("ns", False)]
+)
+@pytest.mark.parametrize("is_of_simulation", [True, False])
+def test_stamps_whose_units_contradict_their_numbers_are_refused(units, is_read, is_of_simulation, rng, tmp_path):
+    stamps = write(tmp_path / "a", rng, 1, {2: 8}, depth=False)[2]["timestamp"]
+    with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:
+        if is_of_simulation:
+            del file["timestamp"]
+            file["timestamp"] = np.arange(8) / 32
+            stamps = np.arange(8) * 31_250_000
+        file["timestamp"].attrs["units"] = units
+    if is_read if is_of_simulation else units == "ns":
+        assert read_all(tmp_path / "a", video=False)[0][0][1]["state/joint/position"][0].tolist() == stamps.tolist()
+    else:
+        expected = f"units: expected {'s' if is_of_simulation else 'ns'}, by the numbers, got '{units}'"
+        assert_refused(tmp_path / "a", expected, "rate_hz", video=False)
+
+
 def test_where_steps_overlap_the_latest_start_counts(rng, tmp_path):
     stamps = write(tmp_path / "a", rng, 1, {2: 8}, depth=False)[2]["timestamp"]
     info = tmp_path / "a/task_info/task_1.json"

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import FileError
+from ...feature_names import own_units
 from ..files import list_files, look_through, natural, read_whole
 from ..formats.hdf5 import PROPRIO, AgibotOptions
 from ..images import Images, Kinds
-from ..rate import exact_ns, find_rate, refuse_no_seconds, said_rates
+from ..rate import SECONDS, exact_ns, find_rate, refuse_no_seconds, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError, Texts, as_utf8
 from .beside import read_json
 from .columns import Clock, Column, count_rows, nominal, take_constants
@@ -31,6 +32,7 @@ from .droid import open_videos
 _MOST_ROWS = 1 << 22
 # Whole numbers between these, the years 2001 to 2128, are taken as nanoseconds since 1970.
 _EPOCH_NS = (1e18, 5e18)
+_NANOSECONDS = re.compile(r"(?i)\W*(ns|nsecs?|nanosec(ond)?s?)\b")
 _DEPTH = re.compile(r"(.+?)_?(\d+)\.png")
 
 
@@ -193,6 +195,11 @@ def _find_clock(
             raise SourceError(
                 f"{where}: expected nanoseconds since 1970 or seconds, got {values[:1].tolist()} of {values.dtype}; "
                 "rate_hz takes rows at a rate instead"
+            )
+        units = own_units(stamps.attributes, 1).get("units")
+        if units and not (SECONDS if unit == "s" else _NANOSECONDS).match(str(units)):
+            raise SourceError(
+                f"{where}: attribute units: expected {unit}, by the numbers, got {units!r}; rate_hz (--rate-hz) takes rows at a rate instead"
             )
         notes.assume("clock 'timestamp'", f"{'nanoseconds since 1970' if unit == 'ns' else 'seconds'}, by its numbers")
         return Clock(rows, lambda start, stop: time_ns[start:stop], "recorded", {"clock_source": f"timestamp, {unit}"})
