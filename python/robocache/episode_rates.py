@@ -37,8 +37,8 @@ def differ(first: float, second: float) -> bool:
 def rates_of_stamps(
     values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
 ) -> tuple[float, float, float] | None:
-    """Returns three rates in Hz: of the values, read as stamps, by their mean step and by their median step; and of the clock.
-    Returns None if the values are no stamps: they step back, are few, or count rows.
+    """Reads the values as stamps. Returns three rates in Hz: by their mean step, by their median step, and the clock's.
+    Returns None if the values are no stamps (they step back, are few, or count rows) or the clock does not advance.
 
     unit_ns: the values' unit. None: seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
     """
@@ -49,6 +49,8 @@ def rates_of_stamps(
         return None
     # The mean, because stamps may be rounded to whole units.
     clock_ns = float(np.diff(time_ns).mean())
+    if not clock_ns:
+        return None
     ratio = clock_ns / float(steps.mean())
     unit = unit_ns or min((1.0, 1e3, 1e6, 1e9), key=lambda ns: abs(np.log(ns / ratio)))
     return 1e9 / (float(steps.mean()) * unit), 1e9 / (float(np.median(steps)) * unit), 1e9 / clock_ns
@@ -67,12 +69,11 @@ def notes_of_rates(
             continue
         if window.rows:
             if differ(periods.min(), periods.max()) and _medians_differ(streams):
-                low, high = f"{1e9 / periods.max():.4g}", f"{1e9 / periods.min():.4g}"
-                slow_count = int((periods > periods.min() * _OTHER_RATE).sum())
+                slow = periods[periods > periods.min() * _OTHER_RATE]
                 yield (
-                    f"delta_timestamps['{key}'].rows: a row is not the same time in all episodes: {slow_count} of {len(periods)} "
-                    f"episodes have {low} rows a second or little more, the fastest {high}; offsets in seconds, without "
-                    "rows=True, are the same times in all"
+                    f"delta_timestamps['{key}'].rows: a row is not the same time in all episodes: {len(slow)} of {len(periods)} "
+                    f"episodes have at most {1e9 / slow.min():.4g} rows a second, the fastest {1e9 / periods.min():.4g}; offsets "
+                    "in seconds, without rows=True, are the same times in all"
                 )
         elif (
             window.method is None

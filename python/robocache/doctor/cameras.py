@@ -12,11 +12,11 @@ from ..dataset import EncodedFrames, Stream
 from ..errors import FrameError
 from ..findings import Finding
 from ..frames import is_labels
-from .streams import Clock, Survey
+from .streams import Survey
 
 SAMPLED = 24  # decoded frames per camera
 BLANK_RANGE = 4  # a frame is blank if its values (0 to 255) have at most this range
-BLACK = 16  # a blank frame is black if their mean is below this
+BLACK = 16  # a blank frame of uint8 is black if the mean of its values is below this
 FROZEN_ROWS, FROZEN_S = 10, 1.0  # frames are frozen if they repeat for this many rows and seconds
 SMALLEST = 16  # pixels per side
 _BYTES = 1 << 24  # frames are decoded and compared in parts of about this size
@@ -30,6 +30,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
         clock = survey.clocks[camera.name]
         rows = np.unique(np.linspace(0, camera.rows - 1, SAMPLED).astype(np.int64))
         blank: list[tuple[int, float]] = []
+        decoded_count = 0
         end_values: list[float] = []
         for row, pixels in _decode(camera, rows):
             if isinstance(pixels, FrameError):
@@ -41,6 +42,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                     advice="The file was changed after ingest: robocache inspect --verify says where. Ingest again.",
                 )
                 continue
+            decoded_count += 1
             if row in (0, camera.rows - 1):
                 end_values += [float(pixels.min()), float(pixels.max())]
             finite = pixels[np.isfinite(pixels)] if pixels.dtype.kind == "f" else pixels
@@ -51,15 +53,16 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
             survey.blank.add(camera.name)
         if blank and not is_labels(camera.name, camera.attributes):  # a valid empty mask has one label
             row, level = blank[0]
+            is_black = level < BLACK if camera.dtype == np.uint8 else level == 0
             yield Finding(
                 "warning",
                 "blank-frames",
-                f"{len(blank)} of {len(rows)} decoded frames show only {'black' if level < BLACK else 'one colour'}",
+                f"{len(blank)} of {decoded_count} decoded frames show only {'black' if is_black else 'one colour'}",
                 **clock.locate(row),
                 count=len(blank),
-                value=len(blank) / len(rows),
+                value=len(blank) / decoded_count,
                 expected=0.0,
-                advice="The camera was covered or absent, or it is a placeholder: leave it out, or draw from the episodes that have one.",
+                advice="The camera was covered or absent, or it is a placeholder: leave it out, or draw from episodes with its pictures.",
             )
 
 
@@ -69,7 +72,7 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
         clock = survey.clocks[camera.name]
         if camera.name in survey.blank or is_labels(camera.name, camera.attributes):
             continue  # check_frames reports blank frames; labels may stay the same while the robot moves
-        for begin, end in _repeats(camera, clock):
+        for begin, end in _repeats(camera):
             time = camera.time_ns
             seconds = int(time[end - 1] - time[begin]) / 1e9
             if seconds < FROZEN_S or not survey.others_move(camera, begin, end):
@@ -120,7 +123,7 @@ def _decode_one(camera: Stream, row: int) -> np.ndarray | FrameError:
         return error
 
 
-def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
+def _repeats(camera: Stream) -> Iterator[tuple[int, int]]:
     """Yields [begin, end) of each run of equal frames in an episode. For raw frames, every 16th pixel of every 16th line
     is compared."""
     values = camera.values

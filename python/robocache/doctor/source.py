@@ -40,8 +40,8 @@ _KINDS = (
     ),
 )
 TOLERANCE = 1e-3  # relative to the column's range
-# Relative to the largest value: the rounding of few digits in JSON, and the most that is allowed. Between them, float32 sums are
-# allowed 2^-24 for each row.
+# Errors allowed relative to the largest value are 2^-24 for each row, the rounding of float32 sums, but at least the first of
+# these, for JSON with few digits, and at most the second.
 ROUNDING = 1e-5, 1e-3
 
 
@@ -174,13 +174,13 @@ def _pixel_statistics(survey: Survey, file: Path, episode: int | None, statistic
             yield Finding(
                 "warning",
                 "source-statistics",
-                f"their largest value is {largest:.6g} there, but the pixels of a batch are from 0 to 1",
+                f"the largest value in {file.name} is {largest:.6g}, but the pixels of a batch are from 0 to 1",
                 episode=episode,
                 stream=camera.name,
                 value=largest,
                 expected=1.0,
                 file=str(file),
-                advice="LeRobot normalises its pixels, from 0 to 1, by them: divide them by 255, or compute them anew.",
+                advice="LeRobot normalises pixels from 0 to 1 by these statistics: divide them by 255, or compute them anew.",
             )
 
 
@@ -208,7 +208,7 @@ def _find_disagreement(
             return Finding(
                 "warning",
                 "source-statistics",
-                f"{key} of feature {worst} is {stored[worst]:.6g} there, but {computed[worst]:.6g} in the rows",
+                f"{key} of feature {worst} is {stored[worst]:.6g} in {file.name}, but {computed[worst]:.6g} in the rows",
                 episode=episode,
                 stream=name,
                 value=float(stored[worst]),

@@ -417,6 +417,12 @@ def test_stamps_beside_a_nominal_clock(stamps, severity, name, rng, tmp_path):
     assert [finding for finding in findings if finding[1] not in ("nominal-clock", "stuck")] == expected
 
 
+def test_stamps_beside_a_clock_that_does_not_advance(tmp_path):
+    streams = {"timestamp": (np.zeros(50, np.int64), np.arange(50) / 30)}
+    cache = robots.write(tmp_path / "cache", [streams], describe={"timestamp": {"clock": "nominal"}})
+    assert not robots.findings(robocache.doctor(cache), "rate-not-as-declared")
+
+
 def test_jitter_and_no_steady_rate(rng, tmp_path):
     n = 2000
     values = np.cumsum(rng.normal(size=(n, 3)), 0)
@@ -628,6 +634,7 @@ def test_text_and_clouds_are_not_checked_for_delays(rng, clean, tmp_path):
 
 
 def test_a_frame_that_does_not_decode(clean, tmp_path):
+    clean[-1]["top"][1][-1] = 0  # another of the 24 frames is blank
     cache = robots.write(tmp_path / "cache", clean)
     stream = robocache.open(cache).streams["top"]
     offset = int(stream.values.offsets[0])
@@ -636,8 +643,18 @@ def test_a_frame_that_does_not_decode(clean, tmp_path):
         file.seek(path.stat().st_size - int(stream.values.offsets[-1]) + offset + 40)
         file.write(b"\0" * 20)
     report = robocache.doctor(cache)
-    (finding,) = report.findings
-    assert (finding.severity, *robots.locations(report)[0]) == ("error", "undecodable-frame", 0, "top", 0)
+    undecodable, blank = report.findings
+    assert (undecodable.severity, *robots.locations(report)[0]) == ("error", "undecodable-frame", 0, "top", 0)
+    assert blank.message == "1 of 23 decoded frames show only black"
+
+
+@pytest.mark.parametrize(("metres", "colour"), [(2.0, "one colour"), (0.0, "black")])
+def test_blank_depth(metres, colour, tmp_path):
+    frames = np.full((50, 16, 16), metres, np.float32)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("depth", np.arange(50) * SECOND // 10, frames, codec="raw")
+    (finding,) = robots.findings(robocache.doctor(tmp_path / "cache"), "blank-frames")
+    assert finding.message == f"24 of 24 decoded frames show only {colour}"
 
 
 def test_equal_rows_at_an_end_and_the_next_begin_are_no_repetition(clean, tmp_path):
@@ -957,9 +974,9 @@ def test_statistics_that_count_infinities_are_a_finding(rng, tmp_path):
     without_inf = {name: getattr(np, f"nan{name}")(finite, axis=0).tolist() for name in ("mean", "std", "min", "max")}
     assert statistics_findings(tmp_path / "out", table, without_inf, without_inf) == []
     with_inf = without_inf | {"mean": [without_inf["mean"][0], math.inf], "max": [without_inf["max"][0], math.inf]}
-    for name, stored in (("whole", (with_inf, without_inf)), ("episode", (without_inf, with_inf))):
-        (finding,) = statistics_findings(tmp_path / name, table, *stored)
-        assert "mean of feature 1 is inf there" in finding.message
+    for file, stored in (("stats.json", (with_inf, without_inf)), ("episodes_stats.jsonl", (without_inf, with_inf))):
+        (finding,) = statistics_findings(tmp_path / file, table, *stored)
+        assert f"mean of feature 1 is inf in {file}" in finding.message
         assert finding.expected == pytest.approx(without_inf["mean"][1], rel=1e-12)
 
 

@@ -271,7 +271,8 @@ def write_rates(path, rates, clock="nominal", gap_s=0.0):
 @pytest.mark.parametrize(
     ("rates", "gap_s", "message"),
     [
-        ((60, 60, 10), 0.0, "1 of 3 episodes have 10 rows a second or little more, the fastest 60"),
+        ((60, 60, 10), 0.0, "1 of 3 episodes have at most 10 rows a second, the fastest 60"),
+        ((60, 60, 30, 10), 0.0, "2 of 4 episodes have at most 30 rows a second, the fastest 60"),
         ((60, 60, 50), 0.0, None),
         ((60, 60), 30.0, None),
     ],
