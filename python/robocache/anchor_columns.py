@@ -29,9 +29,9 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
 
     A stream of numbers with one feature is a column. Each feature of a wider stream is the column ``stream[index]``, and
     ``stream.feature`` if features have names. ``speed(stream)`` is the length of the change from the row before, per second. A
-    stream of texts is a column of str, and so are the texts of numbers: ``subtask`` of ``subtask_index``. ``task`` is the task's
-    text. Columns of the episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before the time,
-    or less than `snap_ns` after it; null before the first row.
+    stream of texts is a column of str, and so is ``subtask``, the texts for which numbers of ``subtask_index`` stand. ``task`` is
+    the task's text. Columns of the episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before
+    the time, or less than `snap_ns` after it; null before the first row.
     """
 
     def __init__(self, dataset: Dataset, snap_ns: int) -> None:
@@ -281,7 +281,9 @@ def as_ranges(argument: str, table: Any, dataset: Dataset) -> tuple[np.ndarray, 
         if unit == "s":
             ends = [float(number(name + column, value)) for column, value in ((start, first), (end, last))]
             if not all(math.isfinite(x) and abs(x) < 2**33 for x in ends):
-                raise errors.ArgumentError(f"{name}{start}, {end}: expected finite seconds, got {first} and {last}")
+                raise errors.ArgumentError(
+                    f"{name}{start}, {end}: expected seconds between -2^33 and 2^33, got {first} and {last}"
+                )
             origin = starts[episode] or 0
             ends = [min(max(origin + round(x * 1e9), -(2**63)), 2**63 - 1) for x in ends]
         else:

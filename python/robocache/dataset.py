@@ -121,12 +121,13 @@ class Stats(_Fields):
 
     `count` is the number of finite values; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
     those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field. In other statistics a
-    field may be None. Other quantiles are attributes too, by their percent: ``stats.q02``, ``stats.q99.5`` by ``getattr``.
+    field may be None. Other quantiles are attributes too, by their percent: ``stats.q02``, ``getattr(stats, "q99.5")``.
 
     Attributes:
         of: a description of the values; None if unknown.
         names: the features' names; None if unknown.
         units: the units of recorded values, from the stream's attributes; None if unknown.
+        absolute: whether the stream's attributes declare the values absolute, or relative (False); None if neither.
     """
 
     of: str | None = None
@@ -229,6 +230,8 @@ class EncodedFrames:
         return self.data[self.offsets[number] : self.offsets[number + 1]]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise errors.ArgumentError("copy: expected True or None, since decoding makes a new array, got False")
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def _decode(self, rows: Any) -> np.ndarray:
@@ -475,7 +478,7 @@ class Dataset:
             if not os.path.isdir(text) or os.path.lexists(os.path.join(text, "manifest.json")):
                 raise
             raise errors.FileError(
-                f"{text}: no cache: it has no manifest.json; `robocache ingest` makes one of a dataset"
+                f"{text}: no cache: it has no manifest.json; `robocache ingest` makes a cache of a dataset"
             ) from error
         self.path = os.path.abspath(text)  # a relative path would change its meaning with the working directory
         description = json.loads(_dataset_describe(self._handle))
@@ -546,7 +549,9 @@ class Dataset:
         except TypeError:
             raise errors.ArgumentTypeError(f"index: expected the number of an episode, got {index!r}") from None
         if not -self._episodes <= number < self._episodes:
-            raise errors.ArgumentError(f"index: expected an episode below {self._episodes}, got {number}")
+            raise errors.ArgumentError(
+                f"index: expected an episode in [-{self._episodes}, {self._episodes}), got {number}"
+            )
         number %= self._episodes
         return _ByStream(self._opened, self.streams, lambda stream: stream._episode(number))
 
@@ -583,7 +588,7 @@ class Dataset:
             )
         except pa.ArrowInvalid as error:
             raise errors.FileError(f"{self.path}/episodes.jsonl: {error}") from error
-        except pa.ArrowException as error:  # pyarrow does not work without a thread of its own
+        except pa.ArrowException as error:  # pyarrow could not start its own thread
             raise errors.Error(f"{self.path}/episodes.jsonl: pyarrow: {error}") from error
 
     def select(self, where: pyarrow.compute.Expression | Mapping[str, Any]) -> list[int]:
@@ -696,8 +701,8 @@ class Dataset:
         """Splits the episodes at random into parts, such as training and validation: ascending lists without a common
         episode.
 
-        The result depends only on the number of episodes, the shares and the seed, on every machine. New episodes move few
-        old ones to another part.
+        The result depends only on the number of episodes, the shares and the seed, on every machine; with `by` also on
+        which episodes have the same value. New episodes move few old ones to another part.
 
         Args:
             shares: the share of each part: floats that add up to at most 1, read as decimals (0.7 + 0.2 + 0.1 is 1), or whole
@@ -793,9 +798,8 @@ def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
     dataset = Dataset(path)
     if dataset._fingerprint != fingerprint:
         raise errors.FileError(
-            f"{path}: expected the cache that was pickled, of {episodes} episodes, got one of {len(dataset)} that was "
-            f"appended to or written since; open it again (episodes=range({episodes}) are the earlier ones of a cache that "
-            "was appended to)"
+            f"{path}: expected the cache as it was pickled, of {episodes} episodes, got one that has changed since, of "
+            f"{len(dataset)}; open it again (if it was only appended to, episodes=range({episodes}) are the earlier ones)"
         )
     return dataset
 

@@ -127,6 +127,8 @@ def test_rows_are_indexed_like_an_array(path, rng):
             stream[[row]]
     assert [frame.shape for frame in stream.values] == [(24, 32, 3)] * 6
     assert np.asarray(stream.values, np.float32).dtype == np.float32
+    with pytest.raises(ValueError, match="copy: expected True or None"):
+        stream.values.__array__(copy=False)
     assert repr(stream) == "Stream('cam', [6, 24, 32, 3] uint8 png rgb, 1e+09 Hz)"
     assert repr(stream.values) == "EncodedFrames([6, 24, 32, 3] uint8, 'cam')"
 

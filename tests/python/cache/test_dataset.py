@@ -65,7 +65,7 @@ def test_one_episode(path):
     assert ds.episode(-1)["gripper"][0].tolist() == [5]
     assert set(ds.episode(np.int64(1))) == {"joint.position", "gripper"}
     for index in (3, -4):
-        with pytest.raises(robocache.ArgumentError, match="index: "):
+        with pytest.raises(robocache.ArgumentError, match=rf"index: expected an episode in \[-3, 3\), got {index}"):
             ds.episode(index)
     with pytest.raises(robocache.ArgumentTypeError, match="index: "):
         ds.episode("first")
@@ -143,7 +143,7 @@ def test_a_pickle_of_a_changed_cache_is_refused(path, options):
         episode.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
     episodes_now = len(robocache.open(path))
     for pickled in saved:
-        with pytest.raises(robocache.FileError, match=rf"was pickled, of {len(ds)} .* got one of {episodes_now} "):
+        with pytest.raises(robocache.FileError, match=rf"was pickled, of {len(ds)} .* of {episodes_now};"):
             pickle.loads(pickled)
     assert copy.deepcopy(ds) is copy.copy(ds) is ds
     assert len(copy.deepcopy(loader)) == len(loader)

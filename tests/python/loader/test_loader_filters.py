@@ -327,6 +327,10 @@ def test_conditions_by_feature_names_and_texts(tmp_path):
         ({"keep": {"episode": [0, 9], "start_s": [0, 0], "end_s": [1, 1]}}, "^anchors.keep: row 1: episode.*9"),
         ({"keep": {"episode": [0], "start_s": [2], "end_s": [1]}}, "^anchors.keep: row 0: .*start_s.*2.*1"),
         ({"keep": {"episode": [0], "start_s": [float("nan")], "end_s": [1]}}, "^anchors.keep: row 0: .*nan"),
+        (
+            {"keep": {"episode": [0], "start_s": [0], "end_s": [1e10]}},
+            r"expected seconds between -2\^33 and 2\^33, got 0",
+        ),
         ({"keep": {"episode": [0], "start_s": [None], "end_s": [1]}}, "^anchors.keep: row 0: .*None"),
         ({"keep": {"episode": [0, 1], "start_row": [0], "end_row": [1]}}, "^anchors.keep: .*length"),
         ({"drop": [{"episode": 2, "start_row": 4, "end_row": 60}]}, "^anchors.drop: .*episode 2.*42.*60"),
