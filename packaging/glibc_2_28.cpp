@@ -11,7 +11,7 @@
 
 extern "C" {
 
-// Before glibc 2.33 these functions were in an archive, not in libc.so.6.
+// glibc 2.28 has stat, lstat, fstat, fstat64, atexit and pthread_atfork in an archive. They call these of libc.so.6.
 extern void* __dso_handle;
 int __cxa_atexit(void (*call)(void*), void* argument, void* object);
 int __register_atfork(void (*before)(), void (*parent)(), void (*child)(), void* object);
@@ -38,7 +38,7 @@ int pthread_atfork(void (*before)(), void (*parent)(), void (*child)()) {
   return __register_atfork(before, parent, child, &__dso_handle);
 }
 
-// Like the compiler's start files, this runs the functions that the library registered when it is unloaded, not later.
+// When the library is unloaded, this runs the functions that it registered by atexit, as the compiler's start files do.
 void __cxa_finalize(void* object);
 [[gnu::destructor]] static void robocache_unloaded() { __cxa_finalize(&__dso_handle); }
 

@@ -83,8 +83,8 @@ class _Owner:
 def from_numpy(array: npt.NDArray[Any]) -> Any:
     """Makes a tensor of the library from a numpy array, without a copy. The tensor keeps the array alive.
 
-    An array that numpy's own DLPack accepts is returned as it is, since DLPack is ten times as fast. numpy's DLPack refuses arrays
-    that are read-only, bool or bfloat16.
+    An array that numpy's own DLPack accepts is returned as it is, since DLPack is ten times as fast. numpy's DLPack refuses
+    bfloat16, and in some versions arrays that are read-only or bool.
     """
     refuse_mask(array)
     dtype, itemsize = array.dtype, array.itemsize

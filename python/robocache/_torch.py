@@ -35,7 +35,7 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def call_eagerly(operation: Operation, call: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    """Returns the results of a call, unless torch traces it; see `_call.call`."""
+    """Returns the results of a call that torch does not trace (else `_call.call` calls `dispatch`)."""
     flat = operation.flat(call, results)
     arrays = objects(flat)
     role = _role(arrays)
@@ -284,7 +284,7 @@ class _Operator:
     """The base of the operators of an operation and of its gradient. They support torch's transforms.
 
     `run`, `fake`, `remember` and `backward` are the functions that torch.library takes. `vmap` makes one call of all mapped
-    calls, with more rows, and passes it to `apply`: the operator, or the function for torch.func. `gradients` returns a
+    calls, with more rows, and passes it to `apply`: `dispatched`, or under torch.func this object. `gradients` returns a
     gradient for each argument, or a list of gradients for a list of tensors.
     """
 
@@ -369,7 +369,7 @@ class _Transformed(torch.autograd.Function):
 
 
 class _Recorded(torch.autograd.Function):
-    """A call without an operator, recorded for a backward pass: (operator, slots, call, results, tensors...)."""
+    """A call that skips torch's dispatcher, recorded for a backward pass: (operator, slots, call, results, tensors...)."""
 
     @staticmethod
     def forward(

@@ -24,7 +24,7 @@ CORRELATION = 0.5  # the least correlation of the rates of change, at the peak
 OPPOSITE = 0.7
 PIECES, PIECES_LEAST = 24, 5  # the most and the fewest pieces
 PIECE_S, PIECE_LEAST_S = 10.0, 4.0  # the longest and the shortest piece
-AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or the share SAME_LAG of the lag
+AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or SAME_LAG times the lag
 SAME_LAG = 0.2
 LATENCY_WARNING_S = 0.1
 FEATURES = 12  # the most features compared
@@ -64,7 +64,7 @@ class Latency:
 
 
 def check_latency(survey: Survey) -> Iterator[Finding]:
-    """Finds streams that make the motion of an earlier stream of the cache, but later or sooner."""
+    """Compares each stream with those before it in the cache. Finds the same motion at another time."""
     numbers_left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
     moving = [stream for stream in survey.floats if _may_move(stream, survey.clocks[stream.name])]
     compared: list[Stream] = []
@@ -107,7 +107,8 @@ def _find_pieces(clock: Clock, reference: Clock) -> list[tuple[slice, slice]]:
     begins, ends = np.maximum(clock.first_ns, reference.first_ns), np.minimum(clock.last_ns, reference.last_ns)
     spans = np.where((clock.rows > 0) & (reference.rows > 0), ends - begins, 0)
     possible: list[tuple[int, int, int]] = []
-    for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():  # after 11 hours of an episode none begins
+    for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():
+        # No piece begins after 11 hours of an episode.
         piece_count = max(1, int(spans[episode] // int(PIECE_S * 1e9)))
         length = int(spans[episode]) // piece_count
         possible += [(episode, int(begins[episode]) + k * length, length) for k in range(min(piece_count, 4096))]
@@ -192,7 +193,7 @@ def _correlate(
 def _rates(
     stream: Stream, rows: slice, features: list[int], time: np.ndarray, grid: np.ndarray, base: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns float64 ``[features, n]`` changes over `base` steps of the grid, each row of length 1, and each feature's share of
+    """Returns float64 ``[features, n]`` changes over `base` steps of the grid, each row of norm 1, and each feature's share of
     motion, 0 to 1: the correlation of one change with the next, which is 0 for noise."""
     values = stream.values[rows]
     values = values.reshape(len(values), -1)[:, features].astype(np.float64)
@@ -221,7 +222,7 @@ def _report(
     survey: Survey, stream: Stream, reference: Stream, features: list[tuple[int, int]], latency: Latency
 ) -> Iterator[Finding]:
     period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
-    part = f", by {len(features)} of its features" if len(features) < math.prod(stream.shape) else ""
+    part = f", over {len(features)} features" if len(features) < math.prod(stream.shape) else ""
     spread = max(abs(latency.high_s - latency.lag_s), abs(latency.low_s - latency.lag_s))
     lag_s = abs(latency.lag_s)
     if lag_s < max(period_s / 2, spread) or _is_copy(survey, stream, reference):

@@ -1,4 +1,4 @@
-"""The numbers that a report's page draws: a few hundred, for a recording of any length."""
+"""The numbers and small pictures that a report's page draws. However long the recording, they are few."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StreamPicture:
         name: the stream's name.
         period_ns: the median period.
         low, mean, high: the least, mean and largest period in each of 240 parts of the rows, in ns; NaN without periods.
-        histogram: the number of periods between `EDGES`; the outer bins include all periods beyond.
+        histogram: the number of periods over 0 between the `EDGES` of streams.py; the outer bins include all periods beyond.
         zeros: the number of periods of 0.
         features: name, min, q01, q50, q99 and max of the first 24 features that change.
         more: the number of further features that change.
@@ -63,7 +63,7 @@ class Pictures:
 
     Attributes:
         streams: the pictures of at most 64 streams.
-        borders: where each episode begins_ns and the last one ends, on the same axis; at most 300 episodes.
+        borders: where each episode begins and the last one ends, on the same axis; at most 300 episodes.
         seconds: the duration of these episodes together.
         episodes: the number of these episodes.
         strips: the strips of the first 16 cameras.

@@ -15,14 +15,14 @@ from ..view import WrappedText
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDEST = 100
-# The number of findings of a code that are shown by default. Notes of a code share one line, cut after two lines.
+# The number of findings of a code that are shown by default. Of notes only the first is shown, on at most two lines.
 _SHOWN = 3
 
 
 def show(report: Report, console: Console, *, lines: int | None = None) -> None:
     """Prints the verdict, then the findings by severity and code, the worst first.
 
-    lines: the findings shown for each code, with the advice. None: a few errors and warnings, and one short line for notes.
+    lines: the number of findings shown for each code. None: 3 errors and warnings, and the first note without its advice.
     """
     width = min(console.width, _WIDEST)
     counts = report.counts

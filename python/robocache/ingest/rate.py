@@ -23,8 +23,8 @@ _RATES = (
     "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",
     "recording_frequency", "record_fps",
 )  # fmt: skip
-# Rates by these names may be those of a sensor, such as a microphone's 16,000 Hz. Such a rate is that of the rows if it is at most
-# _MOST_GENERAL_HZ, and a rate by another name if it is at most _MOST_HZ.
+# Rates by these names may be those of a sensor, such as a microphone's 16,000 Hz. Such a rate counts as that of the rows up to
+# _MOST_GENERAL_HZ, a rate by another name up to _MOST_HZ.
 _GENERAL = ("frequency", "freq", "hz", "sample_rate", "sampling_rate")
 _MOST_GENERAL_HZ, _MOST_HZ = 1000, 10_000
 # A rate whose path contains one of these words is that of a sensor.
@@ -34,7 +34,7 @@ _SENSORS = re.compile(
 )
 # The names of the seconds from a row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
-# The names of the seconds of a simulation's step, if a name of STEPS beside them gives the number of steps in a row.
+# The names of the seconds of a simulation's step, if a name of STEPS beside them gives the number of such steps per row.
 _SIMULATION_PERIODS = ("dt", "timestep", "sim_dt", "physics_dt", "sim_timestep", "physics_timestep")
 STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_decimation")
 # Two rates that differ by more than this share are reported.
@@ -42,7 +42,7 @@ OTHER_RATE = 0.02
 # Two rates of which one is more than this many times the other are refused, if an option can choose between them.
 CONTRADICTION = 2.0
 _WORDS = {*_RATES, *_PERIODS, *_SIMULATION_PERIODS, *STEPS}
-# The longest declared period that is taken as seconds: no robot is recorded more slowly, so a larger number counts milliseconds or else.
+# The longest declared period that is taken as seconds: no robot is recorded more slowly, so a larger number has another unit.
 _LONGEST_PERIOD_S = 1
 # Matches units of a clock in seconds, also "seconds since 1970-01-01"; not those of a rate, such as "s^-1".
 SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b(?!\s*(?:[\d/*^]|-\s*\d))")
@@ -143,7 +143,7 @@ def refuse_no_seconds(stamps: np.ndarray, where: object) -> None:
     steps = steps[steps > 0]
     if len(steps) and (step := float(np.median(steps))) > _LONGEST_STEP_S:
         raise SourceError(
-            f"{where}: expected seconds, got steps of {step:g}; rate_hz (--rate-hz) takes rows at a rate instead"
+            f"{where}: expected seconds, got steps of {step:g}; give the rows a second with rate_hz (--rate-hz) instead"
         )
 
 
@@ -184,8 +184,9 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
 
 
 def described_rates(description: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Returns rates as :func:`said_rates` yields them, from the description of an environment with objects in objects. At depth 2 and below
-    a rate may be that of a camera or a sensor. So only rates whose names begin with "control" count there, unless no other rates do."""
+    """Returns rates as :func:`said_rates` yields them, from the description of an environment with objects in objects. From two
+    levels down a rate may be that of a camera or a sensor. So only rates whose names begin with "control" count there, unless no
+    other rates do."""
     rates: dict[str, float] = {}
     deep_rates: dict[str, float] = {}
     level = [(where, description)]
@@ -210,7 +211,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _word(name: str) -> str:
-    """Returns a name as the word in _WORDS that it is, such as "frame_skip" for "frameSkip"; other names in lower case."""
+    """Returns a name in snake case if _WORDS has that, such as "frame_skip" for "frameSkip", else in lower case."""
     snake = in_snake_case(name)
     return snake if snake in _WORDS else name.lower()
 
