@@ -34,7 +34,7 @@ struct ScanSteps {
   int64_t moved, still;
 };
 
-// Kernels for float or double. Each processes `count` numbers.
+// Kernels for float or double. `count` is the number of numbers, in copy_columns of rows.
 template <class Real>
 struct ColumnKernels {
   using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
@@ -50,7 +50,7 @@ struct ColumnKernels {
   int64_t (*sum)(const Real* numbers, int64_t count, double* lanes);
   int64_t (*sum_squares)(const Real* numbers, int64_t count, double mean, double* lanes);
 
-  // Writes the numbers' order keys. Widens `least` and `greatest` to include them.
+  // Writes the numbers' keys, as order_key() of core. Widens `least` and `greatest` to include them.
   void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);
 
   // Moves the keys that lie in any of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and
@@ -60,7 +60,7 @@ struct ColumnKernels {
   // The kernels below scan at most kScanBlock numbers.
   ScanSums<Real> (*add_up)(const Real* numbers, int64_t count, double centre);
 
-  // Count the numbers below each quantile, and those equal to it.
+  // Add the count of the numbers below each quantile, or equal to it.
   void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
   void (*count_equal)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& equal);
 
@@ -88,7 +88,7 @@ extern const cache::ColumnKernels<double> kDoubleColumns;
 
 namespace robocache::cache {
 
-// Chooses the kernels by the size of Real, so keys of integers use the kernels of float or double.
+// Chooses the kernels by the size of Real alone, because integers use keep_within().
 template <class Real>
 const auto& column_kernels() {
   if constexpr (sizeof(Real) <= 4) {

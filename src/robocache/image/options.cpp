@@ -200,10 +200,10 @@ void check_image_options(const ImageOptions& options, std::string_view prefix) {
     refuse(prefix, "shift: expected from 0 to 16384 pixels, got ", std::to_string(options.shift));
   }
   if (options.shift > 0 && options.crop) refuse(prefix, "shift: goes without crop, got both");
-  constexpr double kMostFactor = 1000;
-  check_range(options.brightness, option_name("brightness"), 0, kMostFactor);
-  check_range(options.contrast, option_name("contrast"), 0, kMostFactor);
-  check_range(options.saturation, option_name("saturation"), 0, kMostFactor);
+  constexpr double kLargest = 1000;  // of a factor, a standard deviation or a ratio
+  check_range(options.brightness, option_name("brightness"), 0, kLargest);
+  check_range(options.contrast, option_name("contrast"), 0, kLargest);
+  check_range(options.saturation, option_name("saturation"), 0, kLargest);
   check_range(options.hue, option_name("hue"), -0.5, 0.5);
   const auto check_probability = [&](double probability, const char* name) {
     if (!(probability >= 0 && probability <= 1)) {
@@ -215,12 +215,10 @@ void check_image_options(const ImageOptions& options, std::string_view prefix) {
   check_probability(options.erase, "erase");
   check_range(options.rotation, option_name("rotation"), -180, 180);
   constexpr double kLeastSigma = 0.01;
-  check_range(options.blur, option_name("blur"), kLeastSigma, kMostFactor);
-  if (options.blur.has_value() != (options.blur_kernel != 0)) {
-    refuse(prefix, "blur_kernel: goes with blur, got ", options.blur ? "none" : "it alone");
-  }
+  check_range(options.blur, option_name("blur"), kLeastSigma, kLargest);
+  if (!options.blur && options.blur_kernel != 0) refuse(prefix, "blur_kernel: goes with blur, got none");
   if (options.blur && (options.blur_kernel < 3 || options.blur_kernel > 63 || options.blur_kernel % 2 == 0)) {
-    refuse(prefix, "blur_kernel: expected an odd number of pixels from 3 to 63, got ",
+    refuse(prefix, "blur_kernel: with blur, expected an odd number of pixels from 3 to 63, got ",
            std::to_string(options.blur_kernel));
   }
   const auto check_erased = [&](bool is_set, const char* name) {
@@ -231,7 +229,7 @@ void check_image_options(const ImageOptions& options, std::string_view prefix) {
   check_erased(!options.erase_value.empty(), "erase_value");
   check_range(options.erase_scale, option_name("erase_scale"), 0, 1);
   constexpr double kLeastRatio = 0.001;
-  check_range(options.erase_ratio, option_name("erase_ratio"), kLeastRatio, kMostFactor);
+  check_range(options.erase_ratio, option_name("erase_ratio"), kLeastRatio, kLargest);
   for (const double value : options.erase_value) {
     if (!(value >= 0 && value <= 1)) {
       refuse(prefix, "erase_value: expected values from 0, black, to 1, got ", number_text(value));
