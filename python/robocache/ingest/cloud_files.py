@@ -140,6 +140,12 @@ def _parse_numbers(file: Path, cells: np.ndarray, kind: np.dtype[Any], first: in
         raise SourceError(f"{file}: point {first} or one after it: {error}") from error
 
 
+def _report_rest(opened: BinaryIO, notes: Notes) -> None:
+    """Reports content behind the points, except padding."""
+    if opened.read(_HEADER).strip(b"\0 \t\r\n"):
+        notes.leave_out("bytes behind the points", "more of them than the headers of PLY or PCD files declare")
+
+
 # ---- PLY ----
 
 
@@ -181,6 +187,8 @@ def _read_ply(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         notes.leave_out(f"element {name}", "no points: faces and the like are not kept")
     if columns is None:
         raise SourceError(f"{file}: expected an element vertex, found {', '.join(name for name, _, _ in elements)}")
+    if elements[-1][0] == "vertex":
+        _report_rest(opened, notes)
     return columns
 
 
@@ -237,6 +245,7 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         columns = _read_packed(file, opened, dtype, points)
     else:
         raise SourceError(f"{file}: expected DATA ascii, binary or binary_compressed, got {data!r:.40}")
+    _report_rest(opened, notes)
     if height > 1:
         notes.leave_out(f"the order of clouds in rows of {width}", "points stay in their order, row by row")
     viewpoint = header.get("VIEWPOINT", [])

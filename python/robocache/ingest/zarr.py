@@ -155,21 +155,7 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             if isinstance(array, str):
                 notes.leave_out(key, array)
                 continue
-            attributes = read_json(store, f"{key}/.zattrs") or {}
-            known = {
-                name: value
-                for name, value in attributes.items()
-                if declares(name) or may_say_colors(name) or name in (*PACKING, *FLAGS, UNSIGNED)
-            }
-            if others := sorted(attributes.keys() - known.keys()):
-                notes.leave_out(f"{key}: attributes", ", ".join(others))
-            if _XARRAY in attributes and is_number(array.declared_fill) and array.dtype.kind in "iuf":
-                if array.declared_fill:
-                    known.setdefault("_FillValue", array.declared_fill)
-                elif "_FillValue" not in known:
-                    why = "kept, though xarray takes it for missing, as the fill_value in .zarray"
-                    notes.assume(f"the number 0 in {_stream_name(array)}", why, _stream_name(array))
-            array = replace(array, attributes=known)
+            array = replace(array, attributes=_read_attributes(store, array, notes))
             if array.shape[0] < rows:
                 raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:
@@ -177,6 +163,25 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
                 notes.skip(f"{key}: rows {rows}-{array.shape[0] - 1}", SourceError(message))
             arrays.append(array)
     return arrays
+
+
+def _read_attributes(store: Store, array: Array, notes: Notes) -> dict[str, Any]:
+    """Returns the attributes of an array whose meaning is known; reports the others."""
+    attributes = read_json(store, f"{array.key}/.zattrs") or {}
+    known = {
+        name: value
+        for name, value in attributes.items()
+        if declares(name) or may_say_colors(name) or name in (*PACKING, *FLAGS, UNSIGNED)
+    }
+    if others := sorted(attributes.keys() - known.keys()):
+        notes.leave_out(f"{array.key}: attributes", ", ".join(others))
+    if _XARRAY in attributes and is_number(array.declared_fill) and array.dtype.kind in "iuf":
+        if array.declared_fill:
+            known.setdefault("_FillValue", array.declared_fill)
+        elif "_FillValue" not in known:
+            why = "kept, though xarray takes it for missing, as the fill_value in .zarray"
+            notes.assume(f"the number 0 in {_stream_name(array)}", why, _stream_name(array))
+    return known
 
 
 def _stream_name(array: Array) -> str:
@@ -201,7 +206,8 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
             if key.removeprefix(_META) in _COLUMNS:
                 notes.leave_out(key, "the episodes table has a column of that name")
                 continue
-            cells = array.rows(0, episodes)
+            attributes = _read_attributes(store, array, notes)
+            cells, _ = unpacked(key.removeprefix(_META), array.rows(0, episodes), attributes, notes)
             if cells.dtype.kind == "f":
                 columns[key.removeprefix(_META)] = [float(cell) if np.isfinite(cell) else None for cell in cells]
             else:

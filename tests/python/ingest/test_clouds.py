@@ -170,6 +170,29 @@ def test_pcd_with_rows_padding_a_viewpoint_and_colours(rng, tmp_path):
     assert set(yields.left_out) == {"the order of clouds in rows of 4", "viewpoints"}
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.pcd", "ascii"), ("a.pcd", "binary"), ("a.pcd", "binary_compressed"), ("a.ply", ""), ("a.ply", "<")],
+)
+@pytest.mark.parametrize("rest", ["points", "padding", ""])
+def test_points_behind_the_declared_ones_are_named(name, kind, rest, rng, tmp_path):
+    points = rng.normal(size=(6, 3)).astype("f4").view([("x", "f4"), ("y", "f4"), ("z", "f4")])[:, 0]
+    file = (write_pcd if name == "a.pcd" else write_ply)(tmp_path / name, points, kind)
+    is_text = kind in ("", "ascii")
+    with file.open("ab") as opened:
+        opened.write(
+            {
+                "points": b"1 2 3\n" if is_text else b"\0\0\x80?" * 3,
+                "padding": b"\n\n" if is_text else b"\0" * 9,
+                "": b"",
+            }[rest]
+        )
+    yields = Yields("clouds", tmp_path)
+    ((_, rows),) = [streams["points"] for streams in yields.episodes.values()]
+    np.testing.assert_array_equal(rows[0], points.view("f4").reshape(6, 3))
+    assert ("bytes behind the points" in yields.left_out) == (rest == "points")
+
+
 def test_float64_points_hold_integers_of_32_bits(rng, tmp_path):
     fields = [("x", "f8"), ("y", "f8"), ("z", "f8"), ("i", "u4"), ("stamp", "u8")]
     points = make_cloud(rng, 3, fields)

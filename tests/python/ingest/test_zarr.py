@@ -211,6 +211,22 @@ def test_a_rate_is_required(stamps, tmp_path):
     assert_refused(write_store(tmp_path / "s", {"timestamp": stamps}), "no data/timestamp", "--rate-hz", rate_hz=None)
 
 
+def test_scale_and_missing_values_of_meta_are_applied(tmp_path):
+    columns = {"mass": np.array([4, 6, 0, -9], "i2"), "grip": np.array([1.0, 2.0, 3.0, -9.0])}
+    store = write_zarr(tmp_path / "s", {"state": np.arange(17.0)}, ENDS)
+    for name, values in columns.items():
+        write_zarr(tmp_path / name, {"x": values})
+        (tmp_path / name / "data/x").rename(store / "meta" / name)
+    (store / "meta/mass/.zattrs").write_text(json.dumps({"scale_factor": 0.5, "add_offset": 1.0, "maker": "x"}))
+    (store / "meta/grip/.zattrs").write_text(json.dumps({"_ARRAY_DIMENSIONS": ["episode"]}))
+    change_description(store, "meta/mass", fill_value=None)
+    change_description(store, "meta/grip", fill_value=-9)
+    yields = Yields("zarr", store, rate_hz=10)
+    cells = [(metadata["mass"], metadata["grip"]) for metadata in yields.metadata.values()]
+    assert cells == [(3, 1), (4, 2), (1, 3), (-3.5, None)]
+    assert yields.left_out["meta/mass: attributes"] == "maker"
+
+
 def test_meta_becomes_columns(tmp_path):
     store = write_store(tmp_path / "s")
     meta = zarr.open_group(store, zarr_format=2)["meta"]
