@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -450,8 +451,10 @@ struct Topic::Plan {
   // Pushes an image that is a file. The row gets the file in the form that a cache stores.
   void push_file(Row& row, const FrameShape& shape, int64_t time_ns, int64_t arrival_ns) {
     // Formats of compressed_image_transport. In its files red and blue are exchanged, unless it compressed "bgr".
-    const bool is_rgb = description.format.starts_with("rgb") || description.format.starts_with("bgr");
-    if (is_rgb && description.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
+    std::string format(description.format);
+    std::ranges::transform(format, format.begin(), [](unsigned char c) { return std::tolower(c); });
+    const bool is_rgb = format.starts_with("rgb") || format.starts_with("bgr");
+    if (is_rgb && format.find("compressed bgr") == std::string::npos && shape.channels == 3) {
       throw Unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", description.format,
                   "', in whose files red and blue are exchanged");
     }

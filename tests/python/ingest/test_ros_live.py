@@ -330,9 +330,8 @@ def test_damaged_and_exchanged_files_are_refused():
     Image.fromarray(np.zeros((6, 10, 3), np.uint8)).save(file, "jpeg")
     ring = Ring((6, 10, 3), "uint8", codec="jpeg", **SPAN)
     topic = Topic("/cam", COMPRESSED, {"/cam": ring})
-    for k, (image_format, end) in enumerate(
-        [("jpeg", None), ("jpeg", -40), ("rgb8; jpeg compressed ", None), ("jpeg", 0)]
-    ):
+    exchanged = [("rgb8; jpeg compressed ", None), ("BGR8; jpeg compressed rgb8", None)]
+    for k, (image_format, end) in enumerate([("jpeg", None), ("jpeg", -40), ("jpeg", 0), *exchanged]):
         data = np.frombuffer(file.getvalue()[:end], np.uint8)
         msg = message(COMPRESSED, header=header(START + k), format=image_format, data=data)
         topic.take(serialize(COMPRESSED, msg))
