@@ -62,8 +62,8 @@ def check_boundaries(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 "episode-within",
-                f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {last_part.removeprefix('is_')} of an episode by this stream, "
-                "but lie inside an episode",
+                f"{count(len(inside), 'row')} in {count(len({*episodes[inside].tolist()}), 'episode')}: by this stream the "
+                f"{last_part.removeprefix('is_')} of an episode, but inside one",
                 episode=episode,
                 stream=stream.name,
                 row=row - int(starts[episode]),
@@ -113,8 +113,9 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
 
 def check_splits(survey: Survey) -> Iterator[Finding]:
     """Finds splits that share episodes."""
-    for first, second in combinations(survey.splits, 2):
-        shared = sorted(set(survey.splits[first]) & set(survey.splits[second]))
+    episodes_of = splits(survey)
+    for first, second in combinations(episodes_of, 2):
+        shared = sorted({*episodes_of[first]} & {*episodes_of[second]})
         if shared:
             yield Finding(
                 "error",
@@ -241,7 +242,7 @@ def _same_frames(camera: Stream, first: int, second: int) -> bool:
         return False
     values, compared = camera.values, (np.arange(3) * (a.stop - a.start - 1) // 2).tolist()
     if not isinstance(values, EncodedFrames):
-        return all(np.array_equal(values[a.start + row], values[b.start + row]) for row in compared)
+        return all(values[a.start + row].tobytes() == values[b.start + row].tobytes() for row in compared)
     offsets = values.offsets
     if not np.array_equal(np.diff(offsets[a.start : a.stop + 1]), np.diff(offsets[b.start : b.stop + 1])):
         return False
@@ -282,8 +283,8 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "error" if stream.name in tasks else "warning",
             "unknown-task",
-            f"{ranges(numbers)} {'have' if len(numbers) > 1 else 'has'} no text: {len(rows)} rows of "
-            f"{len(episodes)} episodes, {ranges(episodes)}",
+            f"{ranges(numbers)} {'have' if len(numbers) > 1 else 'has'} no text: {count(len(rows), 'row')} of "
+            f"{count(len(episodes), 'episode')}, {ranges(episodes)}",
             episode=episodes[0],
             stream=stream.name,
             row=int(rows[0] - stream.row_offsets[episodes_of_rows[0]]),

@@ -81,11 +81,10 @@ def _text(value: Any) -> str:
 def _counts(report: Report) -> str:
     rows = sum(stream["rows"] for stream in report.streams)
     seconds = max((stream["duration_s"] for stream in report.streams), default=0.0)
-    facts = [
-        (f"{number:,}", _many(number, severity).split()[1], severity) for severity, number in report.counts.items()
-    ]
-    facts += [(f"{report.episodes:,}", "episodes", "plain"), (f"{len(report.streams):,}", "streams", "plain")]
-    facts += [(f"{rows:,}", "rows", "plain"), (_duration(seconds), "recorded", "plain")]
+    numbers = [(number, severity, severity) for severity, number in report.counts.items()]
+    numbers += [(report.episodes, "episode", "plain"), (len(report.streams), "stream", "plain"), (rows, "row", "plain")]
+    facts = [(*_many(number, noun).split(), kind) for number, noun, kind in numbers]
+    facts.append((_duration(seconds), "recorded", "plain"))
     return (
         '<ul class="counts">'
         + "".join(f'<li class="{kind}"><b>{n}</b>{noun}</li>' for n, noun, kind in facts)
@@ -107,7 +106,7 @@ def _findings(report: Report) -> str:
 def _group(code: str, severity: str, findings: list[Finding], more: int) -> str:
     shown, folded = findings[:_SHOWN], findings[_SHOWN:]
     advice = findings[0].advice.partition("\n")[0]
-    lines = [_text(line) for finding in findings for line in finding.advice.split("\n")[1:]]
+    lines = dict.fromkeys(_text(line) for finding in findings for line in finding.advice.split("\n")[1:])
     lines_to_copy = f"<pre>{chr(10).join(lines)}</pre>" if lines else ""
     rest = f"<p>and {more:,} more</p>" if more else ""
     if folded:

@@ -30,7 +30,7 @@ def periods_plot(picture: StreamPicture) -> str:
         if np.isnan(picture.mean[run[0]]):
             continue
         upper = [plot.at(i + 0.5, min(picture.high[i], top) / scale) for i in run]
-        lower = [plot.at(i + 0.5, picture.low[i] / scale) for i in reversed(run)]
+        lower = [plot.at(i + 0.5, min(picture.low[i], top) / scale) for i in reversed(run)]
         middle = [plot.at(i + 0.5, min(picture.mean[i], top) / scale) for i in run]
         parts.append(f'<polygon class="band" points="{_points(upper + lower)}"/>')
         parts.append(f'<polyline class="line" points="{_points(middle)}"/>')
@@ -58,8 +58,8 @@ def histogram_plot(picture: StreamPicture) -> str:
         if count:
             x, y = plot.at(math.log(low), math.log10(count + 1))
             right, _ = plot.at(math.log(high), 0)
-            # Bins end at 1.5 P, from which a period is a gap, and at 10 P, from which it is a long gap.
-            kind = "bar" if high <= 1.55 else "bar odd" if high <= 10.2 else "bar bad"
+            # Periods are gaps from 1.5 P on, and long gaps from 10 P on.
+            kind = "bar" if low < 1.49 else "bar odd" if low < 9.99 else "bar bad"
             parts.append(
                 f'<rect class="{kind}" x="{x}" y="{y}" width="{max(right - x - 0.8, 1):.1f}" height="{bottom - y:.1f}"/>'
             )

@@ -20,6 +20,7 @@ ROWS_LEAST = 20
 _WHOLE = {"slerp", "pose", "previous", "nearest", "next"}
 # The names of four features, one a line, that number the components from 0 to 3.
 _NUMBERED = re.compile(r"(?i).*q\D*0\]?\n.*q\D*1\]?\n.*q\D*2\]?\n.*q\D*3\]?")
+_FLIP = -0.5  # a quaternion whose product with the row before is below this changes its sign, as in cache/scan.hpp
 _NUMBERS = 1 << 20  # numbers checked at once
 
 
@@ -81,7 +82,7 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
             + f":\n{mapping_line(stream.name, new_blocks)}"
             + (
-                "\n(of components 0 to 3 the first is w in most sources)"
+                "\n# of components 0 to 3 the first is w in most sources"
                 if any(_NUMBERED.fullmatch("\n".join(stream.names[f : f + 4])) for f in chosen)
                 else ""
             ),
@@ -100,6 +101,8 @@ def _are_rotations(survey: Survey, stream: Stream) -> bool:
         with np.errstate(invalid="ignore", over="ignore"):
             if not (np.abs(matrices @ matrices.swapaxes(2, 3) - np.eye(3)) <= UNIT).all():
                 return False
+        if (np.linalg.det(matrices) < 0).any():  # mirrored
+            return False
         first_matrix = matrices[:1] if first_matrix is None else first_matrix
         changes = changes or bool((matrices != first_matrix).any())
     return changes
@@ -141,7 +144,7 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
         consecutive = components if last_row is None else np.concatenate([last_row[:, is_unit], components])
         dots = (consecutive[1:] * consecutive[:-1]).sum(2)
         is_same_episode = ~is_first_row[rows.start + (last_row is None) : rows.stop]
-        sign_changes += ((dots < 0) & is_same_episode[:, None]).sum(0)
+        sign_changes += ((dots < _FLIP) & is_same_episode[:, None]).sum(0)
         last_row = components[-1:]
     return {
         int(f): (int(n), float(deviation))

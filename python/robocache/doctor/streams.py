@@ -16,9 +16,10 @@ from ..dataset import Dataset, Stream
 
 # A clock is steady if at least this share of its periods is within half a median period of the median.
 _STEADY = 0.8
-MOVING = 0.5  # a stream moves if at least this share of its rows changes
+_MOVING = 0.5  # a stream moves if at least this share of its rows changes
 _KEPT_BYTES = 1 << 28  # the most bytes that stay mapped
-EDGES = np.geomspace(0.05, 20, 53)  # the edges of histograms of periods, in median periods
+# The edges of histograms of periods, in median periods. Gaps begin at an edge, 1.5, and so do long gaps, at 10.
+EDGES = 1.5 * (10 / 1.5) ** (np.arange(-29, 23) / 16)
 
 _scan_clock, _array_of = _lib.function("scan_clock"), _lib.function("array_of")
 index_of = _lib.function("dataset_index_of")
@@ -96,7 +97,7 @@ class Clock:
     @cached_property
     def span_ns(self) -> np.ndarray:
         """The time from the first to the last row, float64 ``[episodes]``."""
-        span: np.ndarray = (self.last_ns - self.first_ns).astype(np.float64)
+        span: np.ndarray = (self.last_ns - self.first_ns).view(np.uint64).astype(np.float64)  # may exceed int64
         return span
 
     @cached_property
@@ -208,7 +209,7 @@ class Survey:
             has_others = True
             low, high = np.searchsorted(other.time_ns[rows], stream.time_ns[[begin, end - 1]]) + rows.start
             values = other.values[low:high].reshape(int(high - low), -1)
-            if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
+            if len(values) > 2 and rows_move(values):
                 return True
         return not has_others
 
@@ -235,6 +236,13 @@ def _same_clock(first: Stream, second: Stream) -> bool:
         and np.array_equal(first.row_offsets, second.row_offsets)
         and np.array_equal(first.time_ns, second.time_ns)
     )
+
+
+def rows_move(values: np.ndarray) -> bool:
+    """Whether enough rows ``[n, features]`` differ from the row before them. NaN after NaN is no difference."""
+    before, after = values[:-1], values[1:]
+    differs = (before != after) & ((before == before) | (after == after))
+    return bool(differs.any(1).mean() >= _MOVING)
 
 
 def is_action(name: str) -> bool:

@@ -53,9 +53,9 @@ def show(report: Report, console: Console, *, lines: int | None = None) -> None:
                 table.add_row(Text(" →", "dim"), Text(advice.splitlines()[0], "dim"))
             console.print(Text(title, "bold"))
             console.print(table, width=width)
-        for finding in findings:  # prints whole lines, for copying
-            for line in finding.advice.split("\n")[1:]:
-                console.print(Text(printable(line)), soft_wrap=True)
+        # Whole lines, for copying. Several findings of a stream have the same line.
+        for line in dict.fromkeys(line for finding in findings for line in finding.advice.split("\n")[1:]):
+            console.print(Text(printable(line)), soft_wrap=True)
     rows = sum(stream["rows"] for stream in report.streams)
     checked = (
         f"{count(report.episodes, 'episode')}, {count(len(report.streams), 'stream')}, {count(rows, 'row')}"

@@ -18,7 +18,7 @@ from ..feature_words import rotations_of
 from ..findings import Finding
 from ..ingest.mapping import toml
 from ..norm_stats import MIN_SPREAD
-from .streams import MOVING, Clock, Survey, feature_names, index_of, is_action
+from .streams import Clock, Survey, feature_names, index_of, is_action, rows_move
 
 # src/robocache/cache/scan.hpp has the thresholds of the pass itself.
 STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows
@@ -47,7 +47,7 @@ class Scan:
         ranks: int64 ``[features, 2, 5]``: the number of values below each stored quantile, and the number not above it.
         runs: by feature, (first row, one past the last row) of long repetitions.
         jumps: by feature, (row, kind, size) of spikes, wraps and steps.
-        bad: by (episode, "nan" or "infinite"): number, first row, features.
+        bad: by (episode, "nan" or "infinite"): number, first row, features. Columns of nothing but NaN are left out.
         outside, norms, flips: by feature (for a quaternion its first): number, first row, worst value.
     """
 
@@ -131,7 +131,10 @@ def scan(stream: Stream, survey: Survey) -> Scan:
         result.runs[feature].append((begin, end))
     for f, row, kind, size in jumps.tolist():
         result.jumps[int(f)].append((int(row), ("spike", "wrap", "step")[int(kind)], size))
-    for feature, episode, is_nan, number, row in bad.astype(np.int64).tolist():
+    bad = bad.astype(np.int64)
+    has_values = number > 0
+    has_values[bad[bad[:, 2] == 0, 0]] = True  # infinite ones
+    for feature, episode, is_nan, number, row in bad[has_values[bad[:, 0]]].tolist():
         key = (episode, "nan" if is_nan else "infinite")
         before, first, features = result.bad.get(key, (0, row, set()))
         result.bad[key] = (before + number, min(first, row), features | {feature})
@@ -192,14 +195,11 @@ def _find_not_finite(scanned: Scan) -> Iterator[Finding]:
             advice="The source has this column but never filled it: leave it out.",
         )
     for (_, code), (number, row, features) in scanned.bad.items():
-        if features <= empty:
-            continue
-        affected = sorted(features - empty)
         what = "NaN" if code == "nan" else "infinite"
         yield Finding(
             "error",
             f"{code}-value" if code == "infinite" else "nan",
-            f"{count(number, f'{what} value')} from this row on: {feature_names(scanned.stream, affected)}",
+            f"{count(number, f'{what} value')} from this row on: {feature_names(scanned.stream, sorted(features))}",
             **scanned.clock.locate(row),
             count=number,
             value=number,
@@ -236,11 +236,12 @@ def _find_constant(scanned: Scan) -> Iterator[Finding]:
     all_features = len(constant) == len(scanned.number)
     are_floats = scanned.stream.dtype.kind not in "biu" and not _is_covariance(scanned.stream, 0)
     is_sent_once = int(scanned.clock.rows.max()) <= 1  # such as a camera's parameters or a fixed transform
+    where = "" if (scanned.number[constant] == scanned.stream.rows).all() else " where it is finite"
     is_dead = all_features and len(constant) > 1 and are_floats and not is_sent_once
     yield Finding(
         "warning" if is_dead else "note",
         "constant",
-        "one value in all rows" + ("" if all_features else f": {feature_names(scanned.stream, constant)}"),
+        f"one value in all rows{where}" + ("" if all_features else f": {feature_names(scanned.stream, constant)}"),
         stream=scanned.stream.name,
         count=len(constant),
         value=float(scanned.low[constant[0]]),
@@ -332,7 +333,7 @@ def _find_stuck(scanned: Scan, survey: Survey) -> Iterator[Finding]:
 def _columns_move(scanned: Scan, begin: int, end: int, features: list[int]) -> bool:
     rows = scanned.stream.values[begin:end].reshape(end - begin, -1)
     others = np.delete(rows, features, axis=1)
-    return bool((np.diff(others, axis=0) != 0).any(1).mean() >= MOVING) if others.shape[1] else True
+    return rows_move(others) if others.shape[1] else True
 
 
 # By the kind of jump: severity, code, message and advice.
@@ -485,7 +486,7 @@ def _report_vectors(scanned: Scan, vectors: dict[int, tuple[int, int]]) -> Itera
 def _mapping_of_angles(stream: Stream, methods: list[list[Any]]) -> str:
     has_degrees = any(method == "previous" and stop == start + 1 for start, stop, method in methods)
     return f":\n{mapping_line(stream.name, methods)}" + (
-        "\n(degrees have no method: the row before is held)" if has_degrees else ""
+        "\n# degrees have no method: the row before is held" if has_degrees else ""
     )
 
 

@@ -342,6 +342,23 @@ def test_constant_and_absent_columns(clean, tmp_path):
     ]
 
 
+def test_nan_beside_a_column_of_nothing_but_nan(tmp_path):
+    values = np.arange(20.0).reshape(10, 2) ** 2
+    values[:, 0] = values[5:7, 1] = np.nan
+    report = robots.examine(tmp_path / "cache", [{"s": (np.arange(10) * SECOND, values)}])
+    (finding,) = robots.findings(report, "nan")
+    assert (finding.row, finding.count) == (5, 2)
+    assert finding.message == "2 NaN values from this row on: feature 1"
+
+
+def test_a_constant_column_with_nan_is_not_one_value_in_all_rows(tmp_path):
+    values = np.full((10, 1), 3.0)
+    values[4] = np.nan
+    report = robots.examine(tmp_path / "cache", [{"s": (np.arange(10) * SECOND, values)}])
+    (finding,) = robots.findings(report, "constant")
+    assert finding.message == "one value in all rows where it is finite"
+
+
 def test_columns_that_flicker(clean, rng, tmp_path):
     """The spread is too small for a normalisation; integers are not normalised."""
     for streams in clean:
@@ -445,6 +462,25 @@ def test_frames_against_rows(rng, tmp_path):
     assert {code for code, *_ in locations} == {"frame-count", "gap"}
 
 
+def test_a_sensor_of_nothing_but_nan_does_not_move(rng, tmp_path):
+    time = np.arange(100) * SECOND // 20
+    stuck = rng.normal(size=(100, 2))
+    stuck[30:70] = stuck[30]
+    streams = {"s": (time, stuck), "other": (time, np.full((100, 1), np.nan))}
+    assert not robots.findings(robots.examine(tmp_path / "still", [streams]), "stuck")
+    streams["other"] = (time, rng.normal(size=(100, 1)))
+    assert robots.findings(robots.examine(tmp_path / "moving", [streams]), "stuck")
+
+
+def test_splits_of_lerobot_that_share_episodes(clean, tmp_path):
+    provenance = {"format": "lerobot", "lerobot": {"splits": {"train": "0:3", "val": "2:4"}}}
+    metadata = [{"source_episode_index": number} for number in range(4)]
+    report = robots.examine(tmp_path / "cache", clean, metadata, provenance=provenance)
+    assert [(f.code, f.message) for f in report.findings] == [
+        ("split-leak", "in both splits train and val: episodes 2")
+    ]
+
+
 def test_splits_with_equal_episodes(clean, tmp_path):
     recordings = robots.with_fault(clean, copy_episode)
     metadata = [{"split": name} for name in ("train", "train", "train", "val")]
@@ -525,6 +561,18 @@ def test_episodes_at_rest_are_no_copies(moves, tmp_path):
     episode = {"state": (np.arange(50) * SECOND, np.arange(50.0) * moves)}
     findings = robots.examine(tmp_path / "cache", [episode, episode]).findings
     assert ("repeated-episode" in {f.code for f in findings}) == moves
+
+
+def test_depth_with_nan_repeats(rng, tmp_path):
+    depth = rng.random((10, 8, 8, 1)).astype(np.float32)
+    depth[:, 0, 0] = np.nan
+    time = np.arange(10) * SECOND
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for _ in range(2):
+            with writer.episode() as episode:
+                episode.append("depth", time, depth, codec="raw")
+                episode.append("state", time, np.arange(10.0) ** 2)
+    assert robots.findings(robocache.doctor(tmp_path / "cache"), "repeated-episode")
 
 
 @pytest.mark.parametrize("codec", ["raw", "png"])
@@ -888,6 +936,20 @@ def test_undeclared_matrices_are_named_with_a_mapping(shape, rng, tmp_path):
     findings = [f for f in report.findings if "without-method" in f.code]
     assert [(f.code, f.stream) for f in findings] == [("matrix-without-method", "at")]
     assert findings[0].advice.endswith(f'streams."at".methods = [[0, {math.prod(shape)}, "previous"]]')
+
+
+def test_mirrored_matrices_are_no_rotations(rng, tmp_path):
+    mirrored = Rotation.from_rotvec(rng.normal(size=(50, 3))).as_matrix() * [1, 1, -1]
+    report = robots.examine(tmp_path / "cache", [{"m": (np.arange(50) * 10**7, mirrored)}])
+    assert not robots.findings(report, "matrix-without-method")
+
+
+def test_large_turns_are_no_changes_of_sign(tmp_path):
+    half = np.radians(np.where(np.arange(50) % 2, 100, 0))  # the products of neighbours are cos(100 degrees), -0.17
+    turns = np.stack([0 * half, 0 * half, np.sin(half), np.cos(half)], axis=1)
+    report = robots.examine(tmp_path / "cache", [{"s": (np.arange(50) * 10**7, turns)}])
+    (finding,) = robots.findings(report, "quaternion-without-method")
+    assert finding.value == 0 and "sign" not in finding.message
 
 
 def test_the_suggested_mapping_keeps_the_streams_other_methods(rng, tmp_path):

@@ -21,6 +21,7 @@ import PIL.Image
 import pytest
 import robots
 from html_page import Page
+from robocache.doctor import pictures, plots
 from robocache.findings import Finding, Report, load
 
 import robocache
@@ -234,6 +235,36 @@ def test_the_page_is_complete_and_loads_nothing(cache):
     for table in re.findall(r"<table>.*?</table>", text, re.S):
         assert 'scope="col"' in table
     assert all('role="img"' in svg and "<title>" in svg for svg in re.findall(r"<svg.*?</svg>", text, re.S))
+
+
+def test_periods_are_gaps_from_one_and_a_half_medians_on():
+    for period, kind in ((1.0, "bar"), (1.49, "bar"), (1.51, "bar odd"), (9.9, "bar odd"), (10.1, "bar bad")):
+        histogram, _ = np.histogram([period], plots.EDGES)
+        nothing = np.empty(0)
+        svg = plots.histogram_plot(pictures.StreamPicture("s", 1.0, nothing, nothing, nothing, histogram))
+        assert re.findall('rect class="([^"]*)"', svg) == [kind]
+
+
+def test_a_mapping_of_several_findings_is_shown_once(rng, tmp_path, capsys):
+    turns = np.cumsum(0.05 + rng.normal(size=(400, 2)) * 0.005, axis=0)
+    angles = np.mod(turns + np.pi, 2 * np.pi) - np.pi
+    cache = robots.write(tmp_path / "cache", [{"s": (np.arange(400) * 10**7, angles)}])
+    report = robocache.doctor(cache)
+    assert [f.code for f in report.findings] == ["angle-wrap"] * 2
+    assert report.html().count("methods = [[0, 1,") == 1
+    assert run(capsys, "doctor", cache)[1].count("methods = [[0, 1,") == 1
+
+
+def test_the_longest_episode_has_a_duration(tmp_path):
+    stamps = np.array([-(2**62), 2**62], np.int64)
+    report = robots.examine(tmp_path / "cache", [{"s": (stamps, np.arange(2.0))}])
+    assert report.streams[0]["duration_s"] == 2**63 / 1e9
+
+
+def test_the_page_of_one_episode_counts_one_episode(tmp_path):
+    report = robots.examine(tmp_path / "cache", [{"s": (np.arange(1), np.arange(1.0))}])
+    for noun in ("episode", "stream", "row"):
+        assert f"<b>1</b>{noun}<" in report.html()
 
 
 def test_the_page_counts_thousands(cache):
