@@ -239,11 +239,13 @@ def store(report: Report, cache: str | os.PathLike[str]) -> None:
     """Writes doctor.json into the cache. It appears only when it is complete. If it cannot be written, `not_stored` has the
     reason."""
     path = Path(cache, FILE)
-    text = json.dumps({**report.to_dict(), "path": Path(cache).resolve().name}, indent=1, allow_nan=False)
-    for folder in {Path(cache).parent, Path(cache).resolve().parent} - {Path("."), Path("/")}:
-        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # private, and the cache may be given to others
+    stored = report.to_dict() | {"path": Path(cache).resolve().name}
+    for folder in {Path(cache).absolute().parent, Path(cache).resolve().parent} - {Path("/")}:
+        for finding in stored["findings"]:  # the folder is private, and the cache may be given to others
+            texts = {key: x for key, x in finding.items() if isinstance(x, str) and key != "stream"}
+            finding.update({key: text.replace(f"{folder}{os.sep}", "") for key, text in texts.items()})
     try:
-        write_whole(path, text + "\n")
+        write_whole(path, json.dumps(stored, indent=1, allow_nan=False) + "\n")
         report.stored, report.not_stored = str(path), None
     except OSError as error:
         report.not_stored = f"{path}: {error.strerror or error}"

@@ -96,6 +96,17 @@ def test_text_is_shown_as_text_without_a_rate(tmp_path):
 # ---- the record in the cache ----
 
 
+def test_a_record_keeps_the_names_of_streams_that_begin_with_the_caches_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = "robot/joint", f"{tmp_path}/robot/imu"
+    robots.write("robot/cache", [{name: (np.arange(9) * 10**8, np.full(9, np.nan)) for name in names}])
+    report = robocache.doctor("robot/cache")
+    stored = load("robot/cache")
+    assert {finding.stream for finding in report.findings} >= {*names}
+    assert stored.streams == report.streams
+    assert [finding.stream for finding in stored.findings] == [finding.stream for finding in report.findings]
+
+
 def test_a_record_is_valid_until_the_cache_changes(cache, rng):
     report = robocache.doctor(cache)
     assert report.stored == str(cache / "doctor.json")
