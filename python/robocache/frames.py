@@ -57,7 +57,7 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
         pixels = pixels[..., None]
     if pixels.ndim != 4:
         raise errors.ArgumentError(f"frames: expected [n, H, W] or [n, H, W, C], got {list(pixels.shape)}")
-    pixels = np.ascontiguousarray(pixels)
+    pixels = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     if codec == "raw":
         return _as_raw(pixels)
     result = _encode(_lib.from_numpy(pixels), _lib.text("codec", codec), whole("quality", quality), subsampling)
@@ -149,14 +149,19 @@ def indices_of(file: bytes) -> bytes:
         if kind in (b"IDAT", b"IEND", b"eXIf"):
             chunks.append((kind, file[offset + 8 : offset + 8 + size]))
         offset += 12 + size
-    grey = file[:8] + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
+    grey = file[:8] + b"".join(_chunk(kind, data) for kind, data in chunks)
     if bits == 8:
         return grey
     encoded = take([grey])  # decoding spreads grey of few bits over 0 to 255
     pixels = decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, range(1))
-    return encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
+    indices = encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
+    end = 33  # of IHDR
+    return indices[:end] + b"".join(_chunk(kind, data) for kind, data in chunks if kind == b"eXIf") + indices[end:]
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    """Returns a chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 # Words for cameras whose pixels are measurements instead of colours.

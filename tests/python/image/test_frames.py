@@ -71,6 +71,14 @@ def test_raw_frames_are_their_pixels(rng, dtype):
     np.testing.assert_array_equal(frames.decode("raw", pixels, None, (4, 6, 1), dtype, [3])[0, ..., 0], pixels[3])
 
 
+@pytest.mark.parametrize(("dtype", "codec"), [(">u2", "raw"), (">f4", "raw"), (">u2", "png")])
+def test_pixels_of_the_other_byte_order_keep_their_values(dtype, codec):
+    pixels = np.array([[[1, 2, 300], [4, 5, 6]]], dtype)
+    encoded = frames.encode(pixels, codec)
+    decoded = frames.decode(codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, [0])
+    np.testing.assert_array_equal(decoded[0, ..., 0], [[1, 2, 300], [4, 5, 6]])
+
+
 def test_encode_takes_lists_and_arrays_with_gaps(rng):
     pixels = rng.integers(0, 255, (3, 20, 60, 3)).astype(np.uint8)
     encoded = frames.encode(pixels[::2, ::2, ::3])

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_files import BOOKKEEPING, Episode, write_lerobot
 from PIL import Image, ImageOps
+from robocache.frames import indices_of
+from robocache.turns import Turn, turn_of_file
 from ros_files import START, header, message, write_mcap
 from test_ros_video import decode, encode, write_video_messages
 from video_files import HEIGHT, WIDTH, image_bytes, picture, read_video, write_video
@@ -172,3 +174,14 @@ def test_h264_display_orientation(tmp_path):
     assert rotation_reasons(report) == ["turned by 270 degrees clockwise, as the video says"]
     pixels = robocache.open(tmp_path / "cache").streams["/cam/video"].values[:]
     np.testing.assert_array_equal(pixels, np.rot90(decode(plain, "h264"), axes=(1, 2)))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_indices_of_a_palette_keep_their_orientation(bits):
+    data = Image.Exif()
+    data[0x0112] = 6
+    image = Image.new("P", (3, 2))
+    image.putpalette(bytes(3 * 2**bits))
+    file = io.BytesIO()
+    image.save(file, "PNG", bits=bits, exif=data)
+    assert turn_of_file(indices_of(file.getvalue())) == Turn(True, False, True)
