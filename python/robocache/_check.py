@@ -48,6 +48,14 @@ def number(name: str, value: Any) -> float:
         raise errors.ArgumentTypeError(f"{name}: expected a number, got {value!r}") from None
 
 
+def real(name: str, value: Any) -> float:
+    """Returns a number as float."""
+    try:
+        return float(number(name, value))
+    except OverflowError:
+        raise errors.ArgumentError(f"{name}: expected a number that float64 holds, got {value!r}") from None
+
+
 def whole(name: str, value: Any) -> int:
     """Returns a whole number as int, within int64."""
     result = value

@@ -172,7 +172,7 @@ class Affine:
         torch: Any = _lib.torch_module()
         rows: Any = dataset_index
         if torch is None or not isinstance(rows, torch.Tensor):
-            rows = np.asarray(rows)
+            rows = np.asarray(rows, None if len(rows) else np.int64)
         if "int" not in str(rows.dtype):
             raise errors.ArgumentTypeError(f"dataset_index: expected integers, got {rows.dtype}")
         if tuple(rows.shape) != tuple(x.shape[:1]) or x.ndim < self.scale.ndim:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import number, whole
+from ._check import real, whole
 from .conditions import as_expression, true_rows
 from .dataset import Dataset, Stream
 from .tasks import MomentTexts, last_rows, task_streams, texts_of_numbers
@@ -279,7 +279,7 @@ def as_ranges(argument: str, table: Any, dataset: Dataset) -> tuple[np.ndarray, 
         if not 0 <= whole(f"{name}episode", episode) < len(dataset):
             raise errors.ArgumentError(f"{name}episode: expected one of the {len(dataset)} episodes, got {episode}")
         if unit == "s":
-            ends = [float(number(name + column, value)) for column, value in ((start, first), (end, last))]
+            ends = [real(name + column, value) for column, value in ((start, first), (end, last))]
             if not all(math.isfinite(x) and abs(x) < 2**33 for x in ends):
                 raise errors.ArgumentError(
                     f"{name}{start}, {end}: expected seconds between -2^33 and 2^33, got {first} and {last}"

@@ -103,7 +103,9 @@ class EpisodeLoader(BatchesInOrder):
         **options: Any,
     ) -> None:
         own_arguments = {name: value for name, value in locals().items() if name not in ("self", "dataset", "options")}
-        self._arguments = {name: copied(value) for name, value in {**own_arguments, **options}.items()}
+        options = {name: copied(value) for name, value in options.items()}
+        self._arguments = {name: copied(value) for name, value in own_arguments.items()} | options
+        delta_timestamps = self._arguments["delta_timestamps"]
         if form not in _FORMS:
             raise errors.ArgumentError(f"form: expected 'padded' or 'packed', got {form!r}")
         self._packed = form == "packed"

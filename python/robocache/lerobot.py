@@ -34,7 +34,7 @@ from .ingest.formats.lerobot import INDEX_COLUMNS
 from .iteration import Iteration
 from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache
 from .loader import Loader, LoaderWarning
-from .loader_options import as_anchors, as_window
+from .loader_options import as_anchors, as_window, of_type
 from .norm_stats import beyond_pixels, misfits, warn_of_misfits
 from .options import Anchors, Memory, Ranks, Window, copied
 from .sources import Source, select_episodes
@@ -98,7 +98,7 @@ class LeRobotLoader(Loader):
         features = {name: stream for name, stream in streams.items() if name not in INDEX_COLUMNS}
         cameras = [name for name, stream in features.items() if stream.frames is not None]
         dtypes = {name: stream.dtype for name, stream in features.items() if name not in cameras}
-        default = options.pop("default", None) or Window()
+        default = of_type("default", options.pop("default", None), Window)
         windows = {name: _window_from_default(name, stream, default) for name, stream in streams.items()}
         requested = []
         for name, window in (delta_timestamps or {}).items():

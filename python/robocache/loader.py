@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from . import _lib, errors
-from ._check import number, whole, wholes
+from ._check import real, whole, wholes
 from ._operation import Array
 from ._printable import printable, warn
 from .actions.conversions import as_recorded
@@ -100,7 +100,7 @@ class _Change(NamedTuple):
 def _check_weights(weights: Any) -> dict[str, float]:
     if not isinstance(weights, Mapping):
         raise errors.ArgumentTypeError(f"weights: expected {{name of a source: weight}}, got {weights!r}")
-    return {_lib.text("weights", name): float(number(f"weights[{name!r}]", x)) for name, x in weights.items()}
+    return {_lib.text("weights", name): real(f"weights[{name!r}]", x) for name, x in weights.items()}
 
 
 class LoaderWarning(UserWarning):

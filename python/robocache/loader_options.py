@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import feature_blocks, listed, number, truth, whole, wholes
+from ._check import feature_blocks, listed, number, real, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, conversions_to_json
 from .actions.declared import (
     FeatureFacts,
@@ -90,7 +90,7 @@ def open_loader(
     ranks = of_type("ranks", arguments["ranks"], Ranks)
     default = _check_default(arguments["default"])
     windows = _as_windows(arguments["delta_timestamps"])
-    snap_s = _real("snap_s", arguments["snap_s"])
+    snap_s = real("snap_s", arguments["snap_s"])
     snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses other values
     texts = _text_keys(sources, names, windows, default, arguments["task_text"], snap_ns)
     sources = without_missing(
@@ -184,7 +184,7 @@ def open_loader(
 
 def _check_default(window: Any) -> Window:
     """Returns the default window. Refuses fields that keys cannot share."""
-    default: Window = of_type("default", window or Window(), Window)
+    default: Window = of_type("default", window, Window)
     if (
         isinstance(default.method, list | tuple)
         or default.offsets is not None
@@ -219,7 +219,7 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
     for source, name in sources:
         for column, (stream, feature) in AnchorColumns(source.dataset, 0).features_in("anchors.where", where).items():
             units = [in_one_spelling(unit) for unit in units_of(stream)]
-            units = sorted(units) if feature is None else [units[feature]]
+            units = sorted(units) if feature is None else units[feature : feature + 1]
             place = f"{name.replace('.', ' ')}{source.dataset.path}"
             first_place, first_stream, first_units = first.setdefault(column, (place, stream, units))
             pairs = [(a, b) for a, b in zip(first_units, units, strict=False) if a and b and a != b]
@@ -288,7 +288,7 @@ def _text_keys(
 
 
 def as_anchors(anchors: Any) -> Anchors:
-    return Anchors(stream=anchors) if isinstance(anchors, str) else of_type("anchors", anchors or Anchors(), Anchors)
+    return Anchors(stream=anchors) if isinstance(anchors, str) else of_type("anchors", anchors, Anchors)
 
 
 def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | None) -> Anchors:
@@ -323,7 +323,7 @@ def chosen_by(sources: Sequence[Source], loaders_anchors: Any, drawn: int, total
         options = {name: f"{ranges[name]} ranges" if name in ranges else x for name, x in anchors.filters.items()}
         return ", ".join(f"{name}={x}" for name, x in options.items())
 
-    texts = [text(as_anchors(loaders_anchors))]
+    texts = [text(as_anchors(loaders_anchors))] if any(source.anchors is None for source in sources) else []
     texts += [f"sources[{i}]: {text(s.anchors) or 'all'}" for i, s in enumerate(sources) if s.anchors is not None]
     return "; ".join([f"anchors: {drawn} of {total}", *filter(None, texts)]) if any(texts) else ""
 
@@ -482,7 +482,7 @@ def _convert_window(
 ) -> dict[str, Any]:
     name = f"delta_timestamps['{key}']"
     one_step = window.offsets is None
-    offsets = [0.0] if one_step else listed(_real, name, window.offsets, np.float64).tolist()
+    offsets = [0.0] if one_step else listed(real, name, window.offsets, np.float64).tolist()
     if window.images is not None and not isinstance(window.images, ImageOptions):
         raise errors.ArgumentTypeError(f"{name}.images: expected ImageOptions, got {window.images!r}")
     blocks: Any = []
@@ -527,7 +527,7 @@ def _convert_window(
         "residency": _optional(_lib.text, f"memory.residency['{key}']", residency),
         "moment": window.moment
         and {
-            name: value if name == "kind" else _json_number(_real(f"{name}.moment", value))
+            name: value if name == "kind" else _json_number(real(f"{name}.moment", value))
             for name, value in vars(window.moment).items()
         },
         **_conversion_fields(name, window, key, keys),
@@ -699,17 +699,15 @@ def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], wi
     """
     if window.convert or window.normalize == "none" or (window.normalize or default.normalize or "none") == "none":
         return
-    stream = window.stream or key
     for source in sources:
         if source.norm_stats is not None and key in source.norm_stats and not name.startswith("sources["):
             continue  # the source has its own statistics
-        if (rows := source.dataset.stats.get(stream)) is None or source.dataset.streams[stream].frames is not None:
-            continue
-        messages = _misfits(stats, rows, len(source.dataset))
-        if messages and source.episodes is not None and (episodes := len(source.episodes)):
-            messages = _misfits(stats, source.dataset.statistics(episodes=source.episodes)[stream], episodes)
-        advice = f"Normalise by the dataset's own: leave {key!r} out of norm_stats"
-        warn_of_misfits(name, messages, advice)
+        for stream in (x.name for x in streams_of(source, window.stream or key) if x.kind == "numbers"):
+            messages = _misfits(stats, source.dataset.stats[stream], len(source.dataset))
+            if messages and source.episodes is not None and (episodes := len(source.episodes)):
+                messages = _misfits(stats, source.dataset.statistics(episodes=source.episodes)[stream], episodes)
+            advice = f"Normalise by the dataset's own: leave {key!r} out of norm_stats"
+            warn_of_misfits(name, messages, advice)
 
 
 def _misfits(stats: Stats, rows: Stats, episodes: int) -> list[str]:
@@ -733,14 +731,7 @@ def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window 
 
 
 def _number(name: str, value: Any) -> Any:
-    return _json_number(_real(name, value))
-
-
-def _real(name: str, value: Any) -> float:
-    try:
-        return float(number(name, value))
-    except OverflowError:
-        raise errors.ArgumentError(f"{name}: expected a number that float64 holds, got {value!r}") from None
+    return _json_number(real(name, value))
 
 
 def _json_number(value: float) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import listed, number
+from ._check import listed, real
 from ._printable import warn
 from ._temporary import write_whole
 from .dataset import Stats
@@ -77,13 +77,13 @@ def as_stats(name: str, value: Any) -> Stats:
         if other != shape:
             raise errors.ArgumentError(f"{name}.{field}: expected the shape {shape} of {first}, got {other}")
     if "std" in arrays and (arrays["std"] < 0).any():
-        raise errors.ArgumentError(f"{name}.std: expected 0 or more, got {arrays['std'].min():g}")
+        raise errors.ArgumentError(f"{name}.std: expected 0 or more, got {np.nanmin(arrays['std']):g}")
     if "count" in arrays:
         count = arrays["count"]
         if count.shape != shape and count.size != 1:
             raise errors.ArgumentError(f"{name}.count: expected one number or the shape {shape}, got {count.shape}")
-        if not (np.isfinite(count) & (count >= 0)).all():
-            raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
+        if (wrong := count[~(np.isfinite(count) & (count >= 0))]).size:
+            raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {wrong[0]:g}")
         arrays["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
     return Stats(**arrays, of=of, names=facts.names, units=facts.units, absolute=facts.absolute)
 
@@ -271,11 +271,12 @@ def merge_stats(stats: Sequence[Mapping[str, Any]], *, weights: Sequence[float] 
 
 
 def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]:
-    numbers = listed(number, "weights", weights, np.float64)
+    numbers = listed(real, "weights", weights, np.float64)
     if len(numbers) != count or not np.isfinite(numbers).all() or (numbers < 0).any() or not (numbers > 0).any():
         raise errors.ArgumentError(
             f"weights: expected {count} finite numbers of at least 0, one of them above 0, got {numbers.tolist()}"
         )
+    numbers /= numbers.max()  # so that no sum of them is infinite
     return numbers
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from ._check import number, whole
+from ._check import number, real, whole
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD
 
@@ -151,7 +151,7 @@ class Window:
             >>> robocache.Window.steps(50, history=2).offsets
             [-0.02, 0.0]
         """
-        rate = float(number("rate_hz", rate_hz))
+        rate = real("rate_hz", rate_hz)
         if not 0 < rate < float("inf"):
             raise errors.ArgumentError(f"rate_hz: expected a finite rate above 0, got {rate_hz!r}")
         for name, steps in (("history", history), ("horizon", horizon)):

@@ -262,7 +262,9 @@ def check_rotations(key: str, streams: Sequence[Stream]) -> None:
         for attribute, form in declared_rotations(stream.attributes).items():
             value = stream.attributes[attribute]
             other, other_value = first.setdefault(attribute, (form, value))
-            if form != other and form != other.partition("_")[0] and other != form.partition("_")[0]:
+            if form.partition("_")[0] == other:  # another form names its order too
+                first[attribute] = form, value
+            elif form not in (other, other.partition("_")[0]):
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected sources of one form of rotations, got {attribute} = "
                     f"{other_value!r} and {value!r}, as the attributes of their streams say; rename= gives each a key of its "

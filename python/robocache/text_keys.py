@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import errors
-from ._check import listed, number
+from ._check import listed, real
 from ._printable import ranges
 from .dataset import Dataset, Stream
 from .options import Window
@@ -265,10 +265,10 @@ def _check_sources(
 def _offsets_ns(argument: str, window: Window) -> np.ndarray:
     """Returns the steps' offsets from the anchor, with the latency, in ns."""
     offsets: Any = [0.0] if window.offsets is None else window.offsets
-    seconds = listed(lambda name, offset: float(number(name, offset)), argument, offsets, np.float64)
+    seconds = listed(real, argument, offsets, np.float64)
     if not len(seconds):
         raise errors.ArgumentError(f"{argument}: expected at least one step, got none")
-    latency = float(number(f"{argument}.offset_s", window.offset_s or 0.0))
+    latency = real(f"{argument}.offset_s", window.offset_s or 0.0)
     shifted: np.ndarray = np.rint(seconds * 1e9) + np.rint(latency * 1e9)
     if not (np.abs(shifted) < _LIMIT_NS).all():
         raise errors.ArgumentError(f"{argument}: expected finite offsets of less than 146 years, got {offsets!r}")

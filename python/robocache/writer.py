@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import _lib, errors, frames
-from ._check import number, truth
+from ._check import real, truth
 from ._printable import warn
 from .turns import turn_of_file
 
@@ -138,7 +138,7 @@ class Writer:
         _writer_describe_frames(
             self._handle,
             name,
-            None if unit_m is None else float(number(f"stream '{name}': unit_m", unit_m)),
+            None if unit_m is None else real(f"stream '{name}': unit_m", unit_m),
             json.dumps(_check_intrinsics(name, intrinsics)),
             "" if resized is None else _json_text(f"stream '{name}': resized", resized),
         )
@@ -242,7 +242,7 @@ class EpisodeWriter:
                 camera: frames ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list of JPEG or PNG files as `bytes`,
                 each decoded once to check it; or the result of :func:`robocache.frames.encode` or ``take``. A PNG with a
                 palette is stored as its indices if the stream's name has a word for labels, else as its colours. For text: a
-                list of str.
+                list of str. An empty list adds nothing.
             offsets: ``[n + 1]`` int64, from 0 to the number of elements, for rows of varying size such as clouds: row i is
                 ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call fixes the shape of an
                 element.
@@ -269,6 +269,8 @@ class EpisodeWriter:
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
         times = _as_array(stream, "time_ns", time_ns)
+        if isinstance(values, list | tuple) and not values and getattr(times, "shape", None) == (0,):
+            return  # an empty list may be of numbers, of texts or of frames
         is_plain = type(values) is np.ndarray and codec is None and offsets is None
         if not is_plain and (offsets is not None or _is_list_of(str, values)):
             if codec is not None:
@@ -289,7 +291,7 @@ class EpisodeWriter:
         except (TypeError, BufferError) as error:  # the array refuses its own export, as pyarrow's does with nulls
             raise errors.ArgumentTypeError(f"stream '{stream}': {error}") from error
 
-    def end(self, **metadata: Any) -> None:
+    def end(self, /, **metadata: Any) -> None:
         """Ends the episode before the end of the ``with`` block.
 
         Args:
@@ -302,8 +304,7 @@ class EpisodeWriter:
         """
         if not self._open:
             raise errors.ArgumentError("this episode is not open")
-        self._metadata |= metadata
-        _writer_end_episode(self._writer, _json_text("episode metadata", self._metadata))
+        _writer_end_episode(self._writer, _json_text("episode metadata", self._metadata | metadata))
         self._open = False
 
     def _append_ragged(self, stream: str, times: Any, values: Any, offsets: Any) -> None:

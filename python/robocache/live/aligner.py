@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _lib, errors
-from .._check import number, whole
+from .._check import real, whole
 from ..feature_names import are_same
 from ..spec import Spec
 
@@ -375,7 +375,7 @@ class Aligner:
 
 
 def _ns(name: str, seconds: Any) -> int:
-    value = float(number(name, seconds))
+    value = real(name, seconds)
     if not 0 <= value <= 1e9:
         raise errors.ArgumentError(f"{name}: expected seconds in [0, 1e9], got {seconds!r}")
     return round(value * 1e9)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _lib, errors
-from .._check import number, whole
+from .._check import real, whole
 from ..actions.rotations import rotation_width
 from ..spec import Spec
 
@@ -72,8 +72,8 @@ class Chunks:
         turns = [] if spec is None else _turns(spec.keys[key or ""])
         self._handle = _chunks_open(
             _lib.text("mode", mode),
-            float(number("decay", decay)),
-            float(number("fade_s", fade_s)),
+            real("decay", decay),
+            real("fade_s", fade_s),
             *itertools.chain.from_iterable(turns),
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _lib, errors, frames
-from .._check import number, whole
+from .._check import real, whole
 from .._printable import warn
 from ..writer import EpisodeWriter, Writer
 from .aligner import Ring
@@ -92,7 +92,7 @@ class Recorder:
             raise errors.ArgumentError(f"rings: expected no name of the recorder's own streams, got {reserved[0]!r}")
         if unknown := [name for name in streams or () if name not in rings]:
             raise errors.ArgumentError(f"streams: expected names of rings, {', '.join(rings)}, got {unknown[0]!r}")
-        self._commit_s = float(number("commit_s", commit_s))
+        self._commit_s = real("commit_s", commit_s)
         if not self._commit_s > 0:
             raise errors.ArgumentError(f"commit_s: expected above 0, got {commit_s!r}")
         self._counts = {name: {"kept": 0, "lost": 0, "bad_frames": 0} for name in rings}

@@ -486,6 +486,33 @@ def test_an_episode_ends_with_its_block(path):
     assert len(robocache.open(path)) == 2
 
 
+@pytest.mark.parametrize(
+    "values",
+    [["pick", "place"], [1.0, 2.0], [True, False], [np.zeros((2, 3))] * 2],
+    ids=["text", "float", "bool", "rows"],
+)
+def test_an_empty_list_adds_no_rows_of_any_kind(values, path):
+    with robocache.Writer(path) as writer:
+        for number in range(3):
+            with writer.episode() as episode:
+                episode.append("other", [0], [1.0])
+                for times, rows in (([], []), ([0, 1], values), ([], ())):
+                    if number == 1 or not times:
+                        episode.append("x", times, rows)
+                with pytest.raises(ArgumentError, match="'x'"):
+                    episode.append("x", [5], [])
+    assert np.diff(robocache.open(path)["x"].row_offsets).tolist() == [0, 2, 0]
+
+
+def test_an_episode_can_end_after_an_end_that_was_refused(path):
+    with robocache.Writer(path) as writer, writer.episode(task="pick") as episode:
+        episode.append("x", [0], [1.0])
+        with pytest.raises(ArgumentTypeError, match="'note'"):
+            episode.end(note=object())
+        episode.end(success=True)
+    assert robocache.open(path).episodes.column_names[-2:] == ["task", "success"]
+
+
 def test_close_inside_the_block(path):
     with robocache.Writer(path) as writer:
         writer.close()

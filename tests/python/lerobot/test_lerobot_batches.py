@@ -399,3 +399,9 @@ def test_in_a_dataloader(source, workers):
     for number, batch in enumerate(batches):
         assert_batch(batch, items, range(16 * number, min(16 * number + 16, len(items))))
     assert number == (len(items) - 1) // 16
+
+
+def test_a_default_that_is_no_window_is_refused(source):
+    for default in ([0.1], {}, 0):
+        with pytest.raises(robocache.ArgumentTypeError, match="^default: expected a Window"):
+            loader_of(source, default=default)

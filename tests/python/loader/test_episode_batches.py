@@ -383,3 +383,7 @@ def test_short_episodes_are_named_in_one_warning(dataset):
     assert str(warning.message) == "min_steps: 2 of 4 episodes have fewer than 5 steps and are not drawn"
     assert warning.category is robocache.LoaderWarning and warning.filename == __file__
     assert sorted(_flat(_next_epoch(loader))) == [(0, 0, 5), (1, 0, 12)]
+
+
+def test_an_iterator_of_episodes_is_read_once(dataset):
+    assert _loader(dataset, episodes=iter([0, 1])).num_samples == 2

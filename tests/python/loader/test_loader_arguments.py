@@ -314,3 +314,25 @@ def test_precision_that_float32_loses_is_warned_of(name, tmp_path):
 )
 def test_values_that_float32_holds_or_a_caller_asks_for_are_not_warned_of(column, options, tmp_path):
     load_columns(tmp_path, [column], None, **options)
+
+
+@pytest.mark.parametrize("argument", ["anchors", "default"])
+@pytest.mark.parametrize("value", [0, False, {}, []])
+def test_an_empty_value_is_no_dataclass_of_options(argument, value, dataset):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"^{argument}: expected a "):
+        robocache.Loader(dataset, batch_size=2, delta_timestamps={"action": None}, **{argument: value})
+
+
+def test_whole_numbers_beyond_float64_are_refused(dataset, tmp_path):
+    huge = 10**400
+    source = robocache.Source(dataset, 1, name="a")
+    loader = robocache.Loader([source], batch_size=2, delta_timestamps={"action": None})
+    calls = {
+        r"weights\['a'\]": lambda: loader.set_weights({"a": huge}),
+        "weights": lambda: robocache.merge_stats([{"x": {"mean": [0.0]}}], weights=[huge]),
+        "stream 'top': unit_m": lambda: robocache.Writer(tmp_path / "cache").stream("top", unit_m=huge),
+        "rate_hz": lambda: robocache.Window.steps(huge, horizon=1),
+    }
+    for argument, call in calls.items():
+        with pytest.raises(robocache.ArgumentError, match=f"^{argument}: expected a number that float64 holds"):
+            call()

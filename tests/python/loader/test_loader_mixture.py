@@ -663,3 +663,26 @@ def test_columns_with_different_units_are_warned_of(column, values, tmp_path):
     for chosen, expected in ((sources[:1] * 2, None), (sources, r"'rad' in sources\[0\].*'deg' in sources\[1\]")):
         with warnings_with(f"'{column}' says", expected):
             robocache.Loader(chosen, delta_timestamps={"q": None}, batch_size=4)
+
+
+def test_units_of_fewer_features_than_a_stream_has(tmp_path):
+    sources = [source_with_attributes(tmp_path / str(units), units=units) for units in (["rad"], ["rad", "m"])]
+    anchors = robocache.Anchors(where=pc.field("q[1]") > 0)
+    loader = robocache.Loader(sources, batch_size=4, delta_timestamps={"q": None}, anchors=anchors)
+    assert loader.num_anchors == 8
+
+
+def test_rotations_differ_although_the_first_source_names_no_order(tmp_path):
+    forms = "quaternion", "quaternion_xyzw", "quaternion_wxyz"
+    sources = [source_with_attributes(tmp_path / form, rotation_type=form) for form in forms]
+    for indices, is_refused in [((0, 1), False), ((0, 1, 2), True), ((1, 0, 2), True)]:
+        chosen = [sources[index] for index in indices]
+        with refused("'quaternion_xyzw' and 'quaternion_wxyz'") if is_refused else contextlib.nullcontext():
+            robocache.Loader(chosen, batch_size=2, delta_timestamps={"q": None})
+
+
+def test_anchors_that_every_source_replaces_are_not_explained(tmp_path):
+    source = source_with_attributes(tmp_path / "cache")
+    sources = [robocache.Source(source.dataset, anchors=robocache.Anchors(every=2))]
+    options = {"batch_size": 2, "delta_timestamps": {"q": None}, "anchors": robocache.Anchors(first=3)}
+    assert str(robocache.Loader(sources, **options).explain()).endswith("anchors: 2 of 4; sources[0]: every=2")

@@ -453,3 +453,38 @@ def test_statistics_in_another_unit_are_recognised_by_the_std(factor, message, r
     rows = rng.normal(0, 1, (4, 50, 3))
     norm_stats = {"mean": rows.mean((0, 1)), "std": rows.std((0, 1))}
     assert_warning(message, write_episodes(tmp_path / "cache", rows * factor), norm_stats, normalize="mean_std")
+
+
+@pytest.mark.parametrize(
+    ("rename", "mean", "expected"),
+    [
+        ({"q": "command"}, 0.0, "the rows' mean is 5"),
+        ({"q": "command", "command": "other"}, 0.0, "the rows' mean is 5"),
+        ({"q": "command", "command": "other"}, 5.0, None),
+    ],
+)
+def test_statistics_of_a_renamed_stream_are_compared_with_its_rows(tmp_path, rename, mean, expected):
+    streams = {"q": (np.arange(4), np.full(4, 5.0))}
+    if "command" in rename:
+        streams["command"] = np.arange(4), np.zeros(4)
+    norm_stats = {"command": {"mean": [mean], "std": [1.0]}}
+    source = robocache.Source(write(tmp_path / "cache", [streams]), rename=rename, norm_stats=norm_stats)
+    windows = {"command": robocache.Window(normalize="mean_std")}
+    with warnings_with("do not fit the rows", expected):
+        robocache.Loader([source], batch_size=2, delta_timestamps=windows, device="cpu")
+
+
+@pytest.mark.parametrize("largest", [1e308, 1e-320])
+def test_weights_may_be_of_any_size(largest):
+    parts = [{"x": {"mean": [m], "std": [1.0], "q01": [m - 2], "q99": [m + 2], "count": 5}} for m in (0.0, 4.0)]
+    merged = robocache.merge_stats(parts, weights=[largest, largest])["x"]
+    expected = robocache.merge_stats(parts, weights=[1, 1])["x"]
+    for field in ("mean", "std", "q01", "q99"):
+        np.testing.assert_array_equal(getattr(merged, field), getattr(expected, field))
+
+
+def test_refused_counts_and_stds_are_those_that_came():
+    with pytest.raises(robocache.ArgumentError, match=r"count: expected numbers of rows, got inf"):
+        robocache.merge_stats([{"x": {"mean": [0.0, 1.0], "count": [5, math.inf]}}])
+    with pytest.raises(robocache.ArgumentError, match=r"std: expected 0 or more, got -1"):
+        robocache.merge_stats([{"x": {"std": [math.nan, -1.0]}}])

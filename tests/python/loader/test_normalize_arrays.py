@@ -226,3 +226,8 @@ def test_invalid_arrays_are_refused_by_name(rng):
     }.items():
         with pytest.raises(robocache.Error, match=message):
             call()
+
+
+def test_an_empty_batch_takes_an_empty_list_of_sources():
+    affine = Affine.of(None, None, shape=(3,))
+    assert affine.normalize(np.zeros((0, 3)), []).shape == (0, 3)
