@@ -163,14 +163,13 @@ def _next_command(report: IngestReport, arguments: Sequence[str] | None, width: 
     """Returns the next command: the same ingest if something was skipped, with the option that the reasons name."""
     if not report.skipped or arguments is None:
         return [Line(line) for line in command_lines("next: ", ["robocache", "doctor", report.cache], width)]
-    options = [
-        set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", omission.reason)) for omission in report.skipped
-    ]
+    # Reasons name options as "frames='by-index' (--frames by-index)". One without its value cannot be run.
+    options = [set(re.findall(r"\((--[a-z-]+ [^ )]+|--no-[a-z-]+)\)", skipped.reason)) for skipped in report.skipped]
     common_options = set.intersection(*options)
     command = ["robocache", *arguments, *(["--overwrite"] if "--overwrite" not in arguments else [])]
     if len(common_options) == 1:
         (option,) = common_options
-        return [Line(line) for line in command_lines("or: ", [*command, option.split()[0]], width)]
+        return [Line(line) for line in command_lines("or: ", [*command, *option.split()], width)]
     return [Line(line) for line in command_lines("once it is corrected: ", command, width)]
 
 

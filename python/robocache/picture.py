@@ -33,7 +33,8 @@ def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
 
 def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     if not -len(dataset) <= episode < len(dataset):
-        raise ArgumentError(f"episode: expected one below {len(dataset)}, got {episode}")
+        raise ArgumentError(f"episode: expected one from {-len(dataset)} to {len(dataset) - 1}, got {episode}")
+    episode %= len(dataset)
     rows = dict(dataset.episode(episode))
     shown = sorted(rows, key=lambda name: _rank(dataset.streams[name], rows[name][1]))[:_STREAMS_DRAWN]
     # A nominal clock ticks evenly by definition, and a single row has no period.

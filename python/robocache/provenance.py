@@ -94,12 +94,13 @@ def describe_group(group: list[tuple[str, str]]) -> str:
     what, reason = group[0]
     if len(group) == 1:
         return reason if what in reason else f"{what}: {reason}"
-    matches = [numbered for thing, _ in group if (numbered := re.fullmatch(r"(\D*)(\d{1,18})(.*)", thing))]
+    # Numbers with zeros before them are parts of names, such as a file's.
+    matches = [x for thing, _ in group if (x := re.fullmatch(r"(\D*)(0|[1-9]\d{0,17})(\D.*)?", thing))]
     affixes = {(numbered[1], numbered[3]) for numbered in matches}
     if len(matches) == len(group) and len(affixes) == 1:
         ((before, after),) = affixes
-        numbers = ranges(sorted(int(numbered[2]) for numbered in matches), limit=12)
-        listed = f"{re.sub('(?<=[a-z]) $', 's ', before)}{numbers}{after}"
+        numbers = ranges(sorted({int(numbered[2]) for numbered in matches}), limit=12)
+        listed = f"{re.sub('(?<=[a-z]) $', 's ', before)}{numbers}{after or ''}"
     else:
         listed = ", ".join(thing for thing, _ in group[:3]) + (f" and {len(group) - 3} more" if len(group) > 3 else "")
     return f"{listed}: {reason.removeprefix(f'{what}: ')}"

@@ -283,7 +283,7 @@ def episode_seconds(dataset: Dataset) -> np.ndarray:
     import pyarrow.compute as pc  # imported here, so that `import robocache` does not need pyarrow
 
     nanoseconds = pc.subtract(dataset.episodes["end_ns"], dataset.episodes["start_ns"])
-    return np.asarray(pc.fill_null(nanoseconds, 0)) / 1e9
+    return np.asarray(pc.fill_null(nanoseconds, 0)).view(np.uint64) / 1e9  # a difference may exceed int64
 
 
 def show_installation(facts: dict[str, Any], console: Console) -> None:

@@ -17,9 +17,10 @@ import PIL.Image
 import pytest
 from robocache.ingest import IngestReport
 from robocache.ingest.recording import Assumption, Omission
+from robocache.provenance import describe_group
 
 import robocache
-from robocache import cli, demo, overview, picture
+from robocache import cli, demo, overview, picture, view
 
 
 def write_logs(folder, *, broken=False):
@@ -350,13 +351,13 @@ def test_no_name_is_cut_in_80_columns(capsys, tmp_path, monkeypatch):
     assert {word for name in names for word in re.split(r"[._]+", name)} <= set(re.split(r"[^a-z0-9]+", out))
 
 
-def drawn_figure(monkeypatch, dataset):
+def drawn_figure(monkeypatch, dataset, episode=1):
     """Returns the figure that picture.plot draws."""
     from matplotlib.figure import Figure
 
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    picture.plot(dataset, "unused.png", episode=1)
+    picture.plot(dataset, "unused.png", episode=episode)
     figures[0].canvas.draw()
     return figures[0]
 
@@ -440,7 +441,7 @@ def test_inspect_plots(capsys, cache, tmp_path, recwarn):
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "picture.png" in out
     code, out, err = run(capsys, "inspect", cache, "--plot", tmp_path / "none.png", "--episode", "2")
-    assert (code, out, err) == (2, "", "robocache inspect: episode: expected one below 2, got 2\n")
+    assert (code, out, err) == (2, "", "robocache inspect: episode: expected one from -2 to 1, got 2\n")
     with robocache.Writer(tmp_path / "letters") as writer, writer.episode() as episode:
         episode.append("かな\x1b", [0, 10**9], [0.0, 1.0])
     assert run(capsys, "inspect", tmp_path / "letters", "--plot", tmp_path / "picture.png")[0] == 0
@@ -712,6 +713,42 @@ def test_ingest_with_many_notes_fits_into_20_lines(tmp_path):
     assert sum(line.startswith("assumed") for line in lines) == 1
     for number in range(3):
         assert any(line.startswith(f"skipped run_{number}.csv") for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("reason", "last_line"),
+    [
+        ("no chunk; missing_chunks='fill' (--missing-chunks fill) reads them", "or: robocache ingest a b --overwrite --missing-chunks fill"),
+        ("no av; leave cameras out with video=False (--no-video)", "or: robocache ingest a b --overwrite --no-video"),
+        ("give the rows a second with rate_hz (--rate-hz) instead", "once it is corrected: robocache ingest a b --overwrite"),
+    ],
+)  # fmt: skip
+def test_the_next_command_has_the_options_value(reason, last_line, cache):
+    report = IngestReport(source="/a", format="zarr", cache=str(cache), episodes=2, seconds=1.0)
+    report.skipped = [Omission("episode 3", reason)]
+    lines = overview.ingest_lines(report, robocache.open(cache), 120, ["ingest", "a", "b"])
+    assert lines[-1].text == last_line
+
+
+def test_omissions_keep_the_names_of_numbered_files():
+    names = [f"file-{number:03}.parquet" for number in (0, 1, 10)]
+    assert describe_group([(name, f"{name}: no row") for name in names]) == f"{', '.join(names)}: no row"
+    episodes = [f"episode {number}" for number in (0, 10, 9, 9, 11)]
+    assert describe_group([(name, "no row") for name in episodes]) == "episodes 0, 9-11: no row"
+
+
+def test_a_picture_of_an_episode_from_the_end(cache, monkeypatch):
+    dataset = robocache.open(cache)
+    figure = drawn_figure(monkeypatch, dataset, episode=-1)
+    assert figure.subfigs[0].get_suptitle() == "values of episode 1"
+    with pytest.raises(robocache.ArgumentError, match="episode: expected one from -2 to 1, got -3"):
+        picture.plot(dataset, "x.png", episode=-3)
+
+
+def test_seconds_between_the_ends_of_int64(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("x", [-(2**63), 2**63 - 1], [0.0, 1.0])
+    assert view.episode_seconds(robocache.open(tmp_path / "cache")).tolist() == [(2**64 - 1) / 1e9]
 
 
 def test_assumptions_are_grouped_and_stored(capsys, tmp_path):
