@@ -403,5 +403,5 @@ def test_in_a_dataloader(source, workers):
 
 def test_a_default_that_is_no_window_is_refused(source):
     for default in ([0.1], {}, 0):
-        with pytest.raises(robocache.ArgumentTypeError, match="^default: expected a Window"):
+        with pytest.raises(robocache.ArgumentTypeError, match=r"^default: expected a Window"):
             loader_of(source, default=default)
