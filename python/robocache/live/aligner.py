@@ -121,10 +121,12 @@ class Ring:
         Raises:
             ArgumentError, ArgumentTypeError: the names differ, are in another order, or are not one for each feature.
         """
+        if names is None:
+            return
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(x, str) for x in names):
+            raise errors.ArgumentTypeError(f"{where}: expected a list of names, got {names!r}")
         if not names:
             return
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise errors.ArgumentTypeError(f"{where}: expected a list of names, got {names!r}")
         if len(names) != math.prod(self.shape):
             raise errors.ArgumentError(
                 f"{where}: expected one for each of {math.prod(self.shape)} features, got {len(names)}"
@@ -166,7 +168,7 @@ class Ring:
         elif isinstance(row, bytes | bytearray | memoryview) or (
             isinstance(row, np.ndarray) and row.dtype == np.uint8 and row.ndim == 1
         ):
-            array = np.frombuffer(row, np.uint8)
+            array = np.frombuffer(bytes(row), np.uint8)  # of strided memory too
         else:
             raise errors.ArgumentTypeError(
                 f"row: expected the bytes of a file, since the ring's codec is {self.codec!r}, got {type(row).__name__}"
@@ -183,6 +185,8 @@ class Ring:
             most: the most rows to return.
             unsettled: also return rows that are not final. Their numbers change if a late row comes.
         """
+        if whole("most", most) < 0:
+            raise errors.ArgumentError(f"most: expected 0 or more, got {most}")
         taken = _ring_take(self._handle, start, most, unsettled)
         first, time_ns, arrival_ns, values, *offsets = (
             _lib.to_numpy(_array_of(taken, None, index)) for index in range(4 if self.codec is None else 5)

@@ -291,9 +291,13 @@ class Recorder:
             return 0
         begins_ns = self._begins_ns[name]
         is_kept = np.ones(count, bool)
-        # A late row from before the episode shifts the numbers, so stamps decide. Much older stamps come from a clock set back.
+        # A late row from before the episode shifts the numbers, so stamps decide. Much older stamps come from a clock set back, and
+        # then all later rows are new.
         if begins_ns is not None:
-            is_kept = (taken.time_ns > begins_ns) | (taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
+            is_set_back = np.logical_or.accumulate(taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
+            is_kept = (taken.time_ns > begins_ns) | is_set_back
+            if is_set_back[-1]:
+                self._begins_ns[name] = None
         chosen = np.flatnonzero(is_kept)
         time_ns, arrival_ns, rows = taken.time_ns[chosen], taken.arrival_ns[chosen], taken.rows
         if ring.codec in (None, "raw"):

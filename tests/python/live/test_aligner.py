@@ -324,8 +324,9 @@ def test_features_in_another_order_than_the_spec(tmp_path):
             Aligner(spec, {"joint": ring(refused)})
     with pytest.raises(robocache.ArgumentError, match="names: expected one for each of 2 features, got 3"):
         ring(["a", "b", "c"])
-    with pytest.raises(robocache.ArgumentTypeError, match="names: expected a list of names, got 'ab'"):
-        ring("ab")
+    for names in ("ab", np.array(["a", "b"]), 2):
+        with pytest.raises(robocache.ArgumentTypeError, match="names: expected a list of names, got "):
+            ring(names)
 
 
 def test_rows_that_contradict_the_ring_are_refused():
@@ -344,6 +345,13 @@ def test_rows_that_contradict_the_ring_are_refused():
         with pytest.raises(robocache.ArgumentError, match=f"{name}: expected"):
             Ring((2,), "float32", span_s=1, **{name: "ignore"})
     assert ring.newest_ns is None and ring.arrival_ns is None and ring.counts["pushed"] == 0
+
+
+def test_a_negative_number_of_rows_is_refused():
+    ring = Ring((2,), "float32", span_s=1)
+    ring.push(NS, np.zeros(2, np.float32))
+    with pytest.raises(robocache.ArgumentError, match="most: expected 0 or more, got -1"):
+        ring.take(0, most=-1)
 
 
 def test_nothing_settled_yet_and_stale_streams(tmp_path):
@@ -569,6 +577,10 @@ def test_frames_that_contradict_the_ring_are_refused():
             ring.push(NS, row)
     assert ring.push(NS, file("jpeg", 8, 16, 3)) == "kept" and ring.push(NS + 1, b"damaged") == "kept"
     assert ring.push(NS + 2, np.frombuffer(file("jpeg", 8, 16, 3), np.uint8)) == "kept"
+    every_second = np.frombuffer(file("jpeg", 8, 16, 3), np.uint8).repeat(2)[::2]
+    for number, row in enumerate((every_second, memoryview(every_second)), 3):
+        assert ring.push(NS + number, row) == "kept"
+        assert ring.take(0, most=9, unsettled=True).rows[-1] == file("jpeg", 8, 16, 3)
     depth = Ring((8, 16, 1), "uint16", span_s=1, codec="png")
     with pytest.raises(robocache.ArgumentError, match=r"got png of \[8, 16, 1\] uint8"):
         depth.push(NS, file("png", 8, 16))

@@ -235,6 +235,22 @@ def test_a_clock_that_is_set_back_begins_an_episode(tmp_path):
     assert dataset["other"].values.tolist() == [7]
 
 
+def test_a_clock_that_is_set_back_passes_its_old_time(tmp_path):
+    ring = live.Ring((), "int64", span_s=5, lateness_s=0.5, on_rewind="segment")
+
+    def push(stamps):
+        for stamp in stamps.tolist():
+            ring.push(stamp, np.int64(stamp), arrival_ns=stamp)
+
+    push(np.arange(1000, 1010) * (NS // 10))
+    with live.Recorder({"joint": ring}, tmp_path / "cache", episode={}) as recorder:
+        parts = np.split(np.arange(900, 1100) * (NS // 10), 10)
+        for number, stamps in enumerate(parts):
+            push(stamps)
+            wait_until(lambda kept=20 * number + 10: recorder.counts["joint"]["kept"] >= kept)
+    assert robocache.open(tmp_path / "cache")["joint"].time_ns.tolist() == np.concatenate(parts).tolist()
+
+
 def test_a_failing_writer_is_an_error_and_committed_rows_stay(tmp_path):
     ring = live.Ring((2,), "float32", span_s=5)
     path = tmp_path / "cache"
