@@ -724,7 +724,7 @@ class LeRobotDataset(_MapStyle):
         items: list[dict[str, Any]] = []
         for begin in range(0, len(anchors), self._items_at_once):
             batch = self._loader._gather_batch(anchors[begin : begin + self._items_at_once], *draws)
-            # Copies, so that an item does not keep a whole batch in memory.
+            # A copy of each column, so that an item's value keeps this column in memory, not the whole batch.
             columns = [values if isinstance(values, list) else values.clone().unbind() for values in batch.values()]
             items += (dict(zip(batch, item, strict=True)) for item in zip(*columns, strict=True))
         return items
