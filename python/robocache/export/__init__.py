@@ -111,7 +111,7 @@ def _partial_folder(path: Path) -> Iterator[Path]:
     """Yields a folder to write to. At the end of the block it is renamed to `path`; if the block fails, it is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(f".{path.name}.", path.parent) as folder:
+        with temporary_folder(".robocache-export-", path.parent) as folder:
             yield folder
             folder.rename(path)
     except OSError as error:

@@ -83,8 +83,6 @@ def write(
                 del exported[name]
     cameras = [name for name, stream in exported.items() if stream.frames is not None]
     video = video and bool(cameras)
-    if video and (bad := [name for name in cameras if "\0" in name or name in (".", "..")]):
-        raise ArgumentError(f"video: expected cameras whose names can be folder names, got {bad[0]!r}")
     if methods is not None and not isinstance(methods, str | Mapping):
         raise ArgumentTypeError(f"methods: expected a method, or {{stream: method}}, got {methods!r}")
     requested = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(exported, methods)
@@ -94,6 +92,9 @@ def write(
         if method is not None and method not in METHODS:
             raise ArgumentError(f"methods: stream '{name}': expected one of {', '.join(METHODS)}, got {method!r}")
     features = _group(exported, rename, problems)
+    named = [feature for feature, names in features.items() if names[0] in cameras]
+    if video and (bad := [name for name in named if "\0" in name or name in (".", "..")]):
+        raise ArgumentError(f"video: expected cameras whose names can be folder names, got {bad[0]!r}")
     fps, planned = _plan(dataset, exported, fps, requested, problems)
     for name in cameras if video else ():
         height, width, _ = exported[name].shape
@@ -662,11 +663,11 @@ def _stats(values: np.ndarray) -> dict[str, list[Any]]:
     return {name: array.reshape(shape).tolist() for name, array in stats.items()} | {"count": [len(values)]}
 
 
-def _image_stats(stream: Stream) -> dict[str, Any]:
-    """Returns the statistics of some frames' pixels, scaled to 0..1, per channel ``[C, 1, 1]``."""
+def _image_stats(stream: Stream, channels: int) -> dict[str, Any]:
+    """Returns the statistics of some frames' pixels, scaled to 0..1, ``[channels, 1, 1]``. A grey video has three equal channels."""
     chosen = np.unique(np.linspace(0, stream.rows - 1, _SAMPLED_FRAMES).astype(int))
     pixels = np.concatenate([np.asarray(stream.frame(row)).reshape(-1, stream.shape[2]) for row in chosen.tolist()])
-    stats = _stats(pixels.astype(np.float32) / 255)
+    stats = _stats(np.broadcast_to(pixels.astype(np.float32) / 255, (len(pixels), channels)))
     return {name: np.reshape(value, (-1, 1, 1)).tolist() for name, value in stats.items() if name != "count"} | {
         "count": [len(chosen)]
     }
@@ -699,7 +700,7 @@ def _write_meta(
                 from . import videos
 
                 features[key]["info"] = videos.describe(height, width, fps)
-            stats[key] = _image_stats(stream)
+            stats[key] = _image_stats(stream, shape[2])
             continue
         column = files.column(key)
         shape = list(column.shape[1:]) or list(stream.shape) or [1]

@@ -373,6 +373,12 @@ def test_statistics_of_features_with_only_nan_give_no_warning(tmp_path):
     assert np.isnan(column_values(table(tmp_path / "out")["joint"])).all()
 
 
+def test_a_destination_of_the_longest_name(tmp_path):
+    cache = write_stream(tmp_path / "cache", "state", np.arange(3) * 10**8, np.zeros((3, 2)))
+    to_lerobot(cache, tmp_path / ("n" * 255))
+    assert (tmp_path / ("n" * 255) / "meta/info.json").exists()
+
+
 def test_cameras_as_video(rng, tmp_path):
     av = pytest.importorskip("av")
     with robocache.Writer(tmp_path / "cache") as writer:
@@ -384,6 +390,10 @@ def test_cameras_as_video(rng, tmp_path):
                 episode.append("top", t, np.broadcast_to(shades, (count, 32, 48, 3)).copy(), codec="png")
                 episode.append("grey", t, np.broadcast_to(shades, (count, 32, 48, 1)).copy(), codec="raw")
     report = to_lerobot(tmp_path / "cache", tmp_path / "out", video=True)
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
+    assert np.shape(stats["grey"]["mean"]) == (3, 1, 1) and stats["grey"]["mean"] == stats["top"]["mean"]
+    with pytest.raises(robocache.ArgumentError, match=r"video: expected cameras whose names .* got '\.\.'"):
+        to_lerobot(tmp_path / "cache", tmp_path / "b", video=True, rename={"top": ".."})
     assert "frames as they are stored" in {omission.what for omission in report.left_out}
     info = json.loads((tmp_path / "out/meta/info.json").read_text())
     assert info["features"]["grey"]["dtype"] == "video" and info["features"]["grey"]["shape"] == [32, 48, 3]
