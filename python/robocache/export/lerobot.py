@@ -262,8 +262,9 @@ def _group(streams: Mapping[str, Stream], rename: Mapping[str, str], problems: _
             continue
         if not_renamed := [name for name in names if name not in rename]:
             others = ", ".join(repr(name) for name in names if name != not_renamed[0])
+            reason = ", because LeRobot allows no '/' in names" if any("/" in name for name in not_renamed) else ""
             problems.arguments.append(
-                f"streams: {not_renamed[0]!r} and {others} would both become {feature!r}, because LeRobot allows no '/' in names; "
+                f"streams: {not_renamed[0]!r} and {others} would both become {feature!r}{reason}; "
                 "give them other names, or join them into one feature, with rename"
             )
             continue

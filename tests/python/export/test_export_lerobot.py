@@ -553,7 +553,7 @@ def test_invalid_renames_are_refused(rng, tmp_path):
     check_refused("got 'top'", {"top": "action"}, streams=["contact"])
     for feature in ("timestamp", "", "a/b"):
         check_refused("rename: expected a name", {"top": feature})
-    check_refused("'ticks' and 'contact' would both become 'ticks'", {"contact": "ticks"})
+    check_refused("'ticks' and 'contact' would both become 'ticks'; give", {"contact": "ticks"})
     check_refused(
         "rename: expected each camera as a feature by itself, got 'top' in 'action'",
         {"top": "action", "contact": "action"},
