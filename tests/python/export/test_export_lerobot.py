@@ -373,6 +373,19 @@ def test_statistics_of_features_with_only_nan_give_no_warning(tmp_path):
     assert np.isnan(column_values(table(tmp_path / "out")["joint"])).all()
 
 
+def test_the_nearest_of_frames_with_one_stamp_is_the_last(tmp_path):
+    stamps = np.array([0, 90, 90, 200]) * 10**6
+    shades = np.array([10, 20, 30, 40], np.uint8)
+    frames = np.broadcast_to(shades[:, None, None, None], (4, 6, 8, 3)).copy()
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("top", stamps, frames, codec="raw")
+        episode.append("shade", stamps, shades)
+    to_lerobot(tmp_path / "cache", tmp_path / "out", fps=20, methods="nearest")
+    rows = table(tmp_path / "out").to_pydict()
+    exported = [np.asarray(Image.open(io.BytesIO(frame["bytes"])))[0, 0, 0] for frame in rows["top"]]
+    assert exported == rows["shade"] == [10, 30, 30, 40, 40]
+
+
 def test_a_destination_of_the_longest_name(tmp_path):
     cache = write_stream(tmp_path / "cache", "state", np.arange(3) * 10**8, np.zeros((3, 2)))
     to_lerobot(cache, tmp_path / ("n" * 255))
