@@ -82,7 +82,7 @@ def test_failures_as_json(capsys, cache, tmp_path, monkeypatch):
     ambiguous = write_logs(tmp_path / "ambiguous")
     (ambiguous / "meta").mkdir()
     (ambiguous / "meta/info.json").write_text("{}")
-    no_cache = f"{tmp_path}/empty: no cache: it has no manifest.json; `robocache ingest` makes one"
+    no_cache = f"{tmp_path}/empty: no cache: it has no manifest.json"
     offsets = ("--offset", "imu=1", "--offset", "imu=2")
     for code, error_type, message, *arguments in (
         (1, "FileError", "not a cache; ingest them first", "inspect", tmp_path),
