@@ -543,7 +543,7 @@ def save_norm_stats(
         >>> robocache.save_norm_stats("assets/arm/norm_stats.json", ds.stats, "openpi", keys={"action": "actions"})
     """
     formats = {"lerobot": _lerobot_fields, "openpi": _openpi_fields, "groot": _groot_fields}
-    if format not in formats:
+    if _lib.text("format", format) not in formats:
         raise errors.ArgumentError(f"format: expected 'lerobot', 'openpi' or 'groot', got {format!r}")
     if not isinstance(stats, Mapping):
         raise errors.ArgumentTypeError(f"stats: expected {{key: statistics}}, got {type(stats).__name__}")

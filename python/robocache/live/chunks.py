@@ -106,7 +106,7 @@ class Chunks:
                 raise errors.ArgumentError(f"offsets_s: expected seconds, since {reason}")
             offsets = np.array(fields["offsets_ns"], np.int64)
         else:
-            seconds = np.asarray(offsets_s, np.float64)
+            seconds = _floats("offsets_s", offsets_s)
             if seconds.ndim != 1 or not (np.abs(seconds) <= 1e9).all():
                 raise errors.ArgumentError(f"offsets_s: expected [T] seconds within +-1e9, got {offsets_s!r}")
             offsets = np.round(seconds * 1e9).astype(np.int64)
@@ -118,9 +118,7 @@ class Chunks:
                     "the memory: copy values that you keep"
                 )
             actions = self._as_recorded(actions, batch)
-        values = np.array(
-            actions.detach().cpu().double().numpy() if hasattr(actions, "detach") else actions, np.float64
-        )
+        values = _floats("actions", actions.detach().cpu().double() if hasattr(actions, "detach") else actions)
         values = values[0] if values.ndim == 3 and len(values) == 1 else values
         if values.ndim != 2 or len(values) != len(offsets) or not len(offsets):
             raise errors.ArgumentError(f"actions: expected [{len(offsets)}, D], got {list(values.shape)}")
@@ -169,6 +167,14 @@ class Chunks:
         if fields["convert"] is not None:
             return self._spec.to_absolute(self._key, output, batch)
         return self._spec.unnormalize(self._key, output)
+
+
+def _floats(name: str, value: Any) -> np.ndarray:
+    """Returns a copy of numbers as float64."""
+    try:
+        return np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentTypeError(f"{name}: expected an array of numbers, got {value!r:.80}") from error
 
 
 def _turns(fields: Mapping[str, Any]) -> list[tuple[int, str]]:

@@ -285,6 +285,9 @@ def test_invalid_chunks_are_refused(arguments, message):
     chunks.put(0, [0.0, 0.1], np.zeros((2, 1)))
     with pytest.raises(robocache.ArgumentError, match=message):
         chunks.put(*arguments)
+    for actions in ([["a"]], [[0.0], [0.0, 1.0]]):
+        with pytest.raises(robocache.ArgumentTypeError, match="actions: expected an array of numbers, got "):
+            chunks.put(0, [0.0, 0.1], actions)
     with pytest.raises(robocache.ArgumentError, match="mode: expected 'newest', 'ensemble'"):
         Chunks("mean")
     with pytest.raises(robocache.ArgumentError, match="expected both or none"):

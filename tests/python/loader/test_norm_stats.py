@@ -315,6 +315,7 @@ def test_missing_files_and_keys(dataset, tmp_path):
     before = path.read_bytes()
     for argument, stats in [
         ({"format": "numpy"}, dataset.stats),
+        ({"format": ["openpi"]}, dataset.stats),
         ({"format": "openpi"}, dataset.stats),  # observation.feature is [2, 3]
         ({"format": "openpi"}, {"x": {"min": [1.0]}}),
         ({"keys": {"nothing": "x"}}, dataset.stats),
