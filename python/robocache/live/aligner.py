@@ -185,8 +185,6 @@ class Ring:
             most: the most rows to return.
             unsettled: also return rows that are not final. Their numbers change if a late row comes.
         """
-        if whole("most", most) < 0:
-            raise errors.ArgumentError(f"most: expected 0 or more, got {most}")
         taken = _ring_take(self._handle, start, most, unsettled)
         first, time_ns, arrival_ns, values, *offsets = (
             _lib.to_numpy(_array_of(taken, None, index)) for index in range(4 if self.codec is None else 5)

@@ -449,6 +449,7 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
 }
 
 int64_t Ring::take(int64_t from, int64_t most, bool all, RingRows& to) const {
+  if (most < 0) refuse("most: expected 0 or more, got ", most);
   for (RingFrame& frame : to.frames) frame.release();
   int64_t first = 0;
   do {

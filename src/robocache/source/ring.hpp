@@ -169,6 +169,7 @@ class Ring {
   // Copies up to `most` final rows, in the order of their stamps, from the row with the number `from` on. A row's
   // number counts the rows before it since the ring began, and a final row keeps its number. With `all` it also copies
   // rows that are not final. Returns the first row's number, which is above `from` if the ring has forgotten rows.
+  // Throws ArgumentError for a negative `most`.
   int64_t take(int64_t from, int64_t most, bool all, RingRows& to) const;
 
  private:
