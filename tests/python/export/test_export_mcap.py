@@ -352,13 +352,13 @@ def test_the_next_export_removes_files_of_a_killed_export(signal_number, cache, 
     program = KILLED.format(signal=int(signal_number))
     killed = subprocess.run([sys.executable, "-c", program, str(cache), str(out)], timeout=600)
     assert killed.returncode == -signal_number
-    (leftover,) = tmp_path.glob(".out.*")
-    others = [tmp_path / ".out.of-somebody", tmp_path / ".outer.12345678"]
+    (leftover,) = tmp_path.glob(".robocache-export-*")
+    others = [".robocache-export-of-somebody", ".robocache-exporter-12345678"]
     for other in others:
-        other.mkdir()
+        (tmp_path / other).mkdir()
     robocache.export(cache, out, to="mcap")
     assert not leftover.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-somebody", ".outer.12345678", "cache", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "cache", "out"]
 
 
 def test_a_running_export_keeps_its_files(cache, tmp_path):
