@@ -5,8 +5,8 @@
 After each part of a round it measures memory, descriptors, mappings, threads, child processes, shared memory, files and GPU
 memory. At the end a line is fitted to each measure over the rounds. If a measure grows in both halves of the run, in the
 second at least half as fast as in the first, the run fails, and the part with the most growth is named. Growth that slows down
-more is a warm-up; a leak behind one shows in a longer run. On a GPU and 16 cores memory settles only after some 100 rounds, so
-a run of three minutes there can fail without a leak. A part also fails if its result differs from that of the first round.
+more is a warm-up; a leak behind one shows in a longer run. With a GPU and 16 cores, memory settles only after some 100 rounds,
+so a run of three minutes there can fail without a leak. A part also fails if its result differs from that of the first round.
 """
 
 from __future__ import annotations

@@ -459,7 +459,7 @@ def _target_rows(clock: np.ndarray, targets: np.ndarray, method: str | None) -> 
     before = np.searchsorted(clock, targets, side="right") - 1
     if method != "nearest" or np.array_equal(clock[before], targets):
         return before
-    # Of rows with one stamp the last counts, as in resample_trajectories.
+    # If rows share a stamp, the last of them counts, as in resample_trajectories.
     after = np.searchsorted(clock, clock[np.minimum(before + 1, len(clock) - 1)], side="right") - 1
     nearest: np.ndarray = np.where(np.abs(clock[after] - targets) < targets - clock[before], after, before)
     return nearest

@@ -333,7 +333,7 @@ class _Layout:
         is_table = all(self.dtype[name].base == dtype for name, _ in self.main)
         fields = cast(Any, self.dtype.fields)
         offsets = [fields[name][1] + (i or 0) * size for name, i in self.main]
-        # If the fields have one dtype, and all offsets are multiples of its size, the points are a table of numbers, whose columns are taken.
+        # If the fields have one dtype and all offsets are multiples of its size, the points are a table, whose columns are taken.
         if is_table and self.dtype.itemsize % size == 0 and all(offset % size == 0 for offset in offsets):
             flat = points.view(dtype).reshape(len(points), self.dtype.itemsize // size)
             start, columns = offsets[0] // size, [offset // size for offset in offsets]
